@@ -1,0 +1,105 @@
+"""Domain-adversarial training, plain and class-conditional."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.hparams import choice, hparam, log_uniform
+from oodbench.networks import Network
+
+
+class ReverseGradient(torch.autograd.Function):
+    """R(x) = x with dR/dx = -weight (arXiv:1505.07818, eqs. 16 and 17)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: float) -> Tensor:
+        """The identity."""
+        ctx.weight = weight
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """The reversed, weighted gradient."""
+        return -ctx.weight * gradients[0], None
+
+
+@register("DANN", paper="arXiv:1505.07818")
+class DANN(Algorithm):
+    """Mean risk, with features from which a discriminator cannot tell the training environments.
+
+    The discriminator (one hidden layer on the features) minimises the cross-entropy of the
+    environment's number; the features maximise it, weighted by penalty_weight * (2 / (1 +
+    exp(-10 p)) - 1) at progress p (schedule `ganin`) or by penalty_weight (`constant`). One
+    optimizer trains both, through a layer that reverses the gradient, where arXiv:2007.01434
+    alternates between two. Without a target environment the training environments are the classes.
+    """
+
+    conditional = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Width: arXiv:2009.00329's search; weight: arXiv:2007.01434, D.2."""
+
+        penalty_weight: float = hparam(1.0, log_uniform(1e-2, 1e2), low=0.0)
+        schedule: str = hparam("ganin", options=("ganin", "constant"))
+        discriminator_width: int = hparam(256, choice(256, 512), low=1)
+
+    def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
+        super().__init__(network, problem, hparams)
+        inputs = network.num_features
+        if self.conditional:
+            inputs += problem.task.num_outputs + (problem.task.kind == "binary")
+        width = hparams.discriminator_width
+        self.discriminator = nn.Sequential(
+            nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, len(problem.environments))
+        )
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be environments to tell apart."""
+        if len(problem.environments) < 2:
+            return "a discriminator needs at least two training environments to tell apart"
+        return None
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """The discriminator still learns, and the predictor does not see it."""
+        return {"penalty_weight": 0.0}
+
+    def reversal_weight(self, step: int) -> float:
+        """How strongly the features work against the discriminator at `step`."""
+        weight: float = self.hparams.penalty_weight
+        if self.hparams.schedule == "constant":
+            return weight
+        return weight * (2 / (1 + math.exp(-10 * step / self.problem.steps)) - 1)
+
+    def objective(self, out: Outputs) -> Tensor:
+        """Mean risk plus the discriminator's cross-entropy on reversed features."""
+        features = ReverseGradient.apply(out.features, self.reversal_weight(out.step))
+        if self.conditional:
+            features = torch.cat([features, self.condition(out)], -1)
+        logits = self.discriminator(features.flatten(0, 1))
+        size, count = out.losses.shape
+        environments = torch.arange(size, device=logits.device).repeat_interleave(count)
+        loss = F.cross_entropy(logits, environments)
+        out.metrics["discriminator_loss"] = loss.detach()
+        return out.risks.mean() + loss
+
+    def condition(self, out: Outputs) -> Tensor:
+        """The targets as the discriminator sees them, (E, B, K): one-hot classes or real numbers."""
+        if out.task.kind in ("regression", "distribution"):
+            return out.targets
+        classes = max(out.task.num_outputs, 2)
+        return F.one_hot(out.targets.long(), classes).to(out.logits.dtype)
+
+
+@register("CDANN", paper="arXiv:1505.07818; class-conditional after Li et al. 2018 (ECCV, CIAN)")
+class CDANN(DANN):
+    """DANN whose discriminator also sees the target, so that only p(features | target) is matched."""
+
+    conditional = True

@@ -1,0 +1,13 @@
+"""Empirical risk minimisation."""
+
+from oodbench.algorithms import Algorithm, Problem, register
+
+
+@register("ERM", paper="Vapnik, The Nature of Statistical Learning Theory (1995)")
+class ERM(Algorithm):
+    """The mean over the training environments of their mean losses."""
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """It always is."""
+        return {}

@@ -1,0 +1,40 @@
+"""Invariant risk minimization, the practical version IRMv1."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Penalized, register
+from oodbench.hparams import hparam, log_uniform
+
+
+@register("IRM", paper="arXiv:1907.02893")
+class IRM(Penalized):
+    """Mean risk plus the squared gradient of each risk with respect to a scale of the classifier.
+
+    IRMv1: mean_e [R_e + weight * (d/dw R_e(w * logits) at w = 1)^2]. The gradient is taken in
+    closed form (`Task.scale_gradients`), so that a single backward pass is enough. `split_half`
+    multiplies the gradients of the even and of the odd examples instead of squaring that of all:
+    an estimate without bias, which can be negative (the code of arXiv:2007.01434 does so).
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Penalized.Hparams):
+        """Ranges: arXiv:2007.01434, D.2; for small images the search of the paper's code."""
+
+        penalty_weight: float = hparam(
+            100.0,
+            log_uniform(1e-1, 1e5),
+            low=0.0,
+            by_family={"small_images": (1e4, log_uniform(1e2, 1e6))},
+        )
+        split_half: bool = hparam(False)
+
+    def penalty(self, out: Outputs) -> Tensor:
+        """The mean over environments of the squared scale gradients."""
+        gradients = out.task.scale_gradients(out.logits, out.targets)
+        if self.hparams.split_half:
+            half = gradients.shape[1] // 2 * 2
+            even, odd = gradients[:, 0:half:2].mean(1), gradients[:, 1:half:2].mean(1)
+            return (even * odd).mean()
+        return gradients.mean(1).square().mean()

@@ -1,0 +1,71 @@
+"""Minimax risk extrapolation, and its special case risk interpolation."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Penalized, Problem, register
+from oodbench.hparams import choice, hparam
+
+
+@register("MMREx", paper="arXiv:2003.00688")
+class MMREx(Penalized):
+    """The worst affine combination of the training risks, with weights of at least `lambda_min`.
+
+    MM-REx (eq. 7): max over sum_e l_e = 1, l_e >= lambda_min of sum_e l_e R_e, which is
+    (1 - E lambda_min) max_e R_e + lambda_min sum_e R_e for E environments, i.e. the mean risk plus
+    (1 - E lambda_min) * (max_e R_e - mean_e R_e). So the penalty's weight is 1 - E lambda_min:
+    1 (risk interpolation) before `anneal_steps`. lambda_min = 1/E is ERM, 0 the worst environment's
+    risk; -4999.5 with two environments is the weight 1e4 of the paper's Colored MNIST.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Penalized.Hparams):
+        """The smallest weight of an environment; it takes the place of a penalty weight."""
+
+        lambda_min: float = hparam(
+            -1.0,
+            choice(-0.1, -0.3, -1.0, -3.0, -10.0, -100.0),
+            high=1.0,
+            by_family={"small_images": (-4999.5, choice(-1.0, -10.0, -100.0, -1000.0, -4999.5))},
+        )
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Extrapolation needs two environments."""
+        if len(problem.environments) < 2:
+            return "combinations of risks need at least two training environments"
+        return None
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object] | None:
+        """Equal weights."""
+        return {"lambda_min": 1 / len(problem.environments), "anneal_steps": 0}
+
+    def penalty(self, out: Outputs) -> Tensor:
+        """How far the largest risk lies above the mean."""
+        return out.risks.max() - out.risks.mean()
+
+    def final_weight(self) -> float:
+        """1 - E lambda_min."""
+        weight: float = 1 - len(self.problem.environments) * self.hparams.lambda_min
+        return weight
+
+
+@register("RI", paper="arXiv:2003.00688")
+class RI(MMREx):
+    """Risk interpolation: MM-REx with lambda_min = 0, the worst training environment's risk.
+
+    Also known as worst-case or hard group DRO; it is expected to fail where ERM fails.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(MMREx.Hparams):
+        """Nothing to choose beyond ERM's."""
+
+        lambda_min: float = hparam(0.0, None, low=0.0, high=0.0)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object] | None:
+        """There is none."""
+        return None

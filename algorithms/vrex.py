@@ -1,0 +1,40 @@
+"""Variance risk extrapolation."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Penalized, Problem, register
+from oodbench.hparams import hparam, log_uniform
+
+
+@register("VREx", paper="arXiv:2003.00688")
+class VREx(Penalized):
+    """Mean risk plus the variance of the training environments' risks (V-REx, eq. 8).
+
+    The variance is the population's. The paper sums the risks: its beta is E * penalty_weight for
+    E environments. Its code for Colored MNIST adds w (R_1 - R_2)^2 to R_1 + R_2, which is
+    penalty_weight = 2 w (and the whole doubled).
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Penalized.Hparams):
+        """The defaults of arXiv:2007.01434; for small images those of the paper's code (w = 1e4)."""
+
+        penalty_weight: float = hparam(
+            10.0,
+            log_uniform(1e-1, 1e5),
+            low=0.0,
+            by_family={"small_images": (2e4, log_uniform(1e2, 1e6))},
+        )
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """A variance needs two environments."""
+        if len(problem.environments) < 2:
+            return "the variance of the risks needs at least two training environments"
+        return None
+
+    def penalty(self, out: Outputs) -> Tensor:
+        """The population variance of the risks."""
+        return out.risks.var(correction=0)

@@ -1,0 +1,3 @@
+"""A benchmark harness for out-of-distribution generalization."""
+
+__version__ = "0.1.0"

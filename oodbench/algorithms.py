@@ -1,0 +1,273 @@
+"""The interface of a learning method, and the registry of the folder algorithms/."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.gradients import combined_backward
+from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
+from oodbench.networks import Network
+from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
+from oodbench.paths import folder
+from oodbench.registry import Registry
+from oodbench.tasks import Task
+
+__path__ = [str(folder("algorithms"))]
+
+algorithms: Registry[type["Algorithm"]] = Registry("algorithm", "oodbench.algorithms")
+A = TypeVar("A", bound=type["Algorithm"])
+
+
+def register(name: str, *, paper: str) -> Callable[[A], A]:
+    """Register a method under `name`; `paper` is where it was published (arXiv:..., or a title)."""
+
+    def decorate(cls: A) -> A:
+        cls.name, cls.paper = name, paper
+        algorithms.add(name)(cls)
+        return cls
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What an algorithm is told about the run it is built for."""
+
+    input_shape: tuple[int, ...]
+    task: Task
+    environments: tuple[str, ...]
+    """Names of the training environments, in the order in which batches stack them."""
+    steps: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B examples of each of E training environments."""
+
+    x: Tensor
+    """Inputs, (E, B, *input_shape)."""
+    y: Tensor
+    """Targets, (E, B, ...), see `Task`."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a forward pass gives, stacked over the E training environments of B examples each."""
+
+    logits: Tensor
+    """(E, B, C)."""
+    features: Tensor
+    """(E, B, F): what the network's featurizer gives."""
+    targets: Tensor
+    """(E, B, ...)."""
+    losses: Tensor
+    """(E, B): the loss of each example."""
+    risks: Tensor
+    """(E,): the mean loss of each environment."""
+    step: int
+    """The number of updates already done."""
+    task: Task
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    """Scalars that an objective wants to see in the run's records, such as its penalty."""
+
+
+class Algorithm(nn.Module):
+    """A learning method. Override the first level that fits:
+
+    1. `objective(out)`: what is minimised, from the stacked outputs of one forward pass;
+    2. `combine(gradients)`: how the environments' gradients of one parameter become one;
+    3. `update(batch, step)`: the whole step.
+
+    `objective` and `combine` are pure: they depend on parameters, batch, step and hyperparameters
+    alone and never branch in Python on the value of a hyperparameter. State beyond the parameters
+    lives in registered buffers, so that every method resumes.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams:
+        """What every method has. Sources of the ranges: arXiv:2007.01434, D.2; arXiv:2009.00329, A.6."""
+
+        lr: float = hparam(
+            1e-3,
+            log_uniform(10**-4.5, 10**-2.5),
+            low=0.0,
+            by_family={
+                "synthetic": (1e-2, choice(1e-3, 1e-2, 1e-1)),
+                "linear": (1e-2, log_uniform(1e-3, 1e-1)),
+                "small_images": (1e-3, log_uniform(10**-3.5, 10**-2.5)),
+            },
+        )
+        """The learning rate."""
+        weight_decay: float = hparam(
+            0.0,
+            log_uniform(1e-6, 1e-2),
+            low=0.0,
+            by_family={
+                "synthetic": (1e-3, choice(0.0, 1e-5, 1e-4, 1e-3)),
+                "linear": (0.0, None),
+                "small_images": (2e-3, log_uniform(2e-5, 2e-2)),
+            },
+        )
+        """Added to the gradient as weight_decay * parameter; twice the factor of a penalty ||w||^2."""
+        batch_size: int = hparam(
+            32,
+            log_uniform_int(2**3, 2**5.5),
+            low=0,
+            by_family={
+                "synthetic": (256, choice(64, 128, 256)),
+                "linear": (0, None),
+                "small_images": (0, None),
+            },
+        )
+        """Examples per environment and step; 0: as many as the smallest environment has."""
+        optimizer: str = hparam("adam", options=("adam", "sgd"))
+        momentum: float = hparam(0.9, low=0.0, high=1.0)
+        """Of `sgd`."""
+        lr_schedule: str = hparam(
+            "constant", options=tuple(SCHEDULES), by_family={"synthetic": ("drop", None)}
+        )
+
+    def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
+        super().__init__()
+        self.network = network
+        self.problem = problem
+        self.hparams = hparams
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Why the method cannot be run on `problem`, or None."""
+        return None
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, Any] | None:
+        """The hyperparameters at which the method is ERM, or None if there are none."""
+        return None
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The scalar to minimise; ERM's mean risk unless a method says otherwise."""
+        return out.risks.mean()
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        """One gradient (*shape) of a parameter from those of the E environments' risks, (E, *shape)."""
+        return gradients.mean(0)
+
+    def weight_decay(self, step: int) -> float:
+        """The coupled weight decay of an update."""
+        decay: float = self.hparams.weight_decay
+        return decay
+
+    def configure(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizers by name; called once the parameters are on their device."""
+        h = self.hparams
+        return {"main": make_optimizer(h.optimizer, self.parameters(), h.lr, h.momentum)}
+
+    def outputs(self, batch: Batch, step: int) -> Outputs:
+        """One forward pass over the environments' examples, stacked."""
+        shape = batch.x.shape[:2]
+        features = self.network.featurizer(batch.x.flatten(0, 1))
+        logits = self.network.classifier(features).unflatten(0, shape)
+        task = self.problem.task
+        losses = task.losses(logits, batch.y)
+        return Outputs(
+            logits, features.unflatten(0, shape), batch.y, losses, losses.mean(1), step, task
+        )
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Do one update and return detached scalars, `loss` among them."""
+        optimizer = self.optimizers["main"]
+        optimizer.zero_grad()
+        if type(self).combine is Algorithm.combine:
+            out = self.outputs(batch, step)
+            loss = self.objective(out)
+            loss.backward()  # type: ignore[no-untyped-call]
+            metrics = out.metrics
+        else:
+            loss, metrics = combined_backward(self, batch, step)
+        self.step_optimizer(optimizer, step)
+        return {"loss": loss.detach(), **metrics}
+
+    def step_optimizer(self, optimizer: torch.optim.Optimizer, step: int) -> None:
+        """Let an optimizer use the gradients, at this step's learning rate and weight decay."""
+        factor = SCHEDULES[self.hparams.lr_schedule](step / self.problem.steps)
+        set_rates(optimizer, self.hparams.lr * factor, self.weight_decay(step))
+        optimizer.step()
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, *input_shape)."""
+        logits: Tensor = self.network(x)
+        return logits
+
+
+class Penalized(Algorithm):
+    """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
+
+    The weight is 1 before step `anneal_steps` and `penalty_weight` from then on. With
+    `divide_by_weight` everything, weight decay too, is divided by the weight where it exceeds 1
+    (arXiv:1907.02893's and arXiv:2003.00688's code); with `reset_optimizer` the optimizer starts
+    anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and either a
+    hyperparameter `penalty_weight` or a method `final_weight`.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Ranges: arXiv:2007.01434, D.2; for small images the grid of arXiv:1907.02893's code."""
+
+        anneal_steps: int = hparam(
+            500,
+            log_uniform_int(1, 1e4),
+            low=0,
+            by_family={
+                "synthetic": (60, choice(0, 4, 8, 16, 32)),
+                "linear": (0, None),
+                "small_images": (100, log_uniform_int(50, 250)),
+            },
+        )
+        divide_by_weight: bool = hparam(False, by_family={"small_images": (True, None)})
+        reset_optimizer: bool = hparam(True, by_family={"small_images": (False, None)})
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, Any] | None:
+        """Without a penalty, and without the weight of 1 before `anneal_steps`."""
+        return {"penalty_weight": 0.0, "anneal_steps": 0}
+
+    def penalty(self, out: Outputs) -> Tensor:
+        """The scalar penalty of a subclass."""
+        raise NotImplementedError
+
+    def final_weight(self) -> float:
+        """The weight from step `anneal_steps` on."""
+        weight: float = self.hparams.penalty_weight
+        return weight
+
+    def weight(self, step: int) -> float:
+        """The penalty's weight at `step`."""
+        return 1 + (step >= self.hparams.anneal_steps) * (self.final_weight() - 1)
+
+    def divisor(self, step: int) -> float:
+        """What everything is divided by at `step`: the weight where it exceeds 1, if asked for."""
+        excess = self.weight(step) - 1
+        return 1 + self.hparams.divide_by_weight * (excess > 0) * excess
+
+    def objective(self, out: Outputs) -> Tensor:
+        """(mean risk + weight * penalty) / divisor."""
+        penalty = self.penalty(out)
+        out.metrics["penalty"] = penalty.detach()
+        total = out.risks.mean() + self.weight(out.step) * penalty
+        return total / self.divisor(out.step)
+
+    def weight_decay(self, step: int) -> float:
+        """Divided like the loss."""
+        return super().weight_decay(step) / self.divisor(step)
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """One update; at the switch, with a new optimizer if asked for."""
+        if self.hparams.reset_optimizer and step == self.hparams.anneal_steps > 0:
+            self.optimizers = self.configure()
+        return super().update(batch, step)

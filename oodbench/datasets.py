@@ -1,0 +1,127 @@
+"""The interface of a dataset with environments, and the registry of the folder datasets/."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor
+
+from oodbench.errors import UserError
+from oodbench.hparams import checked, defaults
+from oodbench.paths import folder
+from oodbench.registry import Registry
+from oodbench.seeds import derive
+from oodbench.tasks import Task
+
+__path__ = [str(folder("datasets"))]
+
+datasets: Registry[type["Dataset"]] = Registry("dataset", "oodbench.datasets")
+D = TypeVar("D", bound=type["Dataset"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """What is known of a dataset without reading it."""
+
+    paper: str
+    licence: str
+    family: str
+    """Datasets of a family share the defaults and ranges of hyperparameters."""
+    shift: str
+    """What changes between environments, in a few words."""
+    network: str
+    """The network that is trained unless a sweep names another."""
+    steps: int
+    """The number of updates of a run unless a sweep says otherwise."""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    """md5 of each file that is read, by its path under the data directory."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The examples of one environment."""
+
+    x: Tensor
+    """Inputs, (N, *input_shape)."""
+    y: Tensor
+    """Targets, (N, ...), see `Task`."""
+    groups: Tensor | None = None
+    """(N,) integers: examples of a group stay on one side of a split. None: all differ."""
+
+
+def register(name: str, metadata: Metadata) -> Callable[[D], D]:
+    """Register a dataset under `name`."""
+
+    def decorate(cls: D) -> D:
+        cls.name, cls.metadata = name, metadata
+        datasets.add(name)(cls)
+        return cls
+
+    return decorate
+
+
+class Dataset(ABC):
+    """A set of named environments. The constructor sets the attributes below and reads no data."""
+
+    name: ClassVar[str]
+    metadata: ClassVar[Metadata]
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """What changes the data; every option is part of a run's identity."""
+
+    environments: tuple[str, ...]
+    """The names of all environments."""
+    test_environments: tuple[str, ...]
+    """Those held out as test environments by default."""
+    validation_environments: tuple[str, ...] = ()
+    """Those held out for selection by default."""
+    input_shape: tuple[int, ...]
+    task: Task
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        self.options = options
+        self.data_dir = data_dir
+
+    @abstractmethod
+    def load(self, trial: int) -> dict[str, Environment]:
+        """All environments by name, with the noise of a trial. Raises UserError for missing data."""
+
+    def check(self) -> None:
+        """Raise UserError if the data are missing or damaged; the plan of a sweep asks."""
+
+    @classmethod
+    def download(cls, data_dir: Path) -> None:
+        """Fetch the data into `data_dir`; raises UserError where there is nothing to fetch."""
+        raise UserError(f"{cls.name} has nothing to download")
+
+    def predictor_metrics(self, predict: Callable[[Tensor], Tensor], trial: int) -> dict[str, float]:
+        """Metrics of the predictor as a whole, such as the error of its weights."""
+        return {}
+
+    def seed(self, trial: int, *names: object) -> int:
+        """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
+        return derive("data", self.name, trial, *names)
+
+    def file(self, path: str) -> Path:
+        """The data file `path` under the data directory; raises UserError if it is not there."""
+        command = f"python -m oodbench.data download {self.name} --data-dir DIR"
+        if self.data_dir is None:
+            raise UserError(f"{self.name} needs --data-dir DIR; `{command}` fetches the data")
+        found = self.data_dir / path
+        if not found.is_file():
+            raise UserError(
+                f"{self.name}: {found} is missing; "
+                f"`{command.replace('DIR', str(self.data_dir))}` fetches it"
+            )
+        return found
+
+
+def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:
+    """The dataset `name` with `options` over its defaults; raises UserError for unknown ones."""
+    cls: Any = datasets.get(name)
+    values = {**defaults(cls.Options), **options}
+    dataset: Dataset = cls(checked(cls.Options, values, f"the options of {name}"), data_dir)
+    return dataset

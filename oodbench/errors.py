@@ -1,0 +1,51 @@
+"""A user's mistake: one sentence that names the thing, the place and the nearest right name."""
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class UserError(ValueError):
+    """A mistake of the user's, told in one sentence; the command line prints it and exits with 2."""
+
+
+def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -> UserError:
+    """The error for a `name` that is not among the `known` ones, with the nearest right names."""
+    names = [str(k) for k in known]
+    folded = {n.casefold(): n for n in reversed(names)}
+    near = [folded[n] for n in difflib.get_close_matches(str(name).casefold(), folded, 3, 0.5)]
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif names:
+        hint = f"known: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+    else:
+        hint = "there are none"
+    return UserError(f"unknown {kind} '{name}'{' in ' + place if place else ''}; {hint}")
+
+
+def fail(message: object) -> NoReturn:
+    """Print one line and leave with exit code 2, as for every user's mistake."""
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def reports_mistakes(command: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except UserError as error:
+            fail(error)
+        except OSError as error:
+            if error.filename is None or error.strerror is None:
+                raise
+            fail(f"{error.filename}: {error.strerror}")
+
+    return wrapped

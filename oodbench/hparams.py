@@ -1,0 +1,174 @@
+"""Hyperparameters: typed dataclass fields with a default and a distribution, and their draws."""
+
+import math
+import random
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import NoneType
+from typing import Any, TypeVar
+
+from oodbench.errors import UserError, unknown
+from oodbench.seeds import derive
+
+Value = bool | int | float | str | None
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A distribution over values, sampled by its inverse at one uniform number in [0, 1)."""
+
+    kind: str
+    arguments: tuple[Value, ...]
+
+    def at(self, u: float) -> Value:
+        """The value at the quantile `u`."""
+        if self.kind == "choice":
+            return self.arguments[int(u * len(self.arguments))]
+        low, high = (float(a) for a in self.arguments if a is not None)
+        if self.kind.startswith("log_"):
+            value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
+        else:
+            value = low + u * (high - low)
+        return int(value) if self.kind.endswith("_int") else value
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(map(str, self.arguments))})"
+
+
+def uniform(low: float, high: float) -> Distribution:
+    """Uniform on [low, high)."""
+    return Distribution("uniform", (low, high))
+
+
+def log_uniform(low: float, high: float) -> Distribution:
+    """exp(uniform on [log low, log high))."""
+    return Distribution("log_uniform", (low, high))
+
+
+def uniform_int(low: int, high: int) -> Distribution:
+    """A uniform integer from low to high, both included."""
+    return Distribution("uniform_int", (low, high + 1))
+
+
+def log_uniform_int(low: float, high: float) -> Distribution:
+    """The integer part of a log-uniform number on [low, high)."""
+    return Distribution("log_uniform_int", (low, high))
+
+
+def choice(*values: Value) -> Distribution:
+    """One of `values`, each as likely."""
+    return Distribution("choice", values)
+
+
+def hparam(
+    default: T,
+    distribution: Distribution | None = None,
+    *,
+    by_family: Mapping[str, tuple[T, Distribution | None]] | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    options: tuple[T, ...] = (),
+) -> T:
+    """A hyperparameter: its default, what a random draw takes, and which values are possible.
+
+    `by_family` gives another (default, distribution) for the datasets of a family. Without a
+    distribution every draw takes the default. `low` and `high` (inclusive) or `options` bound the
+    values that a user may set.
+    """
+    metadata = {
+        "distribution": distribution,
+        "by_family": dict(by_family or {}),
+        "low": low,
+        "high": high,
+        "options": options,
+    }
+    return field(default=default, metadata=metadata)  # type: ignore[no-any-return]
+
+
+def _default(f: Any, family: str) -> tuple[Value, Distribution | None]:
+    pair = f.metadata.get("by_family", {}).get(family)
+    return pair if pair is not None else (f.default, f.metadata.get("distribution"))
+
+
+def defaults(space: type, family: str = "") -> dict[str, Value]:
+    """The default values of a dataclass of hyperparameters (or options) for a family."""
+    return {f.name: _default(f, family)[0] for f in fields(space)}
+
+
+def distributions(space: type, family: str = "") -> dict[str, Distribution | None]:
+    """What random draws of each field take, for a family."""
+    return {f.name: _default(f, family)[1] for f in fields(space)}
+
+
+def draw(space: type, owner: str, index: int, family: str = "") -> dict[str, Value]:
+    """Draw `index` of the hyperparameters of `owner`: 0 is the defaults, k > 0 is random.
+
+    Each value has a random stream of its own, derived from (owner, field, index): adding or
+    removing a field never moves the others.
+    """
+    values = defaults(space, family)
+    if index > 0:
+        for name, distribution in distributions(space, family).items():
+            if distribution is not None:
+                stream = random.Random(derive("hparam", owner, name, index))
+                values[name] = distribution.at(stream.random())
+    return values
+
+
+def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
+    """`values` as an instance of the dataclass `space`; ints are taken where floats are expected.
+
+    Raises UserError for an unknown name, a wrong type, or a value out of range, naming `place`.
+    """
+    known = {f.name: f for f in fields(space)}  # type: ignore[arg-type]
+    types = typing.get_type_hints(space)
+    result: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown("name", name, known, place)
+        result[name] = _cast(value, types[name], f"'{name}' in {place}")
+        _check_range(result[name], known[name].metadata, f"'{name}' in {place}")
+    return space(**result)
+
+
+def _cast(value: object, wanted: Any, where: str) -> object:
+    kinds = typing.get_args(wanted) if NoneType in typing.get_args(wanted) else (wanted,)
+    if typing.get_origin(wanted) is tuple:
+        item = typing.get_args(wanted)[0]
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where} must be a list, not {value!r}")
+        return tuple(_cast(v, item, where) for v in value)
+    if value is None and NoneType in kinds:
+        return None
+    for kind in kinds:
+        if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
+            return value
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if kind is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
+            try:
+                return float(value)
+            except ValueError:
+                pass
+        if kind is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+    names = " or ".join("none" if k is NoneType else k.__name__ for k in kinds)
+    raise UserError(f"{where} must be {names}, not {value!r}")
+
+
+def _check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:
+    low, high, options = limits.get("low"), limits.get("high"), limits.get("options")
+    if options and value not in options:
+        raise unknown("value", value, options, where)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{where} must be finite, not {value}")
+    if (low is not None and value < low) or (high is not None and value > high):
+        if high is None:
+            bound = f"at least {low}"
+        elif low is None:
+            bound = f"at most {high}"
+        else:
+            bound = f"between {low} and {high}"
+        raise UserError(f"{where} must be {bound}, not {value}")

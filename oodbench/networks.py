@@ -1,0 +1,145 @@
+"""Networks: a featurizer and a classifier, chosen by name and built for an input shape."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.hparams import checked, choice, hparam, log_uniform_int
+from oodbench.registry import Registry
+
+networks: Registry[type["Network"]] = Registry("network")
+
+
+def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
+    """Register a network under `name`."""
+    return networks.add(name)
+
+
+class Network(nn.Module):
+    """A predictor in two parts: `featurizer` maps (N, *input_shape) to (N, F), `classifier` to (N, C).
+
+    A subclass declares its `Hparams` and sets the two parts in its constructor.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams:
+        """The network's own hyperparameters."""
+
+    featurizer: nn.Module
+    classifier: nn.Module
+    hparams: Any
+    num_features: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, *input_shape)."""
+        logits: Tensor = self.classifier(self.featurizer(x))
+        return logits
+
+
+@register("MLP")
+class MLP(Network):
+    """`depth` hidden layers of `width` units; the last hidden layer is the feature vector."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The defaults follow the papers' networks: 3 x 256 for spirals, 2 x 256 for Colored MNIST."""
+
+        width: int = hparam(
+            256,
+            choice(256, 512),
+            low=1,
+            by_family={"small_images": (256, log_uniform_int(2**6, 2**9))},
+        )
+        depth: int = hparam(
+            2, None, low=1, by_family={"synthetic": (3, choice(3, 5)), "small_images": (2, None)}
+        )
+        dropout: float = hparam(0.0, None, low=0.0, high=0.99)
+        activation: str = hparam(
+            "relu", options=("relu", "leaky_relu"), by_family={"synthetic": ("leaky_relu", None)}
+        )
+        init: str = hparam(
+            "kaiming_uniform",
+            options=("kaiming_uniform", "kaiming_normal", "xavier_uniform"),
+            by_family={
+                "synthetic": ("kaiming_normal", None),
+                "small_images": ("xavier_uniform", None),
+            },
+        )
+        bias: float = hparam(0.0, by_family={"synthetic": (0.01, None)})
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        activation: type[nn.Module] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}[hparams.activation]
+        sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
+        layers: list[nn.Module] = [nn.Flatten()]
+        for i, o in zip(sizes, sizes[1:], strict=False):
+            layers += [nn.Linear(i, o), activation()]
+            if hparams.dropout > 0:
+                layers.append(nn.Dropout(hparams.dropout))
+        self.num_features = hparams.width
+        self.featurizer = nn.Sequential(*layers)
+        self.classifier = nn.Linear(hparams.width, num_outputs)
+        initialize(self.modules(), hparams.init, hparams.bias)
+
+
+@register("Linear")
+class Linear(Network):
+    """A linear predictor x -> w' (phi x), without intercept: phi is learned from the identity on.
+
+    w starts at ones and stays there unless `train_classifier`, as in the linear structural
+    equation models of arXiv:1907.02893 (phi a matrix, w fixed).
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """Whether the second factor is learned too."""
+
+        train_classifier: bool = hparam(False)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        self.num_features = math.prod(input_shape)
+        phi = nn.Linear(self.num_features, self.num_features, bias=False)
+        nn.init.eye_(phi.weight)
+        self.featurizer = nn.Sequential(nn.Flatten(), phi)
+        self.classifier = nn.Linear(self.num_features, num_outputs, bias=False)
+        nn.init.ones_(self.classifier.weight)
+        self.classifier.weight.requires_grad_(hparams.train_classifier or num_outputs > 1)
+
+
+def initialize(modules: Iterable[nn.Module], init: str, bias: float) -> None:
+    """Set the weights of every linear layer by the scheme `init` and its biases to a constant."""
+    schemes: dict[str, Callable[[Tensor], Tensor]] = {
+        "kaiming_normal": nn.init.kaiming_normal_,
+        "kaiming_uniform": nn.init.kaiming_uniform_,
+        "xavier_uniform": nn.init.xavier_uniform_,
+    }
+    for module in modules:
+        if isinstance(module, nn.Linear):
+            schemes[init](module.weight)
+            if module.bias is not None:
+                nn.init.constant_(module.bias, bias)
+
+
+def build(
+    name: str,
+    values: Mapping[str, object],
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    seed: int,
+) -> Network:
+    """The network `name` with its hyperparameters' `values`, its weights drawn from `seed` alone.
+
+    Raises UserError for an unknown name or value.
+    """
+    cls: Any = networks.get(name)
+    torch.manual_seed(seed)
+    hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
+    network: Network = cls(input_shape, num_outputs, hparams)
+    return network

@@ -1,0 +1,291 @@
+"""Results on disk: the only reader and writer of a results directory. Imports no torch.
+
+    OUT/sweep.json           the sweep and its planned runs
+    OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
+                  metrics.jsonl     one record an evaluation
+                  checkpoint.pt     what a resumed run needs
+                  heartbeat         who trains it, rewritten while it runs
+                  lock              held by the process that trains it
+                  done.json | failed.json   how it ended; written whole and renamed
+"""
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from oodbench.errors import UserError
+
+SCHEMA = 1
+LOST_AFTER = 120.0
+"""Seconds without a heartbeat after which a run that another machine trained counts as lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One training, by everything that its numbers depend on."""
+
+    dataset: str
+    options: dict[str, Any] = field(default_factory=dict)
+    algorithm: str
+    hparams: dict[str, Any]
+    label: str
+    """The row of the table; the algorithm's name unless the sweep gives another."""
+    network: str
+    network_hparams: dict[str, Any]
+    test_environments: tuple[str, ...]
+    validation_environments: tuple[str, ...] = ()
+    draw: int
+    trial: int
+    steps: int
+    evaluate_every: int
+    holdout: float = 0.2
+
+    @property
+    def id(self) -> str:
+        """A hash of the values: no path, host or code version."""
+        text = json.dumps(asdict(self), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
+        """The spec that `asdict` and JSON made `values` of."""
+        tuples = ("test_environments", "validation_environments")
+        return cls(**{k: tuple(v) if k in tuples else v for k, v in values.items()})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One metric of one (environment, split); both None for a metric of the predictor itself."""
+
+    environment: str | None
+    split: str | None
+    metric: str
+    value: float
+    count: int
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinities or NaN: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the run's checkpoint is."""
+        return self.path / "checkpoint.pt"
+
+    def lock(self) -> FileLock:
+        """The lock that whoever trains the run holds; the system drops it when the holder dies."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path / "lock", blocking=False)
+
+    def start(self, spec: RunSpec, context: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+        """Record the spec, what tables need to know of dataset and task, and where it runs."""
+        run = {
+            "schema": SCHEMA,
+            "spec": asdict(spec),
+            "context": context,
+            "provenance": provenance,
+        }
+        write_whole(self.path / "run.json", _dumps(run))
+        (self.path / "failed.json").unlink(missing_ok=True)
+
+    def beat(self, step: int, host: str) -> None:
+        """Say that the run is alive at `step`."""
+        beat = {"step": step, "time": time.time(), "host": host, "pid": os.getpid()}
+        write_whole(self.path / "heartbeat", _dumps(beat))
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one record to the metrics."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(_dumps(record) + "\n")
+
+    def truncate(self, step: int) -> None:
+        """Drop the records after `step`, and a torn line: a resumed run writes them again."""
+        kept = [_dumps(r) + "\n" for r in self.records() if r["step"] <= step]
+        write_whole(self.path / "metrics.jsonl", "".join(kept))
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records in the order of their steps; a torn last line is left out."""
+        return list(_lines(self.path / "metrics.jsonl"))
+
+    def finish(self, status: str, step: int, seconds: float) -> None:
+        """Mark the run as `done` or `diverged` at `step`."""
+        end = {"status": status, "step": step, "seconds": seconds}
+        write_whole(self.path / "done.json", _dumps(end))
+        (self.path / "heartbeat").unlink(missing_ok=True)
+
+    def fail(self, error: str, trace: str) -> None:
+        """Mark the run as failed: one sentence and the traceback."""
+        write_whole(self.path / "failed.json", _dumps({"error": error, "traceback": trace}))
+        (self.path / "heartbeat").unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Forget a failure, so that the run can be launched again."""
+        (self.path / "failed.json").unlink(missing_ok=True)
+
+    def info(self) -> dict[str, Any] | None:
+        """run.json, or None if the run has not started."""
+        run = _read(self.path / "run.json")
+        if run is not None and run.get("schema") != SCHEMA:
+            raise UserError(f"{self.path / 'run.json'} has schema {run.get('schema')}, not {SCHEMA}")
+        return run
+
+    def end(self) -> dict[str, Any] | None:
+        """done.json, or None if the run has not ended well."""
+        return _read(self.path / "done.json")
+
+    def failure(self) -> dict[str, Any] | None:
+        """failed.json, or None."""
+        return _read(self.path / "failed.json")
+
+    def heartbeat(self) -> dict[str, Any] | None:
+        """The last heartbeat, or None."""
+        return _read(self.path / "heartbeat")
+
+    def state(self) -> str:
+        """`planned`, `running`, `done`, `diverged`, `failed` or `lost`, by the disk alone."""
+        end = self.end()
+        if end is not None:
+            return str(end["status"])
+        if (self.path / "failed.json").exists():
+            return "failed"
+        beat = self.heartbeat()
+        if beat is None:
+            return "lost" if (self.path / "run.json").exists() else "planned"
+        return "running" if _alive(beat) else "lost"
+
+
+def _alive(beat: Mapping[str, Any]) -> bool:
+    if time.time() - float(beat["time"]) > LOST_AFTER:
+        return False
+    if beat["host"] != os.uname().nodename:
+        return True
+    try:
+        os.kill(int(beat["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            return
+        yield record
+
+
+class Results:
+    """A results directory: the planned runs and what is on disk of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def run(self, run_id: str) -> RunDirectory:
+        """The directory of a run."""
+        return RunDirectory(self.path / "runs" / run_id)
+
+    def plan(self) -> dict[str, Any]:
+        """sweep.json: `name`, `settings` and `runs` (id to spec). Raises UserError if it is not there."""
+        sweep = _read(self.path / "sweep.json")
+        if sweep is None:
+            raise UserError(f"{self.path} holds no sweep (no readable sweep.json)")
+        if sweep.get("schema") != SCHEMA:
+            raise UserError(f"{self.path / 'sweep.json'} has another schema than {SCHEMA}")
+        return sweep
+
+    def write_plan(self, name: str, settings: Mapping[str, Any], runs: Mapping[str, RunSpec]) -> None:
+        """Write sweep.json."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        specs = {run_id: asdict(spec) for run_id, spec in runs.items()}
+        sweep = {"schema": SCHEMA, "name": name, "settings": settings, "runs": specs}
+        write_whole(self.path / "sweep.json", _dumps(sweep))
+
+    def load(self) -> "Frames":
+        """The planned runs and their records as two data frames."""
+        import pandas as pd
+
+        runs: list[dict[str, Any]] = []
+        columns: dict[str, list[Any]] = {name: [] for name in Frames.METRIC_COLUMNS}
+        for run_id, spec in self.plan()["runs"].items():
+            directory = self.run(run_id)
+            info = directory.info() or {"context": {}, "provenance": {}}
+            runs.append(
+                {"id": run_id, **spec, **info["context"]}
+                | {"state": directory.state(), "provenance": info["provenance"]}
+            )
+            for record in directory.records():
+                for e in record["evaluations"]:
+                    columns["id"].append(run_id)
+                    columns["step"].append(record["step"])
+                    for key in ("environment", "split", "metric", "value", "count"):
+                        columns[key].append(e[key])
+        frame = pd.DataFrame(runs)
+        for name in ("test_environments", "validation_environments", "training_environments"):
+            if name in frame:
+                frame[name] = [tuple(v) if isinstance(v, list) else () for v in frame[name]]
+        metrics = pd.DataFrame(columns)
+        metrics["value"] = metrics["value"].astype(float)
+        return Frames(frame, metrics)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A results directory in memory."""
+
+    METRIC_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
+
+    runs: Any
+    """A run a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
+    `dataset_label`, `training_environments`, `metric`, `higher_is_better` (missing if never started)."""
+    metrics: Any
+    """An evaluation a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
+    a value that was not finite is NaN."""

@@ -1,0 +1,101 @@
+"""What kind of target a dataset has, and hence its loss, its metrics and the gradient of its scale."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Kind = Literal["binary", "multiclass", "distribution", "regression"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The kind of target and the number of outputs of a predictor.
+
+    Shapes, for any leading dimensions `...`: the logits (for a regression: the predictions) are
+    (..., num_outputs); the targets are (...) floats in {0, 1} for `binary` (one output), (...)
+    class numbers for `multiclass`, (..., num_outputs) probabilities for `distribution` and
+    (..., num_outputs) real numbers for `regression`.
+    """
+
+    kind: Kind
+    num_outputs: int = 1
+
+    @property
+    def metric(self) -> str:
+        """The metric that selection and tables use unless they are told another."""
+        return {"regression": "mse", "distribution": "kl"}.get(self.kind, "accuracy")
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value of `metric` is the better one."""
+        return self.metric == "accuracy"
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
+
+        A squared error is averaged over the outputs.
+        """
+        return _LOSSES[self.kind](logits, targets)
+
+    def scale_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """d/dw loss(w * logits) at w = 1 for each example, (...), without a backward pass.
+
+        By the chain rule it is <d loss/d logits, logits>; differentiable itself. Its mean over an
+        environment is the gradient that IRMv1 penalises (arXiv:1907.02893, eq. IRMv1).
+        """
+        if self.kind == "binary":
+            scores = logits.squeeze(-1)
+            return (scores.sigmoid() - targets) * scores
+        if self.kind == "regression":
+            return (2 * (logits - targets) * logits).mean(-1)
+        probabilities = logits.softmax(-1)
+        expected = (probabilities * logits).sum(-1)
+        if self.kind == "multiclass":
+            return expected - logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return expected - (targets * logits).sum(-1)
+
+    def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Every metric of each example, (...); its mean over examples is the value that is recorded.
+
+        A prediction that is not finite counts as wrong.
+        """
+        losses = self.losses(logits, targets)
+        if self.kind == "regression":
+            return {"mse": losses}
+        finite = logits.isfinite().all(-1)
+        if self.kind == "binary":
+            right = (logits.squeeze(-1) > 0) == (targets > 0.5)
+        elif self.kind == "multiclass":
+            right = logits.argmax(-1) == targets
+        else:
+            agreement = (logits.argmax(-1) == targets.argmax(-1)) & finite
+            return {"kl": losses, "agreement": agreement.to(losses.dtype)}
+        return {"accuracy": (right & finite).to(losses.dtype), "loss": losses}
+
+
+def _binary(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logits.squeeze(-1), targets, reduction="none")
+
+
+def _multiclass(logits: Tensor, targets: Tensor) -> Tensor:
+    flat = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    return flat.view(targets.shape)
+
+
+def _distribution(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.kl_div(logits.log_softmax(-1), targets, reduction="none").sum(-1)
+
+
+def _regression(logits: Tensor, targets: Tensor) -> Tensor:
+    return (logits - targets).square().mean(-1)
+
+
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "binary": _binary,
+    "multiclass": _multiclass,
+    "distribution": _distribution,
+    "regression": _regression,
+}
