@@ -97,7 +97,9 @@ class Dataset(ABC):
         """Fetch the data into `data_dir`; raises UserError where there is nothing to fetch."""
         raise UserError(f"{cls.name} has nothing to download")
 
-    def predictor_metrics(self, predict: Callable[[Tensor], Tensor], trial: int) -> dict[str, float]:
+    def predictor_metrics(
+        self, predict: Callable[[Tensor], Tensor], trial: int
+    ) -> dict[str, float]:
         """Metrics of the predictor as a whole, such as the error of its weights."""
         return {}
 

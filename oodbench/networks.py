@@ -1,5 +1,6 @@
 """Networks: a featurizer and a classifier, chosen by name and built for an input shape."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -74,10 +75,12 @@ class MLP(Network):
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
         self.hparams = hparams
-        activation: type[nn.Module] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}[hparams.activation]
+        activation: type[nn.Module] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}[
+            hparams.activation
+        ]
         sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
         layers: list[nn.Module] = [nn.Flatten()]
-        for i, o in zip(sizes, sizes[1:], strict=False):
+        for i, o in itertools.pairwise(sizes):
             layers += [nn.Linear(i, o), activation()]
             if hparams.dropout > 0:
                 layers.append(nn.Dropout(hparams.dropout))

@@ -1,12 +1,12 @@
 """Results on disk: the only reader and writer of a results directory. Imports no torch.
 
-    OUT/sweep.json           the sweep and its planned runs
-    OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
-                  metrics.jsonl     one record an evaluation
-                  checkpoint.pt     what a resumed run needs
-                  heartbeat         who trains it, rewritten while it runs
-                  lock              held by the process that trains it
-                  done.json | failed.json   how it ended; written whole and renamed
+OUT/sweep.json           the sweep and its planned runs
+OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
+              metrics.jsonl     one record an evaluation
+              checkpoint.pt     what a resumed run needs
+              heartbeat         who trains it, rewritten while it runs
+              lock              held by the process that trains it
+              done.json | failed.json   how it ended; written whole and renamed
 """
 
 import hashlib
@@ -119,7 +119,9 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         return FileLock(self.path / "lock", blocking=False)
 
-    def start(self, spec: RunSpec, context: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+    def start(
+        self, spec: RunSpec, context: Mapping[str, Any], provenance: Mapping[str, Any]
+    ) -> None:
         """Record the spec, what tables need to know of dataset and task, and where it runs."""
         run = {
             "schema": SCHEMA,
@@ -168,7 +170,9 @@ class RunDirectory:
         """run.json, or None if the run has not started."""
         run = _read(self.path / "run.json")
         if run is not None and run.get("schema") != SCHEMA:
-            raise UserError(f"{self.path / 'run.json'} has schema {run.get('schema')}, not {SCHEMA}")
+            raise UserError(
+                f"{self.path / 'run.json'} has schema {run.get('schema')}, not {SCHEMA}"
+            )
         return run
 
     def end(self) -> dict[str, Any] | None:
@@ -242,7 +246,9 @@ class Results:
             raise UserError(f"{self.path / 'sweep.json'} has another schema than {SCHEMA}")
         return sweep
 
-    def write_plan(self, name: str, settings: Mapping[str, Any], runs: Mapping[str, RunSpec]) -> None:
+    def write_plan(
+        self, name: str, settings: Mapping[str, Any], runs: Mapping[str, RunSpec]
+    ) -> None:
         """Write sweep.json."""
         self.path.mkdir(parents=True, exist_ok=True)
         specs = {run_id: asdict(spec) for run_id, spec in runs.items()}
