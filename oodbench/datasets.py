@@ -1,8 +1,9 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -85,12 +86,23 @@ class Dataset(ABC):
         self.options = options
         self.data_dir = data_dir
 
+    @property
+    def label(self) -> str:
+        """The dataset as tables call it: its name and the options that are not at their defaults."""
+        usual = defaults(type(self.options))
+        changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
+        return self.name + (f"({_words(changed)})" if changed else "")
+
     @abstractmethod
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
     def check(self) -> None:
-        """Raise UserError if the data are missing or damaged; the plan of a sweep asks."""
+        """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
+        for path, checksum in self.metadata.checksums.items():
+            file = self.file(path)
+            if hashlib.md5(file.read_bytes()).hexdigest() != checksum:
+                raise UserError(f"{self.name}: {file} is damaged (its md5 is not {checksum})")
 
     @classmethod
     def download(cls, data_dir: Path) -> None:
@@ -119,6 +131,10 @@ class Dataset(ABC):
                 f"`{command.replace('DIR', str(self.data_dir))}` fetches it"
             )
         return found
+
+
+def _words(options: Mapping[str, object]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in options.items())
 
 
 def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:

@@ -1,0 +1,66 @@
+"""Colored MNIST's construction on the scans of digits that scikit-learn ships."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Environment, Metadata, register
+from oodbench.hparams import hparam
+
+from .colored_mnist import ColoredImages
+
+
+@register(
+    "ColoredDigits",
+    Metadata(
+        paper="arXiv:1907.02893",
+        licence="CC BY 4.0 (UCI optdigits)",
+        family="small_images",
+        shift="how often the colour contradicts the label",
+        network="MLP",
+        steps=500,
+    ),
+)
+class ColoredDigits(ColoredImages):
+    """Colored MNIST on 1,797 real 8x8 scans of digits, which need no download.
+
+    The scans are those of `sklearn.datasets.load_digits`. In an order drawn by the trial they are
+    dealt out to all environments in turn, the test one too, which hence share no scan (599 each).
+    A scan appears `copies` times in its environment, with draws of label noise and colour of its
+    own each time: with a single copy a network memorises the label noise. Copies stay on one side
+    of a split. Inputs are (2, 8, 8). See `ColoredImages` for labels and colours.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(ColoredImages.Options):
+        """The noise, and how often it is drawn for a scan."""
+
+        copies: int = hparam(10, low=1)
+
+    options: Options
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir, side=8)
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments of a trial; `groups` are the numbers of the scans."""
+        images, digits = read_digits()
+        order = self.permutation(len(images), trial)
+        environments = {}
+        for i, name in enumerate(self.environments):
+            scans = order[i :: len(self.environments)].repeat_interleave(self.options.copies)
+            x, y = self.colored(i, images[scans], digits[scans], trial)
+            environments[name] = Environment(x, y, scans)
+        return environments
+
+
+@lru_cache(maxsize=1)
+def read_digits() -> tuple[Tensor, Tensor]:
+    """The scans, (1797, 8, 8) in [0, 1], and their digits, (1797,)."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    return torch.tensor(bunch.images).float() / 16, torch.tensor(bunch.target)

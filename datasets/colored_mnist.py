@@ -1,0 +1,155 @@
+"""Handwritten digits whose colour predicts the label, better than their shape does, until it does not."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.tasks import Task
+
+FOLDER = "MNIST/raw"
+"""Where torchvision keeps the files of MNIST under its root."""
+IMAGES, LABELS = f"{FOLDER}/train-images-idx3-ubyte", f"{FOLDER}/train-labels-idx1-ubyte"
+CHECKSUMS = {
+    IMAGES: "6bbc9ace898e44ae57da46a324031adb",
+    LABELS: "a25bea736e30d166cdddb491f175f624",
+}
+NUM_TRAIN = 50_000
+"""The last 10,000 of the 60,000 training images of MNIST are the test environment."""
+
+
+class ColoredImages(Dataset):
+    """Images of digits in two channels, one of which is empty (arXiv:1907.02893, section 5.2).
+
+    The clean label says whether the digit is below 5; the label is flipped with probability
+    `label_noise`, and the colour is the label, flipped with the probability that names the
+    environment. The image is in channel 0 or 1 according to its colour.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """The noise of labels and colours."""
+
+        label_noise: float = hparam(0.25, low=0.0, high=1.0)
+        flips: tuple[float, ...] = hparam((0.2, 0.1, 0.9))
+        """How often the colour contradicts the label, by environment; the last is the test one."""
+        grayscale: bool = hparam(False)
+        """Sum the channels, so that there is no colour: the oracle."""
+
+    options: Options
+
+    def __init__(self, options: Options, data_dir: Path | None, side: int) -> None:
+        super().__init__(options, data_dir)
+        self.environments = tuple(f"{flip:g}" for flip in options.flips)
+        distinct = len(set(self.environments)) == len(options.flips) > 1
+        if not distinct or not all(0 <= flip <= 1 for flip in options.flips):
+            raise UserError(
+                f"'flips' in the options of {self.name} must be at least two distinct numbers "
+                f"between 0 and 1, not {list(options.flips)}"
+            )
+        self.test_environments = self.environments[-1:]
+        self.input_shape = (1 if options.grayscale else 2, side, side)
+        self.task = Task("binary")
+
+    def colored(
+        self, environment: int, images: Tensor, digits: Tensor, trial: int
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs (N, channels, side, side) and labels (N,) of images (N, side, side) in [0, 1]."""
+        seed = self.seed(trial, self.environments[environment])
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.rand(2, len(images), generator=generator)
+        label = (digits < 5) ^ (noise[0] < self.options.label_noise)
+        if self.options.grayscale:
+            return images.unsqueeze(1).contiguous(), label.float()
+        color = label ^ (noise[1] < self.options.flips[environment])
+        x = images.new_zeros(len(images), 2, *images.shape[1:])
+        x[torch.arange(len(images)), color.long()] = images
+        return x, label.float()
+
+    def permutation(self, count: int, trial: int) -> Tensor:
+        """The order, (count,), in which a trial deals images out to its environments."""
+        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
+        return torch.randperm(count, generator=generator)
+
+
+@register(
+    "ColoredMNIST",
+    Metadata(
+        paper="arXiv:1907.02893",
+        licence="CC BY-SA 3.0 (MNIST)",
+        family="small_images",
+        shift="how often the colour contradicts the label",
+        network="MLP",
+        steps=500,
+        checksums=CHECKSUMS,
+    ),
+)
+class ColoredMNIST(ColoredImages):
+    """MNIST where colour predicts the label better than shape does, and the reverse in the test.
+
+    The construction of Arjovsky et al., section 5.2, after their code: the first 50,000 training
+    images of MNIST, in an order drawn by the trial, are dealt out to the training environments in
+    turn; the last 10,000 are the test environment. Every second row and column is kept, inputs
+    are (2, 14, 14). Permutation, label noise and colours are redrawn by trial. MNIST's own test
+    images are not used. See `ColoredImages` for labels and colours.
+    """
+
+    def __init__(self, options: ColoredImages.Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir, side=14)
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
+        images, digits = read_mnist(self.file(IMAGES), self.file(LABELS))
+        order = self.permutation(NUM_TRAIN, trial)
+        training = len(self.environments) - 1
+        parts = [order[i::training] for i in range(training)]
+        parts.append(torch.arange(NUM_TRAIN, len(images)))
+        return {
+            name: Environment(*self.colored(i, images[part], digits[part], trial))
+            for i, (name, part) in enumerate(zip(self.environments, parts, strict=True))
+        }
+
+    @classmethod
+    def download(cls, data_dir: Path) -> None:
+        """Fetch MNIST with torchvision; a damaged file is replaced. Raises UserError if it fails."""
+        from torchvision.datasets import MNIST
+
+        folder = data_dir / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        cls._remove_damaged(data_dir)
+        try:
+            MNIST(data_dir, download=True)
+        except (RuntimeError, OSError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise UserError(
+                f"{cls.name}: MNIST cannot be downloaded ({reason}); "
+                f"its uncompressed files can also be put into {folder} by hand"
+            ) from error
+
+
+@lru_cache(maxsize=1)
+def read_mnist(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
+    """MNIST's training images, (60000, 14, 14) in [0, 1], and digits, (60000,); kept in memory.
+
+    Raises UserError for a file that does not have the size of MNIST's.
+    """
+    pixels = _read_idx(images, (60_000, 28, 28))[:, ::2, ::2]
+    return pixels.float() / 255, _read_idx(labels, (60_000,))
+
+
+def _read_idx(file: Path, shape: tuple[int, ...]) -> Tensor:
+    """The bytes of an IDX file: a header of 4 + 4 * dimensions bytes, then the values."""
+    header = 4 + 4 * len(shape)
+    content = np.fromfile(file, np.uint8)
+    if len(content) != header + math.prod(shape):
+        raise UserError(
+            f"{file} is damaged: it has {len(content)} bytes, not {header + math.prod(shape)}"
+        )
+    return torch.from_numpy(content[header:].reshape(shape))

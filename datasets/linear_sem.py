@@ -1,0 +1,145 @@
+"""Linear structural equation models with causes and effects of the target among the inputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.tasks import Task
+
+VARIANTS = tuple(f"{h}{n}{s}" for h in "FP" for n in "OE" for s in "US")
+
+
+@dataclass(frozen=True)
+class Model:
+    """The coefficients of one structural equation model, with k = `dim`."""
+
+    hx: Tensor
+    """(k, k): from the confounder H to the causes X; likewise below."""
+    hy: Tensor
+    hz: Tensor
+    xy: Tensor
+    yz: Tensor
+    scrambling: Tensor
+    """(2k, 2k), orthogonal: inputs are (X, Z) times it."""
+
+
+@register(
+    "LinearSEM",
+    Metadata(
+        paper="arXiv:1907.02893",
+        licence="generated",
+        family="linear",
+        shift="the scale of the noise",
+        network="Linear",
+        steps=2000,
+    ),
+)
+class LinearSEM(Dataset):
+    """Regression on causes X and effects Z of the target, with noise whose scale changes.
+
+    Arjovsky et al., section 5.1, after their code: with H ~ e N(0, 1) and an environment's scale
+    e, X = H W_hx + e N(0, 1); Y = X W_xy + H W_hy + noise_y; Z = Y W_yz + H W_hz + noise_z. Inputs
+    are (X, Z) S, (2 * dim,); the target is the sum of Y's columns, (1,). Letters of the variant:
+
+    - F fully observed (W_hx = 1, W_hy = W_hz = 0) or P partially (H confounds: entries of all
+      three are N(0, 1) / (2 * dim));
+    - O homoskedastic Y (noise_y of scale 1, noise_z of scale e) or E heteroskedastic Y (the
+      reverse);
+    - U unscrambled (S = 1) or S scrambled (S a random rotation).
+
+    A trial is one model, shared by its environments. `dim` counts the columns of X (and of Z); the
+    paper's text has 10 of each, the code and its stored results 5.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """The variant and its sizes."""
+
+        variant: str = hparam("FOU", options=VARIANTS)
+        scales: tuple[float, ...] = hparam((0.2, 2.0, 5.0))
+        """The noise's scale e, by environment; the last is the test one."""
+        num_examples: int = hparam(1000, low=1)
+        dim: int = hparam(5, low=1)
+        unit_weights: bool = hparam(True)
+        """W_xy = W_yz = 1, as in the stored results; else entries N(0, 1) / (2 * dim)."""
+
+    options: Options
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.environments = tuple(f"{scale:g}" for scale in options.scales)
+        distinct = len(set(self.environments)) == len(options.scales) > 1
+        if not distinct or not all(scale > 0 for scale in options.scales):
+            raise UserError(
+                f"'scales' in the options of {self.name} must be at least two distinct numbers "
+                f"above 0, not {list(options.scales)}"
+            )
+        self.test_environments = self.environments[-1:]
+        self.input_shape = (2 * options.dim,)
+        self.task = Task("regression")
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """Inputs (N, 2 * dim) and targets (N, 1) of each environment."""
+        model = self.model(trial)
+        return {
+            name: self._environment(model, scale, self.seed(trial, name))
+            for name, scale in zip(self.environments, self.options.scales, strict=True)
+        }
+
+    def model(self, trial: int) -> Model:
+        """The coefficients of a trial, the same draws whatever the variant."""
+        k = self.options.dim
+        generator = torch.Generator().manual_seed(self.seed(trial, "model"))
+        hx, hy, hz, xy, yz = torch.randn(5, k, k, generator=generator, dtype=torch.double) / (2 * k)
+        rotation, _ = torch.linalg.qr(
+            torch.randn(2 * k, 2 * k, generator=generator, dtype=torch.double)
+        )
+        one = torch.eye(k, dtype=torch.double)
+        if self.options.variant[0] == "F":
+            hx, hy, hz = one, 0 * one, 0 * one
+        if self.options.unit_weights:
+            xy = yz = one
+        if self.options.variant[2] == "U":
+            rotation = torch.eye(2 * k, dtype=torch.double)
+        return Model(hx, hy, hz, xy, yz, rotation)
+
+    def _environment(self, model: Model, scale: float, seed: int) -> Environment:
+        shape = (4, self.options.num_examples, self.options.dim)
+        generator = torch.Generator().manual_seed(seed)
+        h, noise_x, noise_y, noise_z = torch.randn(shape, generator=generator, dtype=torch.double)
+        scale_y, scale_z = (1.0, scale) if self.options.variant[1] == "O" else (scale, 1.0)
+        h = scale * h
+        x = h @ model.hx + scale * noise_x
+        y = x @ model.xy + h @ model.hy + scale_y * noise_y
+        z = y @ model.yz + h @ model.hz + scale_z * noise_z
+        inputs = torch.cat([x, z], 1) @ model.scrambling
+        return Environment(inputs.float(), y.sum(1, keepdim=True).float())
+
+    def predictor_metrics(
+        self, predict: Callable[[Tensor], Tensor], trial: int
+    ) -> dict[str, float]:
+        """Errors of the weights of a linear predictor; nothing for one that is not linear.
+
+        With w the weights in terms of (X, Z), S times those in terms of the inputs: `causal_error`
+        is the mean squared difference between X's w and the row sums of W_xy, `noncausal_error`
+        the mean square of Z's w, whose true value is 0. An intercept is ignored.
+        """
+        k = self.options.dim
+        origin = predict(torch.zeros(1, 2 * k))
+        weights = predict(torch.eye(2 * k)) - origin
+        probes = torch.randn(4 * k, 2 * k, generator=torch.Generator().manual_seed(0))
+        measured, additive = predict(probes) - origin, probes @ weights
+        if not torch.allclose(measured, additive, rtol=1e-3, atol=1e-4, equal_nan=True):
+            return {}
+        model = self.model(trial)
+        w = model.scrambling @ weights.squeeze(1).double()
+        return {
+            "causal_error": (w[:k] - model.xy.sum(1)).square().mean().item(),
+            "noncausal_error": w[k:].square().mean().item(),
+        }

@@ -1,0 +1,66 @@
+"""The files of datasets on the command line: download, verify, list."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from oodbench.errors import reports_mistakes
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
+DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
+Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
+
+
+@app.command()
+@reports_mistakes
+def download(name: Name, data_dir: DataDir, plugin: Plugins = None) -> None:
+    """Fetch the files of a dataset, then verify them."""
+    from oodbench.datasets import datasets
+    from oodbench.registry import load_plugins
+
+    load_plugins(plugin or [])
+    datasets.get(name).download(data_dir)
+    _verify(name, data_dir)
+
+
+@app.command()
+@reports_mistakes
+def verify(name: Name, data_dir: DataDir, plugin: Plugins = None) -> None:
+    """Say whether the files of a dataset are there and have the right checksums."""
+    from oodbench.registry import load_plugins
+
+    load_plugins(plugin or [])
+    _verify(name, data_dir)
+
+
+@app.command("list")
+@reports_mistakes
+def list_(plugin: Plugins = None) -> None:
+    """Show which files each dataset reads under the data directory."""
+    from oodbench.datasets import datasets
+    from oodbench.registry import load_plugins
+
+    load_plugins(plugin or [])
+    table = Table("dataset", "files", "licence")
+    for name in datasets:
+        metadata = datasets.get(name).metadata
+        table.add_row(name, "\n".join(metadata.checksums) or "none", metadata.licence)
+    Console().print(table)
+
+
+def _verify(name: str, data_dir: Path) -> None:
+    from oodbench.datasets import make
+
+    dataset = make(name, {}, data_dir)
+    dataset.check()
+    count = len(dataset.metadata.checksums)
+    print(f"{name}: {count} files in {data_dir} are right" if count else f"{name} reads no files")
+
+
+if __name__ == "__main__":
+    app()

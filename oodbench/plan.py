@@ -1,0 +1,279 @@
+"""A sweep file to its runs: what is run, what cannot be, and why."""
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from oodbench.errors import UserError, unknown
+from oodbench.paths import folder
+from oodbench.records import RunSpec
+from oodbench.seeds import derive
+
+
+class Component(BaseModel):
+    """An algorithm or a network by name, with values for some of its hyperparameters."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    hparams: dict[str, Any] = {}
+    label: str | None = None
+    """The row of the table (of an algorithm)."""
+
+
+class Sweep(BaseModel):
+    """A sweep file. README.md shows one with every key."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1)
+    datasets: list[str | dict[str, Any]] = Field(min_length=1)
+    algorithms: list[str | Component] = Field(min_length=1)
+    test_environments: Literal["default", "each", "pairs"] | list[list[str | float]] = "default"
+    validation_environments: Literal["default", "none"] | int | list[str | float] = "default"
+    hparam_draws: int | list[int] = 1
+    trials: int | list[int] = 3
+    steps: Literal["default"] | int = "default"
+    evaluate_every: Literal["default"] | int = "default"
+    network: str | Component = "default"
+    holdout: float = Field(0.2, ge=0, lt=1)
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """A cell of a sweep that cannot be run."""
+
+    dataset: str
+    algorithm: str
+    test_environments: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a sweep by id, and the cells that are impossible."""
+
+    sweep: Sweep
+    runs: dict[str, RunSpec]
+    impossible: list[Impossible]
+
+
+def find(sweep: str) -> Path:
+    """The file of a sweep given as a path or as a name in sweeps/; raises UserError."""
+    path = Path(sweep)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if not path.is_file():
+            raise UserError(f"there is no sweep file {path}")
+        return path
+    named = folder("sweeps") / f"{sweep}.yaml"
+    if not named.is_file():
+        raise unknown("sweep", sweep, [p.stem for p in folder("sweeps").glob("*.yaml")], "sweeps/")
+    return named
+
+
+def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
+    """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set takes key=value, not '{setting}'")
+        values[key] = yaml.safe_load(value)
+    return validate(values, str(path))
+
+
+def validate(values: Mapping[str, Any], place: str) -> Sweep:
+    """A sweep from plain values; raises UserError naming the key and the place."""
+    try:
+        return Sweep.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        keys = [str(k) for k in first["loc"] if not str(k).startswith(("list[", "function-"))]
+        if first["type"] == "extra_forbidden":
+            inner = len(keys) > 1
+            known = Component.model_fields if inner else Sweep.model_fields
+            raise unknown("key", keys[-1], known, place) from error
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        got = "" if first["type"] == "missing" else f", not {first['input']!r}"
+        raise UserError(f"{place}: {keys[0]}: {message}{got}") from error
+
+
+def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
+    """Every run of a sweep; raises UserError for names, values and data that cannot be."""
+    from oodbench.datasets import make
+
+    runs: dict[str, RunSpec] = {}
+    impossible: list[Impossible] = []
+    for item in sweep.datasets:
+        options = {"name": item} if isinstance(item, str) else dict(item)
+        if "name" not in options:
+            raise UserError(f"a dataset of sweep '{sweep.name}' has no name: {item!r}")
+        dataset = make(str(options.pop("name")), options, data_dir)
+        dataset.check()
+        for tests in _test_sets(sweep, dataset):
+            for entry in _components(sweep.algorithms):
+                reason = _skip(entry.name, dataset, tests, sweep)
+                if reason is not None:
+                    label = entry.label or entry.name
+                    impossible.append(Impossible(dataset.label, label, tests, reason))
+                    continue
+                for run in _runs(sweep, dataset, tests, entry):
+                    if run.id in runs:
+                        raise UserError(
+                            f"sweep '{sweep.name}' holds {run.label} on {run.dataset} twice; "
+                            "give algorithms with different hparams different labels"
+                        )
+                    runs[run.id] = run
+    return Plan(sweep, runs, impossible)
+
+
+def _components(items: Sequence[str | Component]) -> list[Component]:
+    entries = [Component(name=i) if isinstance(i, str) else i for i in items]
+    names = [e.label or e.name for e in entries]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"two algorithms are called '{name}': give them a `label` each")
+    return entries
+
+
+def _indices(value: int | list[int], key: str) -> list[int]:
+    indices = list(range(value)) if isinstance(value, int) else value
+    if not indices or min(indices) < 0 or len(set(indices)) < len(indices):
+        raise UserError(f"{key} must be a positive number or a list of distinct ones, not {value}")
+    return indices
+
+
+def _known(names: Sequence[str | float], dataset: Any, key: str) -> tuple[str, ...]:
+    """Environment names as the dataset spells them; YAML reads 0.9 as a number."""
+    found = tuple(f"{n:g}" if isinstance(n, int | float) else n for n in names)
+    for name in found:
+        if name not in dataset.environments:
+            raise unknown("environment", name, dataset.environments, f"{key} of {dataset.label}")
+    return found
+
+
+def _test_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
+    wanted = sweep.test_environments
+    if wanted == "default":
+        sets = [dataset.test_environments]
+    elif wanted in ("each", "pairs"):
+        sets = [(name,) for name in dataset.environments]
+        if wanted == "pairs":
+            sets += list(itertools.combinations(dataset.environments, 2))
+    else:
+        sets = [_known(names, dataset, "test_environments") for names in wanted]
+    for names in sets:
+        if not names or len(set(names)) < len(names):
+            raise UserError(f"test_environments must be lists of distinct names, not {list(names)}")
+    return sets
+
+
+def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
+    wanted = sweep.validation_environments
+    free = [name for name in dataset.environments if name not in tests]
+    if wanted == "none":
+        return ()
+    if wanted == "default":
+        return tuple(n for n in dataset.validation_environments if n in free)
+    if isinstance(wanted, int):
+        if not 0 < wanted < len(free):
+            raise UserError(
+                f"{dataset.label} has {len(free)} environments besides the test ones: "
+                f"{wanted} validation environments leave none to train on"
+            )
+        stream = random.Random(derive("validation", dataset.name, tests, trial))
+        return tuple(sorted(stream.sample(free, wanted), key=free.index))
+    names = _known(wanted, dataset, "validation_environments")
+    for name in names:
+        if name in tests:
+            raise UserError(f"environment '{name}' of {dataset.label} is both test and validation")
+    return names
+
+
+def _training(dataset: Any, tests: Sequence[str], validation: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(n for n in dataset.environments if n not in {*tests, *validation})
+    if not names:
+        raise UserError(
+            f"{dataset.label}: with {', '.join([*tests, *validation])} held out, "
+            "no environment is left to train on"
+        )
+    return names
+
+
+def _steps(sweep: Sweep, dataset: Any) -> int:
+    steps = dataset.metadata.steps if sweep.steps == "default" else sweep.steps
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+    return int(steps)
+
+
+def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) -> str | None:
+    from oodbench.algorithms import Problem, algorithms
+
+    validation = _validation(sweep, dataset, tests, 0)
+    names = _training(dataset, tests, validation)
+    problem = Problem(dataset.input_shape, dataset.task, names, _steps(sweep, dataset))
+    cls = algorithms.get(algorithm, f"sweep '{sweep.name}'")
+    return cls.skip(problem)
+
+
+def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) -> list[RunSpec]:
+    from oodbench.algorithms import algorithms
+    from oodbench.networks import networks
+
+    family = dataset.metadata.family
+    space = algorithms.get(entry.name).Hparams
+    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
+    network = dataset.metadata.network if chosen.name == "default" else chosen.name
+    network_space = networks.get(network, f"sweep '{sweep.name}'").Hparams
+    steps = _steps(sweep, dataset)
+    every = sweep.evaluate_every
+    evaluate_every = -(-steps // 20) if every == "default" else every
+    if evaluate_every < 1:
+        raise UserError(f"evaluate_every must be at least 1, not {evaluate_every}")
+    specs = []
+    for index in _indices(sweep.hparam_draws, "hparam_draws"):
+        hparams = _values(space, entry.name, entry.hparams, index, family)
+        owner = f"{entry.name}/{network}"
+        network_hparams = _values(network_space, owner, chosen.hparams, index, family)
+        for trial in _indices(sweep.trials, "trials"):
+            specs.append(
+                RunSpec(
+                    dataset=dataset.name,
+                    options=asdict(dataset.options),
+                    algorithm=entry.name,
+                    hparams=hparams,
+                    label=entry.label or entry.name,
+                    network=network,
+                    network_hparams=network_hparams,
+                    test_environments=tests,
+                    validation_environments=_validation(sweep, dataset, tests, trial),
+                    draw=index,
+                    trial=trial,
+                    steps=steps,
+                    evaluate_every=evaluate_every,
+                    holdout=sweep.holdout,
+                )
+            )
+    return specs
+
+
+def _values(
+    space: type, owner: str, given: Mapping[str, Any], index: int, family: str
+) -> dict[str, Any]:
+    """Draw `index` with the sweep file's own values over it, checked."""
+    from oodbench.hparams import checked, draw
+
+    values = {**draw(space, owner, index, family), **given}
+    return asdict(checked(space, values, f"the hyperparameters of {owner.split('/')[-1]}"))

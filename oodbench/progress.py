@@ -1,0 +1,87 @@
+"""What a launch shows: one bar for the sweep and one for each worker, or a line per run."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from oodbench.records import RunSpec
+
+ENDED = ("done", "diverged", "failed")
+
+
+def title(spec: RunSpec) -> str:
+    """A run in a few words."""
+    tests = "+".join(spec.test_environments)
+    return f"{spec.label} on {spec.dataset} (test {tests}), draw {spec.draw}, trial {spec.trial}"
+
+
+class Display:
+    """Progress on a terminal; a line per ended run where the output is a file or a pipe."""
+
+    def __init__(self, specs: dict[str, RunSpec], ended: int, workers: int) -> None:
+        """`ended` of the runs in `specs` need no training any more."""
+        self.console = Console()
+        self.specs = specs
+        self.count = ended
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._sweep = self._progress.add_task("runs", total=len(specs), completed=ended)
+        self._bars = [self._progress.add_task("", visible=False) for _ in range(workers)]
+
+    def __enter__(self) -> "Display":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for bar in self._bars:
+            self._progress.update(bar, visible=False)
+        self._progress.stop()
+
+    def started(self, worker: int, run_id: str) -> None:
+        """A worker takes up a run."""
+        spec = self.specs[run_id]
+        self._progress.reset(self._bars[worker], total=spec.steps, visible=True)
+        self._progress.update(self._bars[worker], description=title(spec))
+
+    def stepped(self, worker: int, step: int) -> None:
+        """A worker has done so many steps of its run."""
+        self._progress.update(self._bars[worker], completed=step)
+
+    def ended(self, worker: int, run_id: str, state: str, message: str) -> None:
+        """A worker's run has ended in a state."""
+        self._progress.update(self._bars[worker], visible=False)
+        if state not in ENDED:
+            return
+        self.count += 1
+        self._progress.update(self._sweep, completed=self.count)
+        if state != "done" or not self.console.is_terminal:
+            text = f"[{self.count}/{len(self.specs)}] {state}: {title(self.specs[run_id])}"
+            self._progress.console.print(
+                text + (f": {message}" if message else ""), markup=False, highlight=False
+            )
+
+    @property
+    def worker_bars(self) -> list[TaskID]:
+        """The bars of the workers."""
+        return self._bars

@@ -1,0 +1,46 @@
+"""Which code, libraries and machine made a number."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from oodbench import __version__
+
+
+@cache
+def commit() -> str | None:
+    """The git commit of the code, with `+` if files differ from it; None outside a checkout."""
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        dirty = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+" if dirty else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
+    """What is recorded beside a run's spec; none of it is part of the run's identity."""
+    return {
+        "oodbench": __version__,
+        "commit": commit(),
+        "plugins": list(plugins),
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "host": os.uname().nodename,
+        "device": device,
+        "threads": threads,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,204 @@
+"""From records to the chosen (run, step) of every cell, by rules that see only what they may.
+
+A cell is one trial of one row of a table with one test set; its candidates are its runs (one a
+hparam draw) at every recorded step. A rule is nothing but the records by which a run may be judged,
+its evidence: all others are dropped before anything is computed. How the rules of DomainBed
+differ (arXiv:2007.01434, section 3 and its code): it breaks ties between draws towards the last
+one, and its oracle sees a run's last step only. Imports no torch.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from oodbench.errors import UserError, unknown
+from oodbench.records import Frames
+
+CELL = ["dataset_label", "label", "test_environments", "trial"]
+"""The columns of a run that make its cell."""
+ENDED = ("done", "diverged")
+"""The states of a run that is complete; a diverged one counts with the records that it has."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A selection rule."""
+
+    name: str
+    summary: str
+    """What a footer says of it."""
+    needs: str
+    """What a sweep must have for it."""
+    evidence: Callable[[pd.DataFrame], pd.DataFrame]
+    """From the runs to rows of `id` (the run that is judged), `source` (the run whose records
+    count; missing if it is not in the sweep), `environment` and `split`."""
+
+
+def _own(environments: str, *splits: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Evidence: the run's own records on `splits` of the environments in a column of the runs."""
+
+    def evidence(runs: pd.DataFrame) -> pd.DataFrame:
+        own = runs[["id", "holdout", environments]].explode(environments)
+        own = own.rename(columns={environments: "environment"}).dropna(subset=["environment"])
+        own = own.assign(source=own["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
+        return own.query("split == 'in' or holdout > 0")
+
+    return evidence
+
+
+def _pairs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Evidence for test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
+    sizes = runs["test_environments"].map(len)
+    singles = runs[sizes == 1]
+    singles = singles.assign(test=[t[0] for t in singles["test_environments"]])
+    singles = singles.explode("training_environments")
+    singles = singles.rename(columns={"training_environments": "environment"})
+    pairs = runs[sizes == 2].rename(columns={"id": "source"})
+    ends = list(pairs["test_environments"])
+    pairs = pd.concat(
+        [
+            pairs.assign(test=[t[i] for t in ends], environment=[t[1 - i] for t in ends])
+            for i in (0, 1)
+        ]
+    )
+    same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
+    singles = singles.dropna(subset=["environment"])
+    judged = singles[["id", *same]].merge(pairs[["source", *same]], on=same, how="left")
+    return judged.assign(split="in")
+
+
+RULES: Mapping[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        Rule(
+            "train_val",
+            "mean over the out splits of the training environments; where a shortcut also holds on "
+            "unseen examples of these, it prefers the shortcut, and only held-out environments can "
+            "tell (val_env)",
+            "a holdout above 0, so that the training environments have an out split",
+            _own("training_environments", "out"),
+        ),
+        Rule(
+            "val_env",
+            "mean over the validation environments (all their examples), which no run trained on",
+            "`validation_environments:` (names, or a number of them drawn per trial)",
+            _own("validation_environments", "in", "out"),
+        ),
+        Rule(
+            "leave_one_out",
+            "mean over the training environments, each scored by the run of the same draw, trial "
+            "and step that also leaves it out",
+            "each test environment alone and in a pair with every other environment "
+            "(`test_environments: pairs`)",
+            _pairs,
+        ),
+        Rule(
+            "oracle",
+            "mean over the out splits of the test environments, which no other rule sees: not "
+            "comparable with them",
+            "a holdout above 0, so that the test environments have an out split",
+            _own("test_environments", "out"),
+        ),
+    )
+}
+"""The selection rules by name; `train_val` is the default everywhere."""
+
+
+def sweep_runs(frames: Frames) -> pd.DataFrame:
+    """The planned runs with the column `dataset_label` filled, and `helper`.
+
+    A run that has not started has no label yet: it takes that of a started run of the same data, or
+    the dataset's name and the options that differ. A helper is a run whose pair of test environments is
+    there for `leave_one_out`: one of the two is also held out alone. It makes no cell of its own.
+    Raises UserError if no run is planned.
+    """
+    if frames.runs.empty:
+        raise UserError("the sweep plans no run")
+    runs: pd.DataFrame = frames.runs.reset_index(drop=True)
+    for name in ("dataset_label", "metric", "higher_is_better"):
+        if name not in runs:
+            runs[name] = None
+    if "training_environments" not in runs:
+        runs["training_environments"] = [()] * len(runs)
+    data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
+    known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
+    runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
+    tests = list(zip(runs["dataset_label"], runs["test_environments"], strict=True))
+    alone = {(d, t[0]) for d, t in tests if len(t) == 1}
+    runs["helper"] = [len(t) == 2 and any((d, e) in alone for e in t) for d, t in tests]
+    return runs
+
+
+def _plain_labels(runs: pd.DataFrame) -> pd.Series:
+    """The dataset's name, with the options in which the sweep's runs of it differ."""
+
+    def text(options: Mapping[str, Any]) -> str:
+        return ", ".join(f"{k}={options[k]}" for k in differing if k in options)
+
+    labels = runs["dataset"].copy()
+    for _, group in runs.groupby("dataset"):
+        variants = list({json.dumps(o, sort_keys=True): o for o in group["options"]}.values())
+        keys = dict.fromkeys(k for options in variants for k in options)
+        differing = [k for k in keys if any(o.get(k) != variants[0].get(k) for o in variants)]
+        if differing:
+            labels.loc[group.index] = [
+                f"{name}({text(options)})"
+                for name, options in zip(group["dataset"], group["options"], strict=True)
+            ]
+    return labels
+
+
+def find(name: str) -> Rule:
+    """The rule of that name; raises UserError with the nearest ones if there is none."""
+    if name not in RULES:
+        raise unknown("selection rule", name, RULES)
+    return RULES[name]
+
+
+def choose(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
+    """The chosen run and step of every complete cell: CELL, `id`, `draw`, `step`, `score`.
+
+    The best score of the dataset's main metric wins; ties go to the lowest draw, then to the
+    earliest step; NaN is the worst score. A cell is complete, and only then in the answer, when all
+    its runs and all runs that judge them have ended. Raises UserError for an unknown rule, and if
+    the sweep cannot serve it.
+    """
+    found = find(rule)
+    runs = sweep_runs(frames)
+    evidence = found.evidence(runs).merge(runs[["id", "metric"]], on="id")
+    if runs["metric"].notna().any() and evidence["source"].isna().all():
+        raise UserError(f"selection {rule} needs {found.needs}, and this sweep has none")
+    runs["cell"] = runs.groupby(CELL).ngroup()
+    ended = set(runs.loc[runs["state"].isin(ENDED), "id"])
+    waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
+    ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
+    complete = runs[ready.groupby(runs["cell"]).transform("all") & ~runs["helper"]]
+    steps = frames.metrics[["id", "step"]].drop_duplicates()
+    candidates = complete[[*CELL, "cell", "id", "draw", "higher_is_better"]].merge(steps, on="id")
+    candidates = candidates.merge(_scores(frames.metrics, evidence), on=["id", "step"], how="left")
+    sign = np.where(candidates["higher_is_better"].astype(bool), -1.0, 1.0)
+    candidates["cost"] = sign * candidates["score"]
+    ordered = candidates.sort_values(["cost", "draw", "step", "id"], na_position="last")
+    chosen = ordered.drop_duplicates("cell").sort_values(CELL, ignore_index=True)
+    return chosen[[*CELL, "id", "draw", "step", "score"]]
+
+
+def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    """`id`, `step`, `score`: the mean over environments of the mean over an environment's examples.
+
+    NaN where a value is NaN or a part of the evidence is not there.
+    """
+    keys = ["source", "environment", "split", "metric"]
+    seen = metrics.rename(columns={"id": "source"}).merge(evidence[["id", *keys]], on=keys)
+    examples = seen.groupby(["id", "step", "environment"])["count"].transform("sum")
+    seen["part"] = seen["value"] * (seen["count"] / examples)
+    seen = seen.sort_values("part")  # equal values then have equal sums, in any order of the rows
+    parts = seen.groupby(["id", "step"])["part"].agg(["sum", "count"]).reset_index()
+    size = evidence.groupby("id").agg(rows=("split", "size"), across=("environment", "nunique"))
+    parts = parts.merge(size, on="id")
+    parts["score"] = (parts["sum"] / parts["across"]).where(parts["count"] == parts["rows"])
+    return parts[["id", "step", "score"]]

@@ -1,0 +1,303 @@
+"""One run from its spec to its records; checkpoint and resume."""
+
+import json
+import os
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import Timeout
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Problem, algorithms
+from oodbench.batches import Batches
+from oodbench.datasets import Dataset, Environment, make
+from oodbench.errors import UserError
+from oodbench.evaluate import evaluate
+from oodbench.hparams import checked
+from oodbench.networks import build
+from oodbench.provenance import provenance
+from oodbench.records import Evaluation, RunDirectory, RunSpec
+from oodbench.seeds import derive
+from oodbench.splits import split
+
+CHECK_EVERY = 50
+"""Steps between two looks at the losses, at the clock and at the progress bar."""
+BEAT_SECONDS = 5.0
+CHECKPOINT_SECONDS = 10.0
+EVALUATION_CHECKPOINT_SECONDS = 1.0
+"""A checkpoint is due after so long, the shorter of the two at an evaluation."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How runs are executed; none of it changes what they compute."""
+
+    data_dir: Path | None = None
+    device: str = "cpu"
+    threads: int = 1
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset's environments on the device of a run, with their splits."""
+
+    dataset: Dataset
+    environments: dict[str, Environment]
+    splits: dict[str, dict[str, Tensor]]
+
+
+def training_environments(spec: RunSpec, dataset: Dataset) -> tuple[str, ...]:
+    """Those that are neither test nor validation environments, in the dataset's order."""
+    held_out = {*spec.test_environments, *spec.validation_environments}
+    return tuple(name for name in dataset.environments if name not in held_out)
+
+
+@lru_cache(maxsize=2)
+def _load(
+    name: str, options: str, trial: int, holdout: float, data_dir: Path | None, device: str
+) -> Data:
+    dataset = make(name, json.loads(options), data_dir)
+    environments, splits = {}, {}
+    for environment, data in dataset.load(trial).items():
+        parts = split(data, holdout, name, environment, trial)
+        splits[environment] = {part: index.to(device) for part, index in parts.items()}
+        environments[environment] = Environment(data.x.to(device), data.y.to(device))
+    return Data(dataset, environments, splits)
+
+
+def load_data(spec: RunSpec, settings: Settings) -> Data:
+    """The data of a run; those of the last two (dataset, trial) are kept in memory."""
+    options = json.dumps(spec.options, sort_keys=True)
+    return _load(
+        spec.dataset, options, spec.trial, spec.holdout, settings.data_dir, settings.device
+    )
+
+
+def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
+    """The algorithm of a run with its initial weights, on its device.
+
+    The network's weights depend on (dataset, test environments, trial) alone; what the algorithm
+    adds to it depends on its name too.
+    """
+    shared = ("init", spec.dataset, spec.test_environments, spec.trial)
+    network = build(
+        spec.network,
+        spec.network_hparams,
+        problem.input_shape,
+        problem.task.num_outputs,
+        derive(*shared),
+    )
+    cls: Any = algorithms.get(spec.algorithm)
+    reason = cls.skip(problem)
+    if reason is not None:
+        raise UserError(f"{spec.algorithm} cannot be run on {spec.dataset}: {reason}")
+    hparams = checked(cls.Hparams, spec.hparams, f"the hyperparameters of {spec.algorithm}")
+    torch.manual_seed(derive(*shared, spec.algorithm))
+    algorithm: Algorithm = cls(network, problem, hparams).to(device)
+    algorithm.optimizers = algorithm.configure()
+    return algorithm
+
+
+class Run:
+    """A run in memory: its algorithm, its batches and how far it is."""
+
+    def __init__(self, spec: RunSpec, settings: Settings) -> None:
+        self.spec = spec
+        self.settings = settings
+        self.data = load_data(spec, settings)
+        dataset = self.data.dataset
+        self.names = training_environments(spec, dataset)
+        self.problem = Problem(dataset.input_shape, dataset.task, self.names, spec.steps)
+        self.algorithm = build_algorithm(spec, self.problem, settings.device)
+        training = []
+        for name in self.names:
+            environment, index = self.data.environments[name], self.data.splits[name]["in"]
+            if not len(index):
+                raise UserError(f"{spec.dataset}: nothing to train on in environment '{name}'")
+            training.append((environment.x[index], environment.y[index]))
+        seed = derive("batches", spec.dataset, spec.test_environments, spec.trial)
+        self.batches = Batches(training, self.algorithm.hparams.batch_size, seed)
+        self.step = 0
+        self.seconds = 0.0
+        self.sums: dict[str, float] = {}
+        self.counted = 0
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What tables need to know beyond the spec."""
+        dataset, task = self.data.dataset, self.problem.task
+        return {
+            "dataset_label": dataset.label,
+            "family": dataset.metadata.family,
+            "training_environments": self.names,
+            "metric": task.metric,
+            "higher_is_better": task.higher_is_better,
+        }
+
+    def advance(self, steps: int) -> int | None:
+        """Do `steps` updates; returns the first step whose loss was not finite, or None."""
+        start = time.perf_counter()
+        self.algorithm.train()
+        collected: list[dict[str, Tensor]] = []
+        for step in range(self.step, self.step + steps):
+            collected.append(self.algorithm.update(self.batches[step], step))
+        for name in collected[0]:
+            values = torch.stack([metrics[name] for metrics in collected]).double()
+            if name == "loss" and not values.isfinite().all():
+                return self.step + int(values.isfinite().logical_not().nonzero()[0])
+            for value in values.tolist():
+                self.sums[name] = self.sums.get(name, 0.0) + value
+        self.step += steps
+        self.counted += steps
+        self.seconds += time.perf_counter() - start
+        return None
+
+    @torch.no_grad()
+    def evaluate(self) -> list[Evaluation]:
+        """All metrics of the predictor as it is now."""
+        self.algorithm.eval()
+        predict = self.algorithm.predict
+        found = evaluate(predict, self.data.environments, self.data.splits, self.problem.task)
+        own = self.data.dataset.predictor_metrics(predict, self.spec.trial)
+        return found + [Evaluation(None, None, name, value, 1) for name, value in own.items()]
+
+    def record(self) -> dict[str, Any]:
+        """One line of metrics.jsonl; `train` holds means since the last record."""
+        start = time.perf_counter()
+        evaluations = [asdict(e) for e in self.evaluate()]
+        train = {name: total / self.counted for name, total in self.sums.items()}
+        self.sums, self.counted = {}, 0
+        cost = {"training_seconds": self.seconds, "evaluation_seconds": time.perf_counter() - start}
+        if self.settings.device.startswith("cuda"):
+            cost["memory_mb"] = torch.cuda.max_memory_allocated(self.settings.device) / 2**20
+        return {"step": self.step, "train": train, "cost": cost, "evaluations": evaluations}
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
+        cuda = self.settings.device.startswith("cuda")
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "sums": self.sums,
+            "counted": self.counted,
+            "algorithm": self.algorithm.state_dict(),
+            "optimizers": optimizers,
+            "rng": torch.get_rng_state(),
+            "device_rng": torch.cuda.get_rng_state(self.settings.device) if cuda else None,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        for name, optimizer in self.algorithm.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        torch.set_rng_state(state["rng"])
+        if state["device_rng"] is not None:
+            torch.cuda.set_rng_state(state["device_rng"], self.settings.device)
+        self.sums, self.counted = state["sums"], state["counted"]
+        self.step, self.seconds = state["step"], state["seconds"]
+
+
+def save_checkpoint(run: Run, path: Path) -> None:
+    """Write a checkpoint so that it is there whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    torch.save(run.state(), part)
+    part.replace(path)
+
+
+def start_or_resume(spec: RunSpec, directory: RunDirectory, settings: Settings) -> Run:
+    """The run at its last whole checkpoint, with the records up to there; else from the start."""
+    run = Run(spec, settings)
+    if directory.checkpoint.exists():
+        try:
+            state = torch.load(
+                directory.checkpoint, map_location=settings.device, weights_only=True
+            )
+            run.restore(state)
+        except (RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError, OSError):
+            run = Run(spec, settings)  # half-written, or of another version of the method
+    directory.truncate(run.step)
+    return run
+
+
+def train(
+    spec: RunSpec,
+    directory: RunDirectory,
+    settings: Settings,
+    progress: Callable[[int], None] = lambda step: None,
+) -> str:
+    """Train a run to its end, from its last checkpoint on; returns `done` or `diverged`.
+
+    `progress` is told the number of steps done, several times a second where steps are that fast.
+    The caller holds the run's lock. Raises UserError for a spec that cannot be run.
+    """
+    torch.set_num_threads(settings.threads)
+    run = start_or_resume(spec, directory, settings)
+    directory.start(spec, run.context, provenance(settings.device, settings.threads, settings.plugins))
+    host = os.uname().nodename
+    directory.beat(run.step, host)
+    last_beat = last_checkpoint = time.monotonic()
+    while run.step < spec.steps:
+        ends = (
+            spec.steps,
+            run.step // spec.evaluate_every * spec.evaluate_every + spec.evaluate_every,
+            run.step // CHECK_EVERY * CHECK_EVERY + CHECK_EVERY,
+        )
+        diverged = run.advance(min(ends) - run.step)
+        if diverged is not None:
+            run.step = diverged
+            directory.append(run.record() | {"train": {}})
+            directory.finish("diverged", diverged, run.seconds)
+            return "diverged"
+        evaluated = run.step % spec.evaluate_every == 0 or run.step == spec.steps
+        if evaluated:
+            directory.append(run.record())
+        now = time.monotonic()
+        if now - last_beat > BEAT_SECONDS:
+            directory.beat(run.step, host)
+            last_beat = now
+        due = EVALUATION_CHECKPOINT_SECONDS if evaluated else CHECKPOINT_SECONDS
+        if now - last_checkpoint > due or run.step == spec.steps:
+            save_checkpoint(run, directory.checkpoint)
+            last_checkpoint = time.monotonic()
+        progress(run.step)
+    directory.finish("done", run.step, run.seconds)
+    return "done"
+
+
+def execute(
+    spec: RunSpec,
+    directory: RunDirectory,
+    settings: Settings,
+    progress: Callable[[int], None] = lambda step: None,
+) -> tuple[str, str]:
+    """Train a run unless it has ended or another process trains it; never raises for its errors.
+
+    Returns the state (`done`, `diverged`, `failed`, or `elsewhere` while another process holds the
+    run) and, for a failure, one sentence; the traceback is in failed.json.
+    """
+    lock = directory.lock()
+    try:
+        lock.acquire()
+    except Timeout:
+        return "elsewhere", ""
+    try:
+        end = directory.end()
+        if end is not None:
+            return str(end["status"]), ""
+        return train(spec, directory, settings, progress), ""
+    except Exception as error:
+        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        directory.fail(message, traceback.format_exc())
+        return "failed", message
+    finally:
+        lock.release()
