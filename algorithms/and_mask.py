@@ -47,7 +47,7 @@ class ANDMask(Algorithm):
         if self.hparams.geometric_mean:
             magnitude = (gradients.abs() + 1e-10).log().mean(0).exp()
             mean = mean.sign() * magnitude
-        kept = mask * mean
+        kept: Tensor = mask * mean
         if self.hparams.rescale:
             kept = kept / (1e-10 + mask.to(kept.dtype).mean())
         return kept

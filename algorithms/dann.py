@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,19 +12,10 @@ from oodbench.hparams import choice, hparam, log_uniform
 from oodbench.networks import Network
 
 
-class ReverseGradient(torch.autograd.Function):
+def reverse_gradient(x: Tensor, weight: float) -> Tensor:
     """R(x) = x with dR/dx = -weight (arXiv:1505.07818, eqs. 16 and 17)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: float) -> Tensor:
-        """The identity."""
-        ctx.weight = weight
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """The reversed, weighted gradient."""
-        return -ctx.weight * gradients[0], None
+    still = x.detach()
+    return still - weight * (x - still)
 
 
 @register("DANN", paper="arXiv:1505.07818")
@@ -80,7 +70,7 @@ class DANN(Algorithm):
 
     def objective(self, out: Outputs) -> Tensor:
         """Mean risk plus the discriminator's cross-entropy on reversed features."""
-        features = ReverseGradient.apply(out.features, self.reversal_weight(out.step))
+        features = reverse_gradient(out.features, self.reversal_weight(out.step))
         if self.conditional:
             features = torch.cat([features, self.condition(out)], -1)
         logits = self.discriminator(features.flatten(0, 1))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from oodbench.algorithms import Outputs, Penalized, register
+from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
 
 
@@ -34,7 +35,7 @@ class IRM(Penalized):
         """The mean over environments of the squared scale gradients."""
         gradients = out.task.scale_gradients(out.logits, out.targets)
         if self.hparams.split_half:
-            half = gradients.shape[1] // 2 * 2
-            even, odd = gradients[:, 0:half:2].mean(1), gradients[:, 1:half:2].mean(1)
-            return (even * odd).mean()
+            if gradients.shape[1] < 2:
+                raise UserError("IRM: 'split_half' needs at least two examples per environment")
+            return (gradients[:, ::2].mean(1) * gradients[:, 1::2].mean(1)).mean()
         return gradients.mean(1).square().mean()

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Penalized, Problem, register
+from oodbench.algorithms import Algorithm, Outputs, Penalized, Problem, register
+from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
+from oodbench.networks import Network
 
 
 @register("MMREx", paper="arXiv:2003.00688")
@@ -30,6 +32,14 @@ class MMREx(Penalized):
             by_family={"small_images": (-4999.5, choice(-1.0, -10.0, -100.0, -1000.0, -4999.5))},
         )
 
+    def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
+        super().__init__(network, problem, hparams)
+        if hparams.lambda_min > 1 / len(problem.environments):
+            raise UserError(
+                f"MMREx: 'lambda_min' must be at most 1/{len(problem.environments)} with that many "
+                f"training environments, not {hparams.lambda_min}"
+            )
+
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """Extrapolation needs two environments."""
@@ -53,19 +63,17 @@ class MMREx(Penalized):
 
 
 @register("RI", paper="arXiv:2003.00688")
-class RI(MMREx):
-    """Risk interpolation: MM-REx with lambda_min = 0, the worst training environment's risk.
+class RI(Algorithm):
+    """Risk interpolation: the worst training environment's risk, MM-REx with lambda_min = 0.
 
     Also known as worst-case or hard group DRO; it is expected to fail where ERM fails.
     """
 
-    @dataclass(frozen=True, kw_only=True)
-    class Hparams(MMREx.Hparams):
-        """Nothing to choose beyond ERM's."""
-
-        lambda_min: float = hparam(0.0, None, low=0.0, high=0.0)
-
     @classmethod
-    def neutral(cls, problem: Problem) -> dict[str, object] | None:
-        """There is none."""
-        return None
+    def skip(cls, problem: Problem) -> str | None:
+        """As for MM-REx."""
+        return MMREx.skip(problem)
+
+    def objective(self, out: Outputs) -> Tensor:
+        """max_e R_e."""
+        return out.risks.max()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -48,8 +48,8 @@ class ColoredImages(Dataset):
     def __init__(self, options: Options, data_dir: Path | None, side: int) -> None:
         super().__init__(options, data_dir)
         self.environments = tuple(f"{flip:g}" for flip in options.flips)
-        distinct = len(set(self.environments)) == len(options.flips) > 1
-        if not distinct or not all(0 <= flip <= 1 for flip in options.flips):
+        distinct = len(set(self.environments))
+        if distinct < max(2, len(options.flips)) or not all(0 <= p <= 1 for p in options.flips):
             raise UserError(
                 f"'flips' in the options of {self.name} must be at least two distinct numbers "
                 f"between 0 and 1, not {list(options.flips)}"
@@ -67,7 +67,7 @@ class ColoredImages(Dataset):
         noise = torch.rand(2, len(images), generator=generator)
         label = (digits < 5) ^ (noise[0] < self.options.label_noise)
         if self.options.grayscale:
-            return images.unsqueeze(1).contiguous(), label.float()
+            return images.unsqueeze(1), label.float()
         color = label ^ (noise[1] < self.options.flips[environment])
         x = images.new_zeros(len(images), 2, *images.shape[1:])
         x[torch.arange(len(images)), color.long()] = images
@@ -118,12 +118,15 @@ class ColoredMNIST(ColoredImages):
 
     @classmethod
     def download(cls, data_dir: Path) -> None:
-        """Fetch MNIST with torchvision; a damaged file is replaced. Raises UserError if it fails."""
+        """Fetch what is missing or damaged with torchvision; raises UserError if that fails."""
         from torchvision.datasets import MNIST
 
         folder = data_dir / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        cls._remove_damaged(data_dir)
+        for path, checksum in CHECKSUMS.items():
+            file = data_dir / path
+            if file.is_file() and md5(file) != checksum:
+                file.unlink()  # torchvision takes whatever is there
         try:
             MNIST(data_dir, download=True)
         except (RuntimeError, OSError) as error:

@@ -248,12 +248,14 @@ class Penalized(Algorithm):
 
     def weight(self, step: int) -> float:
         """The penalty's weight at `step`."""
-        return 1 + (step >= self.hparams.anneal_steps) * (self.final_weight() - 1)
+        weight: float = 1 + (step >= self.hparams.anneal_steps) * (self.final_weight() - 1)
+        return weight
 
     def divisor(self, step: int) -> float:
         """What everything is divided by at `step`: the weight where it exceeds 1, if asked for."""
         excess = self.weight(step) - 1
-        return 1 + self.hparams.divide_by_weight * (excess > 0) * excess
+        divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
+        return divisor
 
     def objective(self, out: Outputs) -> Tensor:
         """(mean risk + weight * penalty) / divisor."""

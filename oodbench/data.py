@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from oodbench.errors import reports_mistakes
 
@@ -46,7 +46,7 @@ def list_(plugin: Plugins = None) -> None:
     from oodbench.registry import load_plugins
 
     load_plugins(plugin or [])
-    table = Table("dataset", "files", "licence")
+    table = Table("dataset", Column("files", no_wrap=True), "licence")
     for name in datasets:
         metadata = datasets.get(name).metadata
         table.add_row(name, "\n".join(metadata.checksums) or "none", metadata.licence)

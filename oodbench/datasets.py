@@ -101,18 +101,24 @@ class Dataset(ABC):
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
         for path, checksum in self.metadata.checksums.items():
             file = self.file(path)
-            if hashlib.md5(file.read_bytes()).hexdigest() != checksum:
-                raise UserError(f"{self.name}: {file} is damaged (its md5 is not {checksum})")
+            if md5(file) != checksum:
+                raise UserError(
+                    f"{self.name}: {file} is damaged (its md5 is not {checksum}); "
+                    f"`{self._command(self.data_dir)}` replaces it"
+                )
 
     @classmethod
     def download(cls, data_dir: Path) -> None:
-        """Fetch the data into `data_dir`; raises UserError where there is nothing to fetch."""
+        """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
         raise UserError(f"{cls.name} has nothing to download")
 
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
-        """Metrics of the predictor as a whole, such as the error of its weights."""
+        """Metrics of the predictor as a whole, such as the error of its weights.
+
+        `predict` maps inputs (N, *input_shape) to logits (N, C), both on the CPU.
+        """
         return {}
 
     def seed(self, trial: int, *names: object) -> int:
@@ -121,16 +127,25 @@ class Dataset(ABC):
 
     def file(self, path: str) -> Path:
         """The data file `path` under the data directory; raises UserError if it is not there."""
-        command = f"python -m oodbench.data download {self.name} --data-dir DIR"
         if self.data_dir is None:
-            raise UserError(f"{self.name} needs --data-dir DIR; `{command}` fetches the data")
+            raise UserError(
+                f"{self.name} needs --data-dir DIR; `{self._command('DIR')}` fetches the data"
+            )
         found = self.data_dir / path
         if not found.is_file():
             raise UserError(
-                f"{self.name}: {found} is missing; "
-                f"`{command.replace('DIR', str(self.data_dir))}` fetches it"
+                f"{self.name}: {found} is missing; `{self._command(self.data_dir)}` fetches it"
             )
         return found
+
+    def _command(self, data_dir: object) -> str:
+        return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
+
+
+def md5(file: Path) -> str:
+    """The md5 of a file, as `Metadata.checksums` holds it."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()
 
 
 def _words(options: Mapping[str, object]) -> str:

@@ -18,7 +18,7 @@ def combined_backward(
     pass over the environments.
     """
     network, task = algorithm.network, algorithm.problem.task
-    trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
+    trained: dict[str, Tensor] = {n: p for n, p in network.named_parameters() if p.requires_grad}
     fixed = {n: p for n, p in network.named_parameters() if not p.requires_grad}
 
     def risk(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

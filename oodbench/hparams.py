@@ -31,6 +31,7 @@ class Distribution:
             value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
         else:
             value = low + u * (high - low)
+        value = min(max(value, low), math.nextafter(high, low))  # round-off can leave [low, high)
         return int(value) if self.kind.endswith("_int") else value
 
     def __str__(self) -> str:
@@ -84,7 +85,7 @@ def hparam(
         "high": high,
         "options": options,
     }
-    return field(default=default, metadata=metadata)  # type: ignore[no-any-return]
+    return field(default=default, metadata=metadata)
 
 
 def _default(f: Any, family: str) -> tuple[Value, Distribution | None]:
@@ -159,6 +160,8 @@ def _cast(value: object, wanted: Any, where: str) -> object:
 
 
 def _check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:
+    if value is None:
+        return
     low, high, options = limits.get("low"), limits.get("high"), limits.get("options")
     if options and value not in options:
         raise unknown("value", value, options, where)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from oodbench.errors import reports_mistakes
 
@@ -38,7 +38,7 @@ def dataset_rows() -> list[tuple[str, ...]]:
     """(name, family, environments, paper, first line of the docstring) of every dataset."""
     from oodbench.datasets import datasets, make
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in datasets:
         cls, names = datasets.get(name), make(name, {}).environments
         short = names if len(names) <= 6 else (*names[:2], "...", *names[-2:])
@@ -52,8 +52,7 @@ def summary(cls: type) -> str:
 
 
 def _show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(header[0], *header[1:])
-    table.columns[0].no_wrap = True
+    table = Table(*(Column(name, min_width=16 * (name == "paper")) for name in header))
     for row in rows:
         table.add_row(*row)
     Console().print(table)

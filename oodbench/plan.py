@@ -98,11 +98,11 @@ def validate(values: Mapping[str, Any], place: str) -> Sweep:
     try:
         return Sweep.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        keys = [str(k) for k in first["loc"] if not str(k).startswith(("list[", "function-"))]
+        # of the alternatives of a union, tell of the one that came furthest
+        first = max(error.errors(), key=lambda e: len(e["loc"]))
+        keys = [str(k) for k in first["loc"]]
         if first["type"] == "extra_forbidden":
-            inner = len(keys) > 1
-            known = Component.model_fields if inner else Sweep.model_fields
+            known = (Sweep if len(keys) == 1 else Component).model_fields
             raise unknown("key", keys[-1], known, place) from error
         message = first["msg"][:1].lower() + first["msg"][1:]
         got = "" if first["type"] == "missing" else f", not {first['input']!r}"

@@ -278,8 +278,8 @@ class Results:
         for name in ("test_environments", "validation_environments", "training_environments"):
             if name in frame:
                 frame[name] = [tuple(v) if isinstance(v, list) else () for v in frame[name]]
-        metrics = pd.DataFrame(columns)
-        metrics["value"] = metrics["value"].astype(float)
+        types = {"step": int, "value": float, "count": int}
+        metrics = pd.DataFrame(columns, dtype=object).astype(types)
         return Frames(frame, metrics)
 
 

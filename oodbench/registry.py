@@ -73,7 +73,7 @@ def load_plugins(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            if error.name != module:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise UserError(f"plug-in '{module}' needs the missing '{error.name}'") from error
             near = [p.stem for p in Path.cwd().glob("*.py")]
             raise unknown("plug-in module", module, near, f"{Path.cwd()} or sys.path") from error

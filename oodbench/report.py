@@ -39,15 +39,14 @@ LATEX = {
 def terminal(board: Leaderboard, console: Console | None = None) -> str:
     """Tables for a terminal (with its colours if it has any); never cuts a number to its width."""
     console = console or Console()
-    notes_width = console.width
+    width = console.width
+    unlimited = console.options.update(max_width=10_000)
     with console.capture() as capture:
         for block in blocks(board):
             table = _rich(block)
-            console.width = max(
-                notes_width, Measurement.get(console, console.options, table).maximum
-            )
+            console.width = max(width, Measurement.get(console, unlimited, table).maximum)
             console.print(table)
-        console.width = notes_width
+        console.width = width
         for note in board.notes:
             console.print(Text(note))
     return capture.get()

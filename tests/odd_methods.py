@@ -1,0 +1,36 @@
+"""Methods that go wrong, for the tests of launchers: a plug-in, as a user's own would be."""
+
+import os
+import signal
+
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Outputs, register
+
+
+@register("Raising", paper="none")
+class Raising(Algorithm):
+    """Raises at its third step."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        if step == 2:
+            raise RuntimeError("the third step is one too many")
+        return super().update(batch, step)
+
+
+@register("Dying", paper="none")
+class Dying(Algorithm):
+    """Its process is killed at its third step."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().update(batch, step)
+
+
+@register("Exploding", paper="none")
+class Exploding(Algorithm):
+    """Its loss is infinite from its 70th step on."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() / (out.step < 70 or float("nan"))

@@ -1,0 +1,40 @@
+"""Small sweeps for the tests."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from oodbench.plan import Plan, make_plan, validate
+from oodbench.records import Results
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "datasets": [{"name": "LinearSEM", "num_examples": 40}],
+    "algorithms": ["ERM", "IRM"],
+    "trials": 2,
+    "steps": 120,
+    "evaluate_every": 40,
+}
+
+
+def tiny(**changes: Any) -> Plan:
+    """The plan of the tiny sweep with some keys changed."""
+    return make_plan(validate(TINY | changes, "tiny"))
+
+
+def tiny_file(folder: Path, **changes: Any) -> Path:
+    """The tiny sweep as a file."""
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY | changes))
+    return path
+
+
+def outcome(results: Results) -> dict[str, tuple[str, list[dict[str, Any]]]]:
+    """State and records of every planned run, without what differs from machine to machine."""
+    found = {}
+    for run_id in results.plan()["runs"]:
+        directory = results.run(run_id)
+        records = [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
+        found[run_id] = (directory.state(), records)
+    return found

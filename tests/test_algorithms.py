@@ -1,0 +1,205 @@
+"""Every registered algorithm through the public conformance suite; and the suite catches what it should."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Outputs, algorithms
+from oodbench.conformance import TASKS, Check, check_algorithm, checks, tiny_problem
+from oodbench.errors import UserError
+from oodbench.hparams import hparam, log_uniform, uniform
+from oodbench.tasks import Task
+
+FOLDER = [
+    name
+    for name in algorithms
+    if algorithms.get(name).__module__.startswith("oodbench.algorithms.")
+]
+
+
+@pytest.mark.parametrize("check", checks, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@pytest.mark.parametrize("name", FOLDER)
+def test_conformance(name: str, task: Task, check: Check) -> None:
+    check(algorithms.get(name), task)
+
+
+def test_six_methods_and_two_variants_are_registered() -> None:
+    names = {"ERM", "IRM", "VREx", "MMREx", "RI", "ANDMask", "DANN", "CDANN"}
+    assert names <= set(FOLDER)
+
+
+def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -> None:
+    for name in FOLDER:
+        for task in TASKS.values():
+            assert algorithms.get(name).skip(tiny_problem(task)) is None
+
+
+def test_a_name_or_an_unregistered_class_is_checked_with_one_call() -> None:
+    class Own(Algorithm):
+        """The sum of the risks."""
+
+        def objective(self, out: Outputs) -> Tensor:
+            return out.risks.sum()
+
+    check_algorithm("ERM")
+    check_algorithm(Own)
+    with pytest.raises(UserError, match="did you mean ERM"):
+        check_algorithm("ermm")
+
+
+class Undescribed(Algorithm):
+    def objective(self, out: Outputs) -> Tensor:
+        return 2 * out.risks.mean()
+
+
+class TwoLevels(Algorithm):
+    """An objective that nothing ever calls."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.max()
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        return 2 * gradients.mean(0)
+
+
+class Infinite(Algorithm):
+    """A loss that is not finite."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() / (out.step < 2)
+
+
+class JustERM(Algorithm):
+    """ERM that says it is something else."""
+
+
+class NotNeutral(Algorithm):
+    """Never ERM, although it says so."""
+
+    @classmethod
+    def neutral(cls, problem: Any) -> dict[str, Any]:
+        return {"lr": 0.02}
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.max()
+
+
+class Ordered(Algorithm):
+    """The first environment alone."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks[0]
+
+
+class Forgetful(Algorithm):
+    """A running mean of the risk in a plain attribute, lost when a run resumes."""
+
+    mean = 1.0
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        self.optimizers["main"].zero_grad()
+        loss = self.outputs(batch, step).risks.mean() * (1 + self.mean)
+        self.mean = 0.5 * self.mean + loss.item()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.step_optimizer(self.optimizers["main"], step)
+        return {"loss": loss.detach()}
+
+
+class Attached(Algorithm):
+    """A metric that keeps the graph alive."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        out.metrics["worst"] = out.risks.max()
+        return out.risks.max()
+
+
+class NeedsTwoExamples(Algorithm):
+    """A sample variance within each environment."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() + out.losses.var(1).mean()
+
+
+class NeedsTwoEnvironments(Algorithm):
+    """A sample variance over environments."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() + out.risks.var()
+
+
+class Noisy(Algorithm):
+    """Another random objective at every call."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() * (1 + torch.rand(()))
+
+
+class Branching(Algorithm):
+    """A Python branch on a number that is drawn."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """With a weight."""
+
+        weight: float = hparam(1.0, uniform(0.5, 2.0))
+
+    def objective(self, out: Outputs) -> Tensor:
+        if self.hparams.weight > 1:
+            return out.risks.max()
+        return out.risks.sum()
+
+
+class BranchingCombine(Algorithm):
+    """The same where gradients are combined."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """With a weight."""
+
+        weight: float = hparam(1.0, uniform(0.5, 2.0))
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        return gradients.amax(0) if self.hparams.weight > 1 else gradients.sum(0)
+
+
+class OutOfLimits(Algorithm):
+    """Draws that a user could not set."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """With a weight."""
+
+        weight: float = hparam(1.0, log_uniform(0.1, 10.0), low=0.5)
+
+    def objective(self, out: Outputs) -> Tensor:
+        return torch.mul(out.risks.max(), self.hparams.weight)
+
+
+@pytest.mark.parametrize(
+    ("cls", "sentence"),
+    [
+        (Undescribed, "has no docstring"),
+        (TwoLevels, "overrides both"),
+        (Infinite, "'loss' is inf at step 2"),
+        (JustERM, "the two gradients are equal"),
+        (NotNeutral, "differs from ERM's at step 0"),
+        (Ordered, "depends on the environments' order"),
+        (Forgetful, "differs after resuming"),
+        (Attached, "'worst' is not detached"),
+        (NeedsTwoExamples, "a single example .* 'loss' is nan"),
+        (NeedsTwoEnvironments, "single training environment .* 'loss' is nan"),
+        (Noisy, "the same value twice"),
+        (Branching, "never branch on a drawn number"),
+        (BranchingCombine, "never branch on a drawn number"),
+        (OutOfLimits, "'weight' in the hyperparameters of OutOfLimits must be at least 0.5"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+@pytest.mark.filterwarnings("ignore:var..:UserWarning")
+def test_a_broken_rule_is_named(cls: type[Algorithm], sentence: str) -> None:
+    with pytest.raises(AssertionError, match=rf"{cls.__name__} breaks the rule .*{sentence}"):
+        check_algorithm(cls)

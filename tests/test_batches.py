@@ -1,0 +1,90 @@
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from oodbench.batches import Batches
+
+
+def data(*sizes: int) -> list[tuple[Tensor, Tensor]]:
+    """Inputs that name their (environment, example), and targets that repeat the example."""
+    return [
+        (
+            torch.stack([torch.full((n,), float(e)), torch.arange(float(n))], 1),
+            torch.arange(float(n)),
+        )
+        for e, n in enumerate(sizes)
+    ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    batch_size=st.integers(0, 50),
+    seed=st.integers(0, 3),
+)
+def test_an_epoch_is_without_replacement(sizes: list[int], batch_size: int, seed: int) -> None:
+    batches = Batches(data(*sizes), batch_size, seed)
+    size = min([*sizes, batch_size] if batch_size else sizes)
+    for e, n in enumerate(sizes):
+        per_epoch = n // size
+        for epoch in range(2):
+            seen: list[float] = []
+            for step in range(epoch * per_epoch, (epoch + 1) * per_epoch):
+                batch = batches[step]
+                assert batch.x.shape == (len(sizes), size, 2)
+                assert batch.y.shape == (len(sizes), size)
+                assert (batch.x[e, :, 0] == e).all()
+                assert torch.equal(batch.x[e, :, 1], batch.y[e])
+                seen += batch.y[e].tolist()
+            assert len(set(seen)) == len(seen) == per_epoch * size
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=st.permutations(range(12)))
+def test_any_step_is_reproducible_out_of_order(steps: list[int]) -> None:
+    in_order = Batches(data(10, 7, 23), 3, 0)
+    expected = [in_order[step].x for step in range(12)]
+    for step in steps:
+        fresh = Batches(data(10, 7, 23), 3, 0)
+        assert torch.equal(fresh[step].x, expected[step])
+    shuffled = {step: in_order[step].x for step in steps}
+    assert all(torch.equal(shuffled[step], expected[step]) for step in range(12))
+
+
+def test_epochs_environments_and_seeds_have_orders_of_their_own() -> None:
+    batches = Batches(data(50, 50), 25, 0)
+    first, second = (torch.cat([batches[2 * i].y, batches[2 * i + 1].y], 1) for i in (0, 1))
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first, second)
+    assert not torch.equal(batches[0].y, Batches(data(50, 50), 25, 1)[0].y)
+
+
+def test_order_does_not_depend_on_the_global_generator() -> None:
+    torch.manual_seed(1)
+    first = Batches(data(30), 5, 0)[3].y
+    torch.manual_seed(2)
+    assert torch.equal(first, Batches(data(30), 5, 0)[3].y)
+
+
+def test_the_full_batch_is_the_data_in_order() -> None:
+    batches = Batches(data(9, 9), 0, 0)
+    for step in (0, 1, 17):
+        assert torch.equal(batches[step].y, torch.arange(9.0).expand(2, 9))
+        assert batches[step].x[:, 0, 0].tolist() == [0, 1]
+
+
+def test_zero_and_too_large_sizes_take_the_smallest_environment() -> None:
+    for batch_size in (0, 6, 100):
+        batches = Batches(data(12, 5), batch_size, 0)
+        assert batches.batch_size == 5
+        assert sorted(batches[0].y[1].tolist()) == [0, 1, 2, 3, 4]
+        assert len({*batches[0].y[0].tolist(), *batches[1].y[0].tolist()}) == 10
+
+
+def test_every_example_is_used_equally_often() -> None:
+    batches = Batches(data(40), 8, 0)
+    counts = torch.zeros(40)
+    for step in range(50):
+        counts[batches[step].y[0].long()] += 1
+    assert (counts == 10).all()

@@ -1,0 +1,194 @@
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment, make
+from oodbench.errors import UserError
+from oodbench.splits import split
+
+IMAGES, LABELS = "MNIST/raw/train-images-idx3-ubyte", "MNIST/raw/train-labels-idx1-ubyte"
+
+
+def color(environment: Environment) -> Tensor:
+    """The channel that holds each image; the other must be empty."""
+    filled = environment.x.flatten(2).amax(2) > 0
+    assert (filled.sum(1) == 1).all()
+    return filled.long().argmax(1)
+
+
+def near(observed: Tensor, probability: float) -> bool:
+    """Whether a frequency is within 4.5 standard deviations of its probability."""
+    deviation = (probability * (1 - probability) / len(observed)) ** 0.5
+    return bool(abs(observed.float().mean().item() - probability) < 4.5 * deviation)
+
+
+def assert_flips(environment: Environment, clean: Tensor, noise: float, flip: float) -> None:
+    """Label and colour noise have their frequencies, whatever the class and each other."""
+    label, c = environment.y.long(), color(environment)
+    for group in (clean == 0, clean == 1):
+        assert near((label != clean)[group], noise)
+    for group in (label == 0, label == 1, label != clean, label == clean):
+        assert near((c != label)[group], flip)
+
+
+def digits_dataset(**options: object) -> Dataset:
+    return make("ColoredDigits", options)
+
+
+def test_digits_share_no_scan() -> None:
+    environments = digits_dataset().load(0)
+    assert list(environments) == ["0.2", "0.1", "0.9"]
+    scans: list[set[int]] = []
+    for environment in environments.values():
+        assert environment.groups is not None
+        numbers, counts = torch.unique(environment.groups, return_counts=True)
+        assert len(numbers) == 599
+        assert (counts == 10).all()
+        assert environment.x.shape == (5990, 2, 8, 8)
+        scans.append(set(numbers.tolist()))
+    assert set.union(*scans) == set(range(1797))
+    assert sum(map(len, scans)) == 1797
+
+
+def test_digits_are_the_real_scans_and_their_flips_have_their_frequencies() -> None:
+    bunch = load_digits()
+    images, digits = torch.tensor(bunch.images).float(), torch.tensor(bunch.target)
+    for flip, environment in zip([0.2, 0.1, 0.9], digits_dataset().load(1).values(), strict=True):
+        assert environment.groups is not None
+        torch.testing.assert_close(environment.x.sum(1) * 16, images[environment.groups])
+        assert_flips(environment, (digits[environment.groups] < 5).long(), 0.25, flip)
+
+
+def test_copies_have_noise_of_their_own() -> None:
+    environment = digits_dataset().load(0)["0.2"]
+    labels, colors = environment.y.view(599, 10), color(environment).view(599, 10)
+    assert 0.9 < (labels.std(1) > 0).float().mean() < 0.98  # 1 - .75^10 - .25^10 = .944
+    assert len(torch.unique(torch.cat([labels, colors.float()], 1), dim=0)) > 550
+
+
+def test_copies_stay_on_one_side_of_a_split() -> None:
+    environment = digits_dataset().load(0)["0.1"]
+    assert environment.groups is not None
+    parts = split(environment, 0.2, "ColoredDigits", "0.1", 0)
+    sides = [set(environment.groups[index].tolist()) for index in parts.values()]
+    assert not sides[0] & sides[1]
+    assert len(sides[1]) == 120
+
+
+def test_trials_deal_the_scans_anew() -> None:
+    first, second = (digits_dataset().load(trial)["0.2"].groups for trial in (0, 1))
+    assert first is not None and second is not None
+    assert 100 < len(set(first.tolist()) & set(second.tolist())) < 300  # 599 / 3 if independent
+
+
+def test_grayscale_sums_the_channels() -> None:
+    colored, gray = digits_dataset().load(0), digits_dataset(grayscale=True).load(0)
+    for name, environment in gray.items():
+        assert environment.x.shape[1:] == (1, 8, 8)
+        assert torch.equal(environment.x, colored[name].x.sum(1, keepdim=True))
+        assert torch.equal(environment.y, colored[name].y)
+
+
+def test_environments_follow_the_flips() -> None:
+    dataset = digits_dataset(flips=[0, 0.15, 0.3, 1], label_noise=0)
+    assert dataset.environments == ("0", "0.15", "0.3", "1")
+    assert dataset.test_environments == ("1",)
+    environments = dataset.load(0)
+    assert (color(environments["0"]) == environments["0"].y).all()
+    assert (color(environments["1"]) != environments["1"].y).all()
+
+
+@pytest.mark.parametrize("name", ["ColoredDigits", "ColoredMNIST"])
+@pytest.mark.parametrize("flips", [[], [0.1], [0.1, 0.1, 0.9], [0.1, 1.1], [-0.1, 0.9]])
+def test_flips_must_make_sense(name: str, flips: list[float]) -> None:
+    with pytest.raises(UserError, match=f"'flips' in the options of {name} must be"):
+        make(name, {"flips": flips})
+
+
+def test_mnist_counts_and_frequencies(mnist_dir: Path) -> None:
+    environments = make("ColoredMNIST", {}, mnist_dir).load(0)
+    sizes = {name: tuple(e.x.shape) for name, e in environments.items()}
+    training = (25_000, 2, 14, 14)
+    assert sizes == {"0.2": training, "0.1": training, "0.9": (10_000, 2, 14, 14)}
+    images, digits = read(mnist_dir)
+    test = environments["0.9"]
+    torch.testing.assert_close(test.x.sum(1) * 255, images[50_000:, ::2, ::2].float())
+    assert_flips(test, (digits[50_000:] < 5).long(), 0.25, 0.9)
+    for name in ("0.2", "0.1"):
+        label = environments[name].y
+        share = (digits[:50_000] < 5).float().mean().item()
+        assert near(label, share * 0.75 + (1 - share) * 0.25)
+        assert near(color(environments[name]) != label, float(name))
+
+
+def test_mnist_training_environments_deal_out_the_first_images(mnist_dir: Path) -> None:
+    images, _ = read(mnist_dir)
+    sums = images[:50_000, ::2, ::2].flatten(1).sum(1)
+    environments = make("ColoredMNIST", {}, mnist_dir).load(0)
+    dealt = [environments[name].x.flatten(1).sum(1) * 255 for name in ("0.2", "0.1")]
+    assert torch.equal(torch.cat(dealt).round().long().sort().values, sums.sort().values)
+    again = make("ColoredMNIST", {}, mnist_dir).load(1)["0.2"].x.flatten(1).sum(1) * 255
+    assert not torch.equal(again, dealt[0])
+
+
+def test_mnist_without_data() -> None:
+    with pytest.raises(UserError, match=r"ColoredMNIST needs --data-dir DIR; .*data download"):
+        make("ColoredMNIST", {}).check()
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    dataset = make("ColoredMNIST", {}, tmp_path)
+    for attempt in (dataset.check, lambda: dataset.load(0)):
+        with pytest.raises(UserError) as caught:
+            attempt()
+        command = f"`python -m oodbench.data download ColoredMNIST --data-dir {tmp_path}`"
+        assert str(caught.value) == (
+            f"ColoredMNIST: {tmp_path / IMAGES} is missing; {command} fetches it"
+        )
+
+
+def test_whole_files_pass(mnist_dir: Path) -> None:
+    make("ColoredMNIST", {}, mnist_dir).check()
+
+
+@pytest.mark.parametrize("path", [IMAGES, LABELS])
+@pytest.mark.parametrize("kept", [0, 3, 30_000])
+def test_truncated_file(path: str, kept: int, mnist_dir: Path, tmp_path: Path) -> None:
+    file = copy(mnist_dir, tmp_path, path)
+    file.write_bytes((mnist_dir / path).read_bytes()[:kept])
+    dataset = make("ColoredMNIST", {}, tmp_path)
+    with pytest.raises(UserError, match=f"{file} is damaged: it has {kept} bytes, not "):
+        dataset.load(0)
+    with pytest.raises(UserError, match=f"{file} is damaged .its md5 is not .*` replaces it"):
+        dataset.check()
+
+
+def test_wrong_checksum(mnist_dir: Path, tmp_path: Path) -> None:
+    file = copy(mnist_dir, tmp_path, LABELS)
+    content = bytearray((mnist_dir / LABELS).read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=f"{file} is damaged .its md5 is not a25bea73"):
+        make("ColoredMNIST", {}, tmp_path).check()
+
+
+def read(mnist_dir: Path) -> tuple[Tensor, Tensor]:
+    """The raw files by torchvision's reader."""
+    from torchvision.datasets.mnist import read_image_file, read_label_file
+
+    return read_image_file(str(mnist_dir / IMAGES)), read_label_file(str(mnist_dir / LABELS))
+
+
+def copy(source: Path, target: Path, path: str) -> Path:
+    """MNIST under `target` as links, but for the file `path`, which is left to the caller."""
+    shutil.copytree(source / "MNIST", target / "MNIST", copy_function=_link)
+    (target / path).unlink()
+    return target / path
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).symlink_to(source)

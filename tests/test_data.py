@@ -1,0 +1,120 @@
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from oodbench.data import app
+
+RAW = Path("MNIST") / "raw"
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_list_shows_the_files() -> None:
+    result = call("list")
+    assert result.exit_code == 0
+    assert "MNIST/raw/train-images-idx3-ubyte" in result.stdout
+    assert "Spirals" in result.stdout
+
+
+def test_verify(mnist_dir: Path) -> None:
+    result = call("verify", "ColoredMNIST", "--data-dir", mnist_dir)
+    assert result.exit_code == 0
+    assert result.stdout == f"ColoredMNIST: 2 files in {mnist_dir} are right\n"
+
+
+def test_verify_without_files(tmp_path: Path) -> None:
+    result = call("verify", "Spirals", "--data-dir", tmp_path)
+    assert (result.exit_code, result.stdout) == (0, "Spirals reads no files\n")
+
+
+def test_verify_of_a_missing_file(tmp_path: Path) -> None:
+    result = call("verify", "ColoredMNIST", "--data-dir", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ColoredMNIST: ")
+    assert "is missing; `python -m oodbench.data download ColoredMNIST" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_unknown_dataset(tmp_path: Path) -> None:
+    for verb in ("verify", "download"):
+        result = call(verb, "ColorMNIST", "--data-dir", tmp_path)
+        assert result.exit_code == 2
+        assert "did you mean ColoredMNIST" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["fetch"], ["verify", "Spirals"], ["list", "--all"]])
+def test_wrong_usage(arguments: list[str]) -> None:
+    assert call(*arguments).exit_code == 2
+
+
+def test_download_of_nothing(tmp_path: Path) -> None:
+    result = call("download", "Spirals", "--data-dir", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == "error: Spirals has nothing to download\n"
+
+
+def test_download_keeps_whole_files(mnist_dir: Path) -> None:
+    before = {f: f.stat().st_mtime_ns for f in (mnist_dir / RAW).iterdir()}
+    result = call("download", "ColoredMNIST", "--data-dir", mnist_dir)
+    assert result.exit_code == 0
+    assert result.stdout.endswith("2 files in " + str(mnist_dir) + " are right\n")
+    assert {f: f.stat().st_mtime_ns for f in (mnist_dir / RAW).iterdir()} == before
+
+
+def offline(data_dir: Path) -> subprocess.CompletedProcess[str]:
+    """`download` where every connection is refused."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        names = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}
+        environment = {k: v for k, v in os.environ.items() if k.lower() not in names}
+        environment |= {
+            "http_proxy": proxy,
+            "https_proxy": proxy,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        command = ["download", "ColoredMNIST", "--data-dir", str(data_dir)]
+        return subprocess.run(
+            [sys.executable, "-m", "oodbench.data", *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def test_download_without_a_network(tmp_path: Path) -> None:
+    result = offline(tmp_path)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith(
+        "error: ColoredMNIST: MNIST cannot be downloaded (<urlopen error"
+    )
+    assert f"can also be put into {tmp_path / RAW} by hand" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_download_does_not_accept_a_damaged_file(mnist_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(mnist_dir / RAW, tmp_path / RAW)
+    labels = tmp_path / RAW / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:1000])
+    result = offline(tmp_path)
+    assert result.returncode == 2
+    assert "MNIST cannot be downloaded" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_download_into_an_impossible_place(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = call("download", "ColoredMNIST", "--data-dir", tmp_path / "file")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {tmp_path / 'file'}")
+    assert result.stderr.endswith(": Not a directory\n")

@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+
+from oodbench.errors import UserError, reports_mistakes, unknown
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "sentence"),
+    [
+        ("IRN", ["ERM", "IRM", "DANN"], "unknown algorithm 'IRN'; did you mean IRM?"),
+        ("irm", ["ERM", "IRM"], "unknown algorithm 'irm'; did you mean IRM or ERM?"),
+        ("zzz", ["ERM", "IRM"], "unknown algorithm 'zzz'; known: ERM, IRM"),
+        ("zzz", [], "unknown algorithm 'zzz'; there are none"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_nearest(
+    name: str, known: list[str], sentence: str
+) -> None:
+    assert str(unknown("algorithm", name, known)) == sentence
+
+
+def test_the_place_is_named_and_a_long_list_is_cut() -> None:
+    message = str(unknown("name", "??", range(100, 130), "the sweep x.yaml"))
+    assert message.startswith("unknown name '??' in the sweep x.yaml; known: 100, 101,")
+    assert message.endswith("119, ...")
+
+
+def test_a_mistake_ends_a_command_with_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    @reports_mistakes
+    def command(what: str) -> str:
+        if what == "mistake":
+            raise UserError("the sentence")
+        if what == "file":
+            (tmp_path / "missing").read_text()
+        if what == "bug":
+            raise KeyError(what)
+        return what
+
+    assert command("fine") == "fine"
+    for what, line in {
+        "mistake": "error: the sentence\n",
+        "file": f"error: {tmp_path / 'missing'}: No such file or directory\n",
+    }.items():
+        with pytest.raises(SystemExit) as left:
+            command(what)
+        assert left.value.code == 2
+        assert capsys.readouterr() == ("", line)
+    with pytest.raises(KeyError):
+        command("bug")
+
+
+def test_an_operating_system_error_without_a_path_is_a_bug() -> None:
+    @reports_mistakes
+    def command() -> None:
+        raise OSError("no path")
+
+    with pytest.raises(OSError, match="no path"):
+        command()
+
+
+def test_a_user_error_is_a_value_error() -> None:
+    assert issubclass(UserError, ValueError)

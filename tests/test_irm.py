@@ -1,0 +1,183 @@
+"""IRM's penalty, and the schedule that all penalized methods share."""
+
+from typing import Any
+
+import pytest
+import torch
+from test_erm import POPULATION, example_1
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
+from oodbench.conformance import LAST, PLAIN, TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.errors import UserError
+from oodbench.hparams import defaults
+from oodbench.tasks import Task
+
+IRM: Any = algorithms.get("IRM")
+BINARY = TASKS["binary"]
+
+
+def scale_gradient(task: Task, logits: Tensor, y: Tensor) -> Tensor:
+    """d/dw R(w * logits) at w = 1 of one environment, by autograd."""
+    scale = torch.ones((), dtype=logits.dtype, requires_grad=True)
+    risk = task.losses(scale * logits, y).mean()
+    return torch.autograd.grad(risk, scale, create_graph=True)[0]
+
+
+def by_autograd(task: Task, logits: Tensor, y: Tensor, split_half: bool) -> Tensor:
+    penalties = []
+    for e in range(len(logits)):
+        if split_half:
+            even = scale_gradient(task, logits[e, 0::2], y[e, 0::2])
+            odd = scale_gradient(task, logits[e, 1::2], y[e, 1::2])
+            penalties.append(even * odd)
+        else:
+            penalties.append(scale_gradient(task, logits[e], y[e]) ** 2)
+    return torch.stack(penalties).mean()
+
+
+@pytest.mark.parametrize("split_half", [False, True])
+@pytest.mark.parametrize("examples", [6, 7])
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+def test_the_penalty_and_its_gradient_are_those_of_autograd(
+    task: Task, examples: int, split_half: bool
+) -> None:
+    algorithm: Any = tiny_algorithm(IRM, tiny_problem(task), {"split_half": split_half})
+    batch = tiny_batch(task, examples=examples)
+    parameters = list(algorithm.network.parameters())
+    out = algorithm.outputs(batch, LAST)
+    found, wanted = algorithm.penalty(out), by_autograd(task, out.logits, batch.y, split_half)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=0)
+    for a, b in zip(
+        torch.autograd.grad(found, parameters, retain_graph=True, allow_unused=True),
+        torch.autograd.grad(wanted, parameters, allow_unused=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    total = out.risks.mean() + 100 * wanted
+    torch.testing.assert_close(algorithm.objective(out), total, rtol=1e-10, atol=0)
+
+
+def test_two_halves_need_two_examples() -> None:
+    algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), {"split_half": True})
+    with pytest.raises(UserError, match="'split_half' needs at least two examples"):
+        algorithm.update(tiny_batch(BINARY, examples=1), 0)
+
+
+@pytest.mark.parametrize("split_half", [False, True])
+def test_in_example_1_the_causal_weights_have_no_penalty_and_erms_have(split_half: bool) -> None:
+    task, batch = Task("regression"), example_1(100_000)
+    problem = Problem((4,), task, ("s=0.1", "s=1"), 1)
+    algorithm: Any = tiny_algorithm(IRM, problem, {"split_half": split_half})
+    penalties = []
+    for weights in (torch.tensor([1.0, 1.0, 0.0, 0.0]).double(), POPULATION):
+        logits = (batch.x @ weights).unsqueeze(-1)
+        losses = task.losses(logits, batch.y)
+        out = Outputs(logits, batch.x, batch.y, losses, losses.mean(1), 0, task)
+        penalties.append(algorithm.penalty(out).item())
+    # 4 (E f^2 - E f y) is +-0.4415 in the two environments, with f = a X + b Z and y per coordinate.
+    assert penalties == pytest.approx([0.0, 0.4415**2], abs=0.01)
+
+
+def papers_code(
+    algorithm: Algorithm,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    weight: float,
+    l2: float,
+    divide: bool,
+) -> None:
+    """One step as the code of arXiv:1907.02893 does it, with the L2 penalty in the loss."""
+    network = algorithm.network
+    logits = torch.stack([network(x) for x in batch.x])
+    risk = torch.stack([BINARY.losses(z, y).mean() for z, y in zip(logits, batch.y, strict=True)])
+    norm = torch.stack([p.square().sum() for p in network.parameters()]).sum()
+    loss = risk.mean() + l2 * norm + weight * by_autograd(BINARY, logits, batch.y, False)
+    if divide and weight > 1:
+        loss = loss / weight
+    elif not divide:
+        assert weight >= 0
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("divide", [False, True])
+@pytest.mark.parametrize("weight", [0.5, 1e4])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_updates_are_those_of_the_papers_code(
+    optimizer: str, weight: float, divide: bool, reset: bool
+) -> None:
+    lr, l2, anneal = (1e-3 if optimizer == "adam" or divide else 1e-7), 1e-2, 3
+    values = {
+        **PLAIN,
+        "optimizer": optimizer,
+        "lr": lr,
+        "weight_decay": 2 * l2,
+        "penalty_weight": weight,
+        "anneal_steps": anneal,
+        "divide_by_weight": divide,
+        "reset_optimizer": reset,
+        "momentum": 0.9,
+    }
+    ours = tiny_algorithm(IRM, tiny_problem(BINARY), values)
+    theirs = tiny_algorithm(IRM, tiny_problem(BINARY))
+
+    def new_optimizer() -> torch.optim.Optimizer:
+        parameters = theirs.network.parameters()
+        if optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=lr)
+        return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+
+    used = new_optimizer()
+    for step in range(6):
+        batch = tiny_batch(BINARY, seed=step)
+        if reset and step == anneal:
+            used = new_optimizer()
+        papers_code(theirs, used, batch, 1.0 if step < anneal else weight, l2, divide)
+        ours.update(batch, step)
+        for a, b in zip(ours.network.parameters(), theirs.network.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_the_optimizer_starts_anew_at_the_switch_if_asked(reset: bool) -> None:
+    values = {"anneal_steps": 2, "reset_optimizer": reset}
+    algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), values)
+    first = algorithm.optimizers["main"]
+    for step in range(4):
+        algorithm.update(tiny_batch(BINARY, step), step)
+    assert (algorithm.optimizers["main"] is first) == (not reset)
+
+
+def test_without_annealing_the_optimizer_is_kept() -> None:
+    values = {"anneal_steps": 0, "reset_optimizer": True}
+    algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), values)
+    first = algorithm.optimizers["main"]
+    algorithm.update(tiny_batch(BINARY), 0)
+    assert algorithm.optimizers["main"] is first
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_resuming_around_the_switch_is_exact(stop: int) -> None:
+    values = {"anneal_steps": 2, "reset_optimizer": True, "weight_decay": 1e-3}
+    whole = tiny_algorithm(IRM, tiny_problem(BINARY), values)
+    resumed = tiny_algorithm(IRM, tiny_problem(BINARY), values)
+    for step in range(5):
+        if step == stop:
+            resumed.load_state_dict(whole.state_dict())
+            resumed.optimizers["main"].load_state_dict(whole.optimizers["main"].state_dict())
+        whole.update(tiny_batch(BINARY, step), step)
+        if step >= stop:
+            resumed.update(tiny_batch(BINARY, step), step)
+    for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_small_images_start_from_the_papers_settings() -> None:
+    values = defaults(IRM.Hparams, "small_images")
+    assert values["penalty_weight"] == 1e4
+    assert values["anneal_steps"] == 100
+    assert (values["divide_by_weight"], values["reset_optimizer"]) == (True, False)
+    assert values["weight_decay"] == 2 * 1e-3

@@ -1,0 +1,157 @@
+"""The contract that every launcher keeps, and what is the pool's own."""
+
+import multiprocessing
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from oodbench.errors import UserError
+from oodbench.launchers import LAUNCHERS, Job, devices, local
+from oodbench.plan import Plan
+from oodbench.records import Results
+from oodbench.registry import load_plugins
+from oodbench.train import Settings
+from tests.sweeps import outcome, tiny, tiny_file
+
+ROOT = Path(__file__).resolve().parent.parent
+PLUGIN = "tests.odd_methods"
+
+
+def job(plan: Plan, out: Path, workers: int = 2) -> Job:
+    results = Results(out)
+    if not (out / "sweep.json").exists():
+        results.write_plan(plan.sweep.name, {}, plan.runs)
+    ids = [i for i in plan.runs if results.run(i).end() is None]
+    return Job(results, plan.runs, tuple(ids), Settings(plugins=(PLUGIN,)), workers)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    out = tmp_path_factory.mktemp("undisturbed")
+    LAUNCHERS["debug"](job(tiny(trials=3), out))
+    return Results(out)
+
+
+@pytest.mark.parametrize("name", ["debug", "local"])
+def test_all_launchers_give_the_same_records(
+    name: str, tmp_path: Path, undisturbed: Results
+) -> None:
+    states = LAUNCHERS[name](job(tiny(trials=3), tmp_path))
+    assert set(states.values()) == {"done"}
+    assert outcome(Results(tmp_path)) == outcome(undisturbed)
+
+
+@pytest.mark.parametrize("name", ["debug", "local"])
+def test_a_failed_run_does_not_stop_the_others(name: str, tmp_path: Path) -> None:
+    load_plugins([PLUGIN])
+    plan = tiny(algorithms=["Raising", "Exploding", "ERM"], trials=2)
+    states = LAUNCHERS[name](job(plan, tmp_path))
+    by_label = {(plan.runs[i].label, state) for i, state in states.items()}
+    assert by_label == {("Raising", "failed"), ("Exploding", "diverged"), ("ERM", "done")}
+
+
+@pytest.mark.parametrize("name", ["debug", "local"])
+def test_a_run_that_another_process_holds_is_left_to_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oodbench.launchers.PATIENCE", 0.5)
+    asked = job(tiny(), tmp_path)
+    with Results(tmp_path).run(asked.ids[0]).lock():
+        states = LAUNCHERS[name](asked)
+    assert [states[i] for i in asked.ids] == ["elsewhere", "done", "done", "done"]
+    assert Results(tmp_path).run(asked.ids[0]).records() == []
+
+
+def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
+    load_plugins([PLUGIN])
+    plan = tiny(algorithms=["Dying", "ERM"], trials=2)
+    states = local(job(plan, tmp_path, workers=1))
+    by_label = {(plan.runs[i].label, state) for i, state in states.items()}
+    assert by_label == {("Dying", "failed"), ("ERM", "done")}
+    dead = next(i for i in plan.runs if plan.runs[i].label == "Dying")
+    failure = Results(tmp_path).run(dead).failure()
+    assert failure is not None and "exit code -9" in failure["error"]
+
+
+def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
+    command += ["--workers", "2", "--yes"]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for_records(out: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if len(list(out.glob("runs/*/metrics.jsonl"))) >= count:
+            return
+        time.sleep(0.05)
+    pytest.fail("no run has started")
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_launch_is_continued_to_the_same_end(tmp_path: Path, how: signal.Signals) -> None:
+    sweep = tiny_file(tmp_path, steps=1500, evaluate_every=100, trials=3)
+    reference = tmp_path / "reference"
+    first = launch(sweep, reference)
+    first.communicate(timeout=120)
+    assert first.returncode == 0
+    out = tmp_path / "killed"
+    process = launch(sweep, out)
+    wait_for_records(out, 2)
+    process.send_signal(how)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == (-9 if how == signal.SIGKILL else 130)
+    if how == signal.SIGINT:
+        assert b"goes on" in output
+    assert any(s != "done" for s, _ in outcome(Results(out)).values())
+    again = launch(sweep, out)
+    output, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    assert outcome(Results(out)) == outcome(Results(reference))
+
+
+def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
+    sweep = tiny_file(tmp_path, steps=600, evaluate_every=100, trials=4)
+    out = tmp_path / "out"
+    both = [launch(sweep, out), launch(sweep, out)]
+    for process in both:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+    for state, records in outcome(Results(out)).values():
+        assert state == "done"
+        assert [r["step"] for r in records] == [100, 200, 300, 400, 500, 600]
+
+
+def test_workers_end_with_their_launcher(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    plan = tiny(steps=200_000, evaluate_every=100_000, trials=1)
+    process = context.Process(target=local, args=(job(plan, tmp_path),))
+    process.start()
+    wait_for_records(tmp_path, 2)
+    beats = [Results(tmp_path).run(i).heartbeat() for i in plan.runs]
+    process.kill()
+    process.join()
+    deadline = time.monotonic() + 20
+    alive = {int(beat["pid"]) for beat in beats if beat is not None}
+    assert alive
+    while alive and time.monotonic() < deadline:
+        alive = {pid for pid in alive if Path(f"/proc/{pid}").exists() and not _zombie(pid)}
+        time.sleep(0.1)
+    assert not alive
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_devices_are_checked() -> None:
+    assert devices("cpu") == ("cpu",)
+    with pytest.raises(UserError, match="no device 'cuda:99'"):
+        devices("cuda:99")

@@ -1,0 +1,141 @@
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Environment, make
+from oodbench.errors import UserError
+
+VARIANTS = ["".join(letters) for letters in itertools.product("FP", "OE", "US")]
+
+
+def least_squares(environments: dict[str, Environment]) -> Tensor:
+    """Pooled weights of the inputs, (2k, 1), without intercept."""
+    x = torch.cat([e.x for e in environments.values()]).double()
+    y = torch.cat([e.y for e in environments.values()]).double()
+    solution: Tensor = torch.linalg.lstsq(x, y).solution
+    return solution
+
+
+def population(variant: str, model: tuple[Tensor, ...], scales: list[float]) -> Tensor:
+    """The pooled least-squares weights of (X, Z) in the limit, from the model's covariances."""
+    hx, hy, hz, xy, yz = model
+    k = len(hx)
+    one, zero = torch.eye(k).double(), torch.zeros(k, k).double()
+    second, cross = torch.zeros(2 * k, 2 * k).double(), torch.zeros(2 * k, 1).double()
+    for e in scales:
+        sy, sz = (1.0, e) if variant[1] == "O" else (e, 1.0)
+        # each variable as a combination of independent noises (H, X's, Y's, Z's)
+        x = torch.cat([hx * e, one * e, zero, zero])
+        y = x @ xy + torch.cat([hy * e, zero, one * sy, zero])
+        z = y @ yz + torch.cat([hz * e, zero, zero, one * sz])
+        inputs = torch.cat([x, z], 1)
+        second += inputs.T @ inputs
+        cross += inputs.T @ y.sum(1, keepdim=True)
+    weights: Tensor = torch.linalg.solve(second, cross)
+    return weights
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("unit_weights", [True, False])
+def test_pooled_regression_has_the_weights_of_the_closed_form(
+    variant: str, unit_weights: bool
+) -> None:
+    options = {"variant": variant, "num_examples": 100_000, "unit_weights": unit_weights}
+    dataset = make("LinearSEM", options)
+    model = dataset.model(3)  # type: ignore[attr-defined]
+    weights = model.scrambling @ least_squares(dataset.load(3))
+    coefficients = (model.hx, model.hy, model.hz, model.xy, model.yz)
+    expected = population(variant, coefficients, [0.2, 2.0, 5.0])
+    torch.testing.assert_close(weights, expected, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v[0] == "F"])
+def test_fully_observed_weights_and_their_errors(variant: str) -> None:
+    dataset = make("LinearSEM", {"variant": variant, "num_examples": 100_000})
+    model = dataset.model(0)  # type: ignore[attr-defined]
+    weights = least_squares(dataset.load(0))
+    causal, noncausal = (0.90637, 0.09363) if variant[1] == "O" else (0.09363, 0.90637)
+    expected = torch.tensor([causal] * 5 + [noncausal] * 5).double().unsqueeze(1)
+    torch.testing.assert_close(model.scrambling @ weights, expected, atol=0.02, rtol=0)
+    metrics = dataset.predictor_metrics(lambda x: x @ weights.float() + 3, 0)
+    assert metrics == {
+        "causal_error": pytest.approx((1 - causal) ** 2, abs=0.02),
+        "noncausal_error": pytest.approx(noncausal**2, abs=0.02),
+    }
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_true_weights_have_no_error(variant: str) -> None:
+    dataset = make("LinearSEM", {"variant": variant, "unit_weights": False})
+    model = dataset.model(1)  # type: ignore[attr-defined]
+    true = torch.cat([model.xy.sum(1), torch.zeros(5).double()])
+    weights = (model.scrambling.T @ true).float().unsqueeze(1)
+    found = dataset.predictor_metrics(lambda x: x @ weights, 1)
+    assert found == {name: pytest.approx(0, abs=1e-12) for name in found} and len(found) == 2
+    other = dataset.predictor_metrics(lambda x: 2 * x @ weights, 1)
+    assert other["causal_error"] == pytest.approx(model.xy.sum(1).square().mean().item(), rel=1e-4)
+
+
+def test_predictors_that_are_not_linear_have_no_weights() -> None:
+    dataset = make("LinearSEM", {})
+    torch.manual_seed(0)
+    hidden = torch.nn.Sequential(
+        torch.nn.Linear(10, 20), torch.nn.ReLU(), torch.nn.Linear(20, 1)
+    ).requires_grad_(False)
+    assert dataset.predictor_metrics(hidden, 0) == {}
+    assert dataset.predictor_metrics(lambda x: x[:, :1] ** 2, 0) == {}
+
+
+def test_broken_predictors_have_broken_errors() -> None:
+    found = make("LinearSEM", {}).predictor_metrics(lambda x: x[:, :1] * float("nan"), 0)
+    assert all(value != value for value in found.values()) and len(found) == 2
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_noise_of_the_target_given_its_causes(variant: str) -> None:
+    options = {"variant": variant, "num_examples": 20_000, "scales": [0.5, 3.0]}
+    dataset = make("LinearSEM", options)
+    model = dataset.model(0)  # type: ignore[attr-defined]
+    for name, environment in dataset.load(0).items():
+        scale = float(name) if variant[1] == "E" else 1.0
+        inputs = environment.x.double() @ model.scrambling.T
+        # the confounder adds to the noise of P; F has none
+        coefficients = torch.linalg.lstsq(inputs[:, :5], environment.y.double())
+        residual = environment.y.double() - inputs[:, :5] @ coefficients.solution
+        expected = 5 * scale**2
+        if variant[0] == "P":
+            e, hx, hy = float(name), model.hx, model.hy.sum(1)
+            explained = hx @ torch.linalg.solve(hx.T @ hx + torch.eye(5), hx.T)
+            expected += float(e**2 * (hy @ hy - hy @ explained @ hy))
+        assert residual.square().mean().item() == pytest.approx(expected, rel=0.06)
+
+
+def test_scrambling_is_a_rotation_of_the_same_data() -> None:
+    plain = make("LinearSEM", {"variant": "POU"})
+    scrambled = make("LinearSEM", {"variant": "POS"})
+    rotation = scrambled.model(2).scrambling  # type: ignore[attr-defined]
+    torch.testing.assert_close(rotation @ rotation.T, torch.eye(10).double())
+    assert not torch.allclose(rotation, torch.eye(10).double(), atol=0.1)
+    for name, environment in plain.load(2).items():
+        expected = (environment.x.double() @ rotation).float()
+        torch.testing.assert_close(scrambled.load(2)[name].x, expected, rtol=1e-4, atol=1e-4)
+        assert torch.equal(scrambled.load(2)[name].y, environment.y)
+
+
+def test_names() -> None:
+    dataset = make("LinearSEM", {})
+    assert dataset.environments == ("0.2", "2", "5")
+    assert dataset.test_environments == ("5",)
+
+
+@pytest.mark.parametrize("scales", [[], [1.0], [1.0, 1.0, 2.0], [0.0, 1.0], [-1.0, 1.0]])
+def test_scales_must_make_sense(scales: list[float]) -> None:
+    with pytest.raises(UserError, match="'scales' in the options of LinearSEM must be"):
+        make("LinearSEM", {"scales": scales})
+
+
+def test_unknown_variant() -> None:
+    with pytest.raises(UserError, match=r"'FUO' in 'variant' in the options of LinearSEM.*FOU"):
+        make("LinearSEM", {"variant": "FUO"})

@@ -1,0 +1,91 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oodbench.errors import UserError
+from oodbench.hparams import defaults
+from oodbench.networks import build, networks
+
+
+@pytest.mark.parametrize("name", list(networks))
+@pytest.mark.parametrize("shape", [(3,), (2, 4, 4)])
+def test_the_parts_have_the_promised_shapes(name: str, shape: tuple[int, ...]) -> None:
+    network = build(name, {}, shape, 3, seed=0)
+    x = torch.randn(5, *shape)
+    features = network.featurizer(x)
+    assert features.shape == (5, network.num_features)
+    assert network(x).shape == (5, 3)
+    assert torch.equal(network(x), network.classifier(features))
+
+
+@pytest.mark.parametrize("name", list(networks))
+def test_weights_depend_on_the_seed_alone(name: str) -> None:
+    def weights(seed: int) -> Tensor:
+        return nn.utils.parameters_to_vector(build(name, {}, (6,), 2, seed).parameters())
+
+    torch.manual_seed(123)
+    first = weights(0)
+    torch.manual_seed(456)
+    assert torch.equal(first, weights(0))
+    if name == "MLP":
+        assert not torch.equal(first, weights(1))
+
+
+def test_the_families_mlps_are_those_of_the_papers() -> None:
+    mlp = networks.get("MLP").Hparams
+    spirals = build("MLP", defaults(mlp, "synthetic"), (18,), 1, 0)
+    linear = [m for m in spirals.modules() if isinstance(m, nn.Linear)]
+    assert [tuple(m.weight.shape) for m in linear] == [(256, 18), (256, 256), (256, 256), (1, 256)]
+    assert all((m.bias == 0.01).all() for m in linear)
+    assert sum(isinstance(m, nn.LeakyReLU) for m in spirals.modules()) == 3
+    assert float(linear[1].weight.detach().std()) == pytest.approx(math.sqrt(2 / 256), rel=0.02)
+
+    digits = build("MLP", defaults(mlp, "small_images"), (2, 14, 14), 1, 0)
+    linear = [m for m in digits.modules() if isinstance(m, nn.Linear)]
+    assert [tuple(m.weight.shape) for m in linear] == [(256, 392), (256, 256), (1, 256)]
+    assert all((m.bias == 0).all() for m in linear)
+    assert float(linear[0].weight.detach().abs().max()) == pytest.approx(math.sqrt(6 / 648), rel=1e-3)
+
+
+def test_an_mlp_is_what_it_says() -> None:
+    network = build("MLP", {"width": 7, "depth": 1, "bias": 0.1}, (2, 3), 2, 0)
+    x = torch.randn(4, 2, 3)
+    first, second = [m for m in network.modules() if isinstance(m, nn.Linear)]
+    hidden = (x.flatten(1) @ first.weight.T + first.bias).relu()
+    torch.testing.assert_close(network(x), hidden @ second.weight.T + second.bias)
+
+
+def test_dropout_acts_in_training_only() -> None:
+    network = build("MLP", {"dropout": 0.5}, (4,), 1, 0)
+    x = torch.randn(64, 4)
+    dropped = float((network.featurizer(x) == 0).float().mean())
+    network.eval()
+    kept = float((network.featurizer(x) == 0).float().mean())
+    assert dropped == pytest.approx(0.5 + 0.5 * kept, abs=0.02)
+    assert torch.equal(network(x), network(x))
+
+
+def test_the_linear_network_starts_as_the_sum_of_its_inputs() -> None:
+    network = build("Linear", {}, (4,), 1, 0)
+    x = torch.randn(6, 4)
+    torch.testing.assert_close(network(x), x.sum(1, keepdim=True))
+    assert [n for n, p in network.named_parameters() if p.requires_grad] == ["featurizer.1.weight"]
+
+
+@pytest.mark.parametrize(("values", "outputs"), [({"train_classifier": True}, 1), ({}, 2)])
+def test_the_linear_classifier_is_learned_if_asked_for_or_needed(
+    values: dict[str, object], outputs: int
+) -> None:
+    network = build("Linear", values, (4,), outputs, 0)
+    assert all(p.requires_grad for p in network.parameters())
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(UserError, match=r"unknown network 'mpl'; did you mean MLP\?"):
+        build("mpl", {}, (4,), 1, 0)
+    with pytest.raises(UserError, match="'widht' in the hyperparameters of the network MLP; .*width"):
+        build("MLP", {"widht": 3}, (4,), 1, 0)
+    with pytest.raises(UserError, match="'width' in .* must be at least 1, not 0"):
+        build("MLP", {"width": 0}, (4,), 1, 0)

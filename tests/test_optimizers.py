@@ -1,0 +1,64 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
+
+GRADIENTS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.1, -0.7], [-1.0, 1.0, 0.2]]).double()
+
+
+def steps(name: str, lr: list[float], decay: list[float]) -> Tensor:
+    """The parameters after an update with each of GRADIENTS."""
+    parameter = nn.Parameter(torch.tensor([1.0, -1.0, 2.0]).double())
+    frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+    optimizer = make_optimizer(name, [parameter, frozen], lr=99.0, momentum=0.8)
+    for gradient, rate, weight_decay in zip(GRADIENTS, lr, decay, strict=True):
+        parameter.grad = gradient.clone()
+        set_rates(optimizer, rate, weight_decay)
+        optimizer.step()
+    return parameter.detach()
+
+
+LR, DECAY = [0.1, 0.2, 0.05], [0.5, 0.0, 0.1]
+
+
+def test_adam_with_coupled_decay() -> None:
+    w = torch.tensor([1.0, -1.0, 2.0]).double()
+    m = v = torch.zeros(3).double()
+    for t, g in enumerate(GRADIENTS):
+        g = g + DECAY[t] * w
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        step = (m / (1 - 0.9 ** (t + 1))) / ((v / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8)
+        w = w - LR[t] * step
+    torch.testing.assert_close(steps("adam", LR, DECAY), w)
+
+
+def test_sgd_with_momentum_and_coupled_decay() -> None:
+    w = torch.tensor([1.0, -1.0, 2.0]).double()
+    m = torch.zeros(3).double()
+    for t, g in enumerate(GRADIENTS):
+        m = 0.8 * m + g + DECAY[t] * w
+        w = w - LR[t] * m
+    torch.testing.assert_close(steps("sgd", LR, DECAY), w)
+
+
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        ("constant", {0.0: 1.0, 0.99: 1.0}),
+        ("drop", {0.0: 1.0, 0.749: 1.0, 0.75: 0.1, 0.99: 0.1}),
+        ("two_drops", {0.0: 1.0, 0.49: 1.0, 0.5: 0.1, 0.74: 0.1, 0.75: 0.01}),
+        ("three_drops", {0.59: 1.0, 0.6: 0.3, 0.74: 0.09, 0.88: 0.027}),
+        ("cosine", {0.0: 1.0, 0.5: 0.5, 0.75: 0.5 - 0.25 * math.sqrt(2), 1.0: 0.0}),
+        ("ganin", {0.0: 1.0, 1.0: 11**-0.75}),
+    ],
+)
+def test_schedules(name: str, factors: dict[float, float]) -> None:
+    for progress, factor in factors.items():
+        assert SCHEDULES[name](progress) == pytest.approx(factor)
+
+
+def test_no_schedule_goes_untested() -> None:
+    assert set(SCHEDULES) == {"constant", "drop", "two_drops", "three_drops", "cosine", "ganin"}

@@ -1,0 +1,159 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oodbench.errors import UserError
+from oodbench.records import LOST_AFTER, Results, RunDirectory, RunSpec
+
+SPEC = RunSpec(
+    dataset="D",
+    options={"n": 3},
+    algorithm="A",
+    hparams={"lr": 0.1},
+    label="A",
+    network="MLP",
+    network_hparams={"width": 2},
+    test_environments=("t",),
+    draw=0,
+    trial=1,
+    steps=10,
+    evaluate_every=5,
+)
+
+
+def changed(**values: object) -> RunSpec:
+    return RunSpec(**{**SPEC.__dict__, **values})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"dataset": "E"},
+        {"options": {"n": 4}},
+        {"hparams": {"lr": 0.2}},
+        {"network_hparams": {"width": 3}},
+        {"test_environments": ("t", "u")},
+        {"validation_environments": ("v",)},
+        {"draw": 1},
+        {"trial": 2},
+        {"steps": 11},
+        {"holdout": 0.1},
+    ],
+)
+def test_every_value_is_part_of_the_identity(values: dict[str, object]) -> None:
+    assert changed(**values).id != SPEC.id
+
+
+def test_the_identity_is_frozen() -> None:
+    """A change of this hash makes every old results directory start anew."""
+    assert SPEC.id == "517ded89c2d199c7"
+
+
+def test_a_spec_survives_json() -> None:
+    spec = RunSpec.from_json(json.loads(json.dumps(SPEC.__dict__)))
+    assert spec == SPEC and spec.id == SPEC.id
+
+
+def test_records_import_no_torch() -> None:
+    code = "import sys, oodbench, oodbench.records, oodbench.sweep; print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False"
+
+
+def directory(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    return run
+
+
+def test_the_states_of_a_run(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    assert run.state() == "planned"
+    run.path.mkdir()
+    run.start(SPEC, {}, {})
+    assert run.state() == "lost"
+    run.beat(3, os.uname().nodename)
+    assert run.state() == "running"
+    run.fail("why", "trace")
+    assert run.state() == "failed"
+    run.forget()
+    run.finish("diverged", 3, 1.0)
+    assert run.state() == "diverged"
+
+
+def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
+    run = directory(tmp_path)
+    run.start(SPEC, {}, {})
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    beat = {"step": 1, "time": time.time(), "host": os.uname().nodename, "pid": process.pid}
+    (run.path / "heartbeat").write_text(json.dumps(beat))
+    assert run.state() == "lost"
+
+
+@pytest.mark.parametrize(("age", "state"), [(0.0, "running"), (LOST_AFTER + 1, "lost")])
+def test_a_run_of_another_machine_is_judged_by_its_heartbeat(
+    tmp_path: Path, age: float, state: str
+) -> None:
+    run = directory(tmp_path)
+    run.start(SPEC, {}, {})
+    beat = {"step": 1, "time": time.time() - age, "host": "another", "pid": 1}
+    (run.path / "heartbeat").write_text(json.dumps(beat))
+    assert run.state() == state
+
+
+@given(cut=st.integers(0, 400))
+def test_readers_take_whole_records_only(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    run = directory(tmp_path_factory.mktemp("torn"))
+    lines = [{"step": s, "train": {"loss": 0.5}, "evaluations": []} for s in (5, 10, 15)]
+    for line in lines:
+        run.append(line)
+    text = (run.path / "metrics.jsonl").read_text()
+    (run.path / "metrics.jsonl").write_text(text[:cut])
+    ends = [i + 1 for i, c in enumerate(text) if c == "\n"]
+    whole = sum(cut >= end - 1 for end in ends)
+    assert run.records() == lines[:whole]
+    run.truncate(10)
+    assert run.records() == lines[: min(whole, 2)]
+
+
+def test_values_that_are_not_finite_become_null(tmp_path: Path) -> None:
+    run = directory(tmp_path)
+    run.append({"step": 1, "evaluations": [{"value": float("nan")}, {"value": float("inf")}]})
+    assert [e["value"] for e in run.records()[0]["evaluations"]] == [None, None]
+
+
+def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"schema": 99}')
+    with pytest.raises(UserError, match="schema"):
+        Results(tmp_path).plan()
+
+
+def test_a_directory_without_a_sweep_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no sweep"):
+        Results(tmp_path).plan()
+
+
+def test_frames_hold_every_evaluation(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.write_plan("s", {}, {SPEC.id: SPEC, changed(trial=2).id: changed(trial=2)})
+    run = results.run(SPEC.id)
+    run.path.mkdir(parents=True)
+    run.start(SPEC, {"metric": "accuracy", "training_environments": ["a", "b"]}, {"torch": "x"})
+    evaluation = {"environment": "t", "split": "in", "metric": "accuracy", "value": 0.5, "count": 4}
+    run.append({"step": 5, "evaluations": [evaluation]})
+    run.append({"step": 10, "evaluations": [evaluation | {"value": None, "environment": None}]})
+    frames = results.load()
+    assert list(frames.runs["state"]) == ["lost", "planned"]
+    assert frames.runs["training_environments"][0] == ("a", "b")
+    assert list(frames.metrics["step"]) == [5, 10]
+    assert frames.metrics["value"].isna().tolist() == [False, True]

@@ -1,0 +1,122 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oodbench.errors import UserError
+from oodbench.registry import Registry, load_plugins
+
+
+class One:
+    pass
+
+
+class Two:
+    pass
+
+
+@pytest.fixture
+def registry() -> Registry[type]:
+    registry: Registry[type] = Registry("thing")
+    registry.add("One")(One)
+    return registry
+
+
+def test_a_class_is_found_by_its_name(registry: Registry[type]) -> None:
+    assert registry.get("One") is One
+    registry.add("abel")(Two)
+    registry.add("Zoe")(Two)
+    assert list(registry) == ["abel", "One", "Zoe"]
+
+
+def test_an_unknown_name_names_the_nearest_and_the_place(registry: Registry[type]) -> None:
+    with pytest.raises(UserError, match=r"^unknown thing 'On' in x\.yaml; did you mean One\?$"):
+        registry.get("On", "x.yaml")
+
+
+def test_a_name_is_given_once(registry: Registry[type]) -> None:
+    registry.add("One")(One)  # the same class again, as when a module is reloaded
+    with pytest.raises(UserError, match=r"thing 'One' is registered twice: by \S+ and by \S+$"):
+        registry.add("One")(Two)
+    assert registry.get("One") is One
+
+
+METHOD = '''
+from oodbench.algorithms import Algorithm, register
+
+
+@register("Foreign", paper="none")
+class Foreign(Algorithm):
+    """Another package's method."""
+'''
+
+
+def run(code: str, folder: Path) -> str:
+    """What a fresh interpreter prints that finds `folder` on its path and works elsewhere."""
+    environment = {"PYTHONPATH": f"{folder}:{Path(__file__).parents[1]}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd="/"
+    )
+    return (done.stdout + done.stderr).strip()
+
+
+LOOK_UP = """
+from oodbench.algorithms import algorithms
+from oodbench.errors import UserError
+try:
+    print(algorithms.get("Foreign").__module__, "ERM" in list(algorithms))
+except UserError as error:
+    print(error)
+"""
+
+
+def install(folder: Path, target: str) -> None:
+    """What an installer leaves behind of a package with an entry point."""
+    information = folder / "foreign-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[oodbench.algorithms]\nforeign = {target}\n")
+
+
+def test_an_installed_package_registers_through_its_entry_point(tmp_path: Path) -> None:
+    (tmp_path / "foreign_methods.py").write_text(METHOD)
+    assert run(LOOK_UP, tmp_path).startswith("unknown algorithm 'Foreign'")
+    install(tmp_path, "foreign_methods")
+    assert run(LOOK_UP, tmp_path) == "foreign_methods True"
+
+
+def test_an_entry_point_that_fails_is_named(tmp_path: Path) -> None:
+    install(tmp_path, "absent_methods")
+    message = "entry point 'absent_methods' cannot be loaded: No module named 'absent_methods'"
+    assert run(LOOK_UP, tmp_path) == message
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory that imports are looked up in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def test_a_plug_in_is_imported_from_the_working_directory(folder: Path) -> None:
+    (folder / "plugged_in.py").write_text("LOADED = True\n")
+    load_plugins(["plugged_in"])
+    assert sys.modules["plugged_in"].LOADED is True
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("my_metods", r"unknown plug-in module 'my_metods' in .*; did you mean my_methods\?"),
+        ("my_methods.py", r"unknown plug-in module 'my_methods\.py' in .*mean my_methods\?"),
+        ("nowhere.methods", r"unknown plug-in module 'nowhere\.methods' in .*"),
+        ("needy", "plug-in 'needy' needs the missing 'not_installed'"),
+    ],
+)
+def test_a_plug_in_that_is_missing_is_named(folder: Path, module: str, sentence: str) -> None:
+    (folder / "my_methods.py").write_text("")
+    (folder / "needy.py").write_text("import not_installed.deeper\n")
+    with pytest.raises(UserError, match=f"^{sentence}"):
+        load_plugins([module])

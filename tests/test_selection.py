@@ -1,0 +1,407 @@
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oodbench.errors import UserError
+from oodbench.records import Frames, Results, RunSpec
+from oodbench.selection import RULES, choose, sweep_runs
+
+ENVIRONMENTS = ("A", "B", "T")
+Values = dict[tuple[str, str], float]
+
+
+@dataclass
+class Trained:
+    """A run with its records: step to {(environment, split): value}."""
+
+    records: dict[int, Values] = field(default_factory=dict)
+    test: tuple[str, ...] = ("T",)
+    validation: tuple[str, ...] = ()
+    draw: int = 0
+    trial: int = 0
+    label: str = "ERM"
+    dataset: str = "D"
+    options: dict[str, Any] = field(default_factory=dict)
+    metric: str = "accuracy"
+    state: str = "done"
+    holdout: float = 0.2
+
+    @property
+    def spec(self) -> RunSpec:
+        return RunSpec(
+            dataset=self.dataset,
+            options=self.options,
+            algorithm="ERM",
+            hparams={"lr": self.draw},
+            label=self.label,
+            network="mlp",
+            network_hparams={},
+            test_environments=self.test,
+            validation_environments=self.validation,
+            draw=self.draw,
+            trial=self.trial,
+            steps=10,
+            evaluate_every=10,
+            holdout=self.holdout,
+        )
+
+
+def load(path: Path, runs: list[Trained]) -> Frames:
+    """Write a results directory as sweeps do, and read it."""
+    results = Results(path)
+    results.write_plan("test", {}, {run.spec.id: run.spec for run in runs})
+    for run in runs:
+        if run.state == "planned":
+            continue
+        directory = results.run(run.spec.id)
+        directory.path.mkdir(parents=True)
+        held = {*run.test, *run.validation}
+        context = {
+            "dataset_label": run.dataset,
+            "training_environments": [e for e in ENVIRONMENTS if e not in held],
+            "metric": run.metric,
+            "higher_is_better": run.metric == "accuracy",
+        }
+        directory.start(run.spec, context, {})
+        for step, values in run.records.items():
+            evaluations = [
+                {"environment": e, "split": s, "metric": m, "value": v * sign, "count": n}
+                for (e, s), v in values.items()
+                for m, sign in ((run.metric, 1), ("loss", -1))
+                for n in (8 if s == "in" else 2,)
+            ]
+            directory.append({"step": step, "evaluations": evaluations})
+        if run.state == "failed":
+            directory.fail("error", "trace")
+        elif run.state != "lost":
+            directory.finish(run.state, 10, 1.0)
+    return results.load()
+
+
+def picks(frames: Frames, rule: str) -> list[tuple[int, int]]:
+    """(draw, step) of every chosen cell."""
+    chosen = choose(frames, rule)
+    return list(zip(chosen["draw"], chosen["step"], strict=True))
+
+
+def out(a: float, b: float, t: float = 0.5) -> Values:
+    """A record with these values on the out splits."""
+    return {("A", "out"): a, ("B", "out"): b, ("T", "out"): t}
+
+
+def full(seed: int) -> Values:
+    rng = np.random.default_rng(seed)
+    return {(e, s): float(rng.random()) for e in ENVIRONMENTS for s in ("in", "out")}
+
+
+def everything(path: Path, trials: int = 3) -> Frames:
+    """Every environment alone and in pairs, with random values."""
+    sets: list[tuple[str, ...]] = [("T",), ("A",), ("B",), ("T", "A"), ("B", "T"), ("A", "B")]
+    runs = []
+    for trial in range(trials):
+        for draw in range(3):
+            for number, test in enumerate(sets):
+                seed = 1000 * trial + 100 * draw + 10 * number
+                records = {step: full(seed + i) for i, step in enumerate((0, 5, 10))}
+                runs.append(Trained(records, test, draw=draw, trial=trial))
+    return load(path, runs)
+
+
+def test_train_val_takes_the_best_mean_over_the_training_environments(tmp_path: Path) -> None:
+    runs = [
+        Trained({0: out(0.9, 0.1, 1.0), 5: out(0.6, 0.6)}, draw=0),  # means .5, .6
+        Trained({0: out(0.7, 0.8), 5: out(1.0, 0.45, 1.0)}, draw=1),  # .75, .725
+    ]
+    frames = load(tmp_path, runs)
+    assert picks(frames, "train_val") == [(1, 0)]
+    chosen = choose(frames).iloc[0]
+    assert chosen["score"] == pytest.approx(0.75)
+    assert chosen["id"] == runs[1].spec.id
+    assert (chosen["dataset_label"], chosen["label"], chosen["trial"]) == ("D", "ERM", 0)
+    assert chosen["test_environments"] == ("T",)
+
+
+def test_oracle_takes_the_best_out_split_of_the_test_environments(tmp_path: Path) -> None:
+    runs = [
+        Trained({0: out(0.9, 0.9, 0.1), 5: out(0.1, 0.1, 0.8)}),
+        Trained({0: out(0.9, 0.9, 0.7) | {("T", "in"): 1.0}}, draw=1),
+    ]
+    assert picks(load(tmp_path, runs), "oracle") == [(0, 5)]
+
+
+def test_oracle_averages_over_a_set_of_test_environments(tmp_path: Path) -> None:
+    records = {0: out(0, 0.9, 0.1), 5: out(0, 0.6, 0.6)}
+    assert picks(load(tmp_path, [Trained(records, ("T", "B"))]), "oracle") == [(0, 5)]
+
+
+def test_val_env_weighs_the_splits_of_an_environment_by_their_examples(tmp_path: Path) -> None:
+    def record(inside: float, outside: float) -> Values:
+        return {("B", "in"): inside, ("B", "out"): outside, ("A", "out"): 1 - inside}
+
+    # 8 and 2 examples: .8 * .6 + .2 * .1 = .5 and .8 * .4 + .2 * .7 = .46; unweighted .35 and .55
+    runs = [Trained({0: record(0.6, 0.1), 5: record(0.4, 0.7)}, validation=("B",))]
+    frames = load(tmp_path, runs)
+    assert picks(frames, "val_env") == [(0, 0)]
+    assert choose(frames, "val_env")["score"].tolist() == pytest.approx([0.5])
+
+
+def test_val_env_scores_the_in_split_alone_without_holdout(tmp_path: Path) -> None:
+    runs = [Trained({0: {("B", "in"): 0.4}, 5: {("B", "in"): 0.6}}, validation=("B",), holdout=0.0)]
+    assert picks(load(tmp_path, runs), "val_env") == [(0, 5)]
+
+
+def leave_one_out_runs() -> list[Trained]:
+    def pair(a: tuple[float, float], b: tuple[float, float], draw: int) -> list[Trained]:
+        lure = {("T", "in"): draw == 0, ("A", "out"): draw == 0, ("B", "out"): draw == 0}
+        no_a = [Trained({0: {("A", "in"): a[0], ("B", "in"): 1 - draw} | lure,
+                         5: {("A", "in"): a[1], ("B", "in"): 1 - draw} | lure}, ("A", "T"))]  # fmt: skip
+        no_b = [Trained({0: {("B", "in"): b[0], ("A", "in"): 1 - draw} | lure,
+                         5: {("B", "in"): b[1], ("A", "in"): 1 - draw} | lure}, ("T", "B"))]  # fmt: skip
+        alone = [Trained({0: out(1 - draw, 1 - draw, 1 - draw), 5: out(1 - draw, 1 - draw)})]
+        for run in (*no_a, *no_b, *alone):
+            run.draw = draw
+        return [*no_a, *no_b, *alone]
+
+    # mean over A and B: draw 0 .5, .55; draw 1 .4, .6
+    return [*pair((0.5, 0.7), (0.5, 0.4), 0), *pair((0.1, 0.6), (0.7, 0.6), 1)]
+
+
+def test_leave_one_out_scores_each_environment_by_the_run_that_left_it_out(tmp_path: Path) -> None:
+    runs = leave_one_out_runs()
+    frames = load(tmp_path, runs)
+    chosen = choose(frames, "leave_one_out")
+    assert picks(frames, "leave_one_out") == [(1, 5)]
+    assert chosen["score"].tolist() == pytest.approx([0.6])
+    assert chosen["test_environments"].tolist() == [("T",)]
+    assert picks(frames, "train_val") == [(0, 0)]  # the pairs make no cell of their own
+
+
+def test_leave_one_out_waits_for_the_pairs(tmp_path: Path) -> None:
+    runs = leave_one_out_runs()
+    runs[1].state = "lost"
+    frames = load(tmp_path, runs)
+    assert picks(frames, "leave_one_out") == []
+    assert picks(frames, "train_val") == [(0, 0)]
+
+
+def test_leave_one_out_needs_every_pair(tmp_path: Path) -> None:
+    runs = [run for run in leave_one_out_runs() if run.test != ("T", "B")]
+    assert picks(load(tmp_path, runs), "leave_one_out") == []
+
+
+def test_a_step_that_a_pair_has_not_recorded_is_not_chosen(tmp_path: Path) -> None:
+    runs = leave_one_out_runs()
+    del runs[3].records[5]
+    runs[3].state = "diverged"
+    assert picks(load(tmp_path, runs), "leave_one_out") == [(0, 5)]
+
+
+def test_ties_go_to_the_lowest_draw_then_to_the_earliest_step(tmp_path: Path) -> None:
+    records = {5: out(0.6, 0.4), 10: out(0.5, 0.5)}
+    runs = [Trained(records, draw=draw) for draw in (2, 1)]
+    assert picks(load(tmp_path, runs), "train_val") == [(1, 5)]
+
+
+def test_equal_values_on_other_environments_are_a_tie(tmp_path: Path) -> None:
+    orders = ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1), (0.2, 0.3, 0.1))  # sums differ in the last bit
+    assert len({a + b + c for a, b, c in orders}) > 1
+    for number, order in enumerate([*orders, *orders[::-1]]):
+        values = [dict(zip((("A", "out"), ("B", "out"), ("T", "out")), o, strict=True))
+                  for o in (order, *orders)]  # fmt: skip
+        runs = [Trained({0: v}, test=("X",), draw=draw) for draw, v in enumerate(values)]
+        assert picks(load(tmp_path / str(number), runs), "train_val") == [(0, 0)]
+
+
+def test_a_lower_error_is_better(tmp_path: Path) -> None:
+    runs = [Trained({0: out(3, 3), 5: out(1, 2)}, metric="mse")]
+    assert picks(load(tmp_path, runs), "train_val") == [(0, 5)]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mse"])
+def test_nan_is_the_worst_score(tmp_path: Path, metric: str) -> None:
+    runs = [
+        Trained({0: out(math.nan, 1e6), 5: out(math.inf, 0)}, metric=metric),
+        Trained({5: out(0.1, 0.2)}, draw=1, metric=metric),
+    ]
+    assert picks(load(tmp_path, runs), "train_val") == [(1, 5)]
+
+
+def test_nothing_but_nan_is_a_tie(tmp_path: Path) -> None:
+    runs = [Trained({s: out(math.nan, 0.9) for s in (0, 5)}, draw=draw) for draw in (1, 0)]
+    assert picks(load(tmp_path, runs), "train_val") == [(0, 0)]
+
+
+def test_a_record_without_a_part_of_the_evidence_is_the_worst(tmp_path: Path) -> None:
+    runs = [Trained({0: {("A", "out"): 1.0}, 5: out(0.1, 0.1)})]
+    assert picks(load(tmp_path, runs), "train_val") == [(0, 5)]
+
+
+def test_a_diverged_run_counts_with_the_records_it_has(tmp_path: Path) -> None:
+    runs = [
+        Trained({0: out(0.9, 0.9)}, state="diverged"),
+        Trained({0: out(0.5, 0.5), 5: out(0.6, 0.6)}, draw=1),
+        Trained({}, draw=2, state="diverged"),
+    ]
+    assert picks(load(tmp_path, runs), "train_val") == [(0, 0)]
+
+
+@pytest.mark.parametrize("state", ["planned", "lost", "failed"])
+def test_a_trial_with_a_run_that_has_not_ended_is_missing(tmp_path: Path, state: str) -> None:
+    runs = [
+        Trained({0: out(0.5, 0.5)}, trial=trial, draw=draw) for trial in (0, 1) for draw in (0, 1)
+    ]
+    runs[1].state = state
+    chosen = choose(load(tmp_path, runs))
+    assert chosen["trial"].tolist() == [1]
+
+
+def test_cells_are_apart(tmp_path: Path) -> None:
+    runs = [
+        Trained({0: out(0.1, 0.1), 5: out(0.2, 0.2)}, label="IRM"),
+        Trained({0: out(0.9, 0.9), 5: out(0.8, 0.8)}, label="ERM"),
+        Trained({0: out(0.9, 0.9), 5: out(0.8, 0.8)}, dataset="E", metric="mse"),
+        Trained({0: out(0.9, 0.9), 5: out(0.9, 1.0)}, trial=1),
+    ]
+    chosen = choose(load(tmp_path, runs))
+    cells = chosen[["dataset_label", "label", "trial", "step"]].to_numpy().tolist()
+    assert cells == [["D", "ERM", 0, 0], ["D", "ERM", 1, 5], ["D", "IRM", 0, 5], ["E", "ERM", 0, 5]]
+
+
+def allowed(frames: Frames, rule: str) -> pd.Series:
+    """Whether the rule may see a row, by the words of its definition."""
+    runs = frames.runs.set_index("id")
+    seen = []
+    for row in frames.metrics.itertuples():
+        run = runs.loc[row.id]
+        pair = len(run["test_environments"]) == 2
+        seen.append(
+            {
+                "train_val": row.environment in run["training_environments"] and row.split == "out",
+                "val_env": row.environment in run["validation_environments"],
+                "leave_one_out": pair
+                and row.environment in run["test_environments"]
+                and row.split == "in",
+                "oracle": row.environment in run["test_environments"] and row.split == "out",
+            }[rule]
+            and row.metric == "accuracy"
+        )
+    return pd.Series(seen, index=frames.metrics.index)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("poison", [math.nan, 1e9, -1e9])
+def test_a_rule_sees_nothing_but_its_splits(tmp_path: Path, rule: str, poison: float) -> None:
+    if rule == "val_env":
+        runs = [
+            Trained({s: full(10 * draw + s) for s in (0, 5)}, validation=("B",), draw=draw)
+            for draw in range(3)
+        ]
+        frames = load(tmp_path, runs)
+    else:
+        frames = everything(tmp_path)
+    before = choose(frames, rule)
+    assert len(before)
+    seen = allowed(frames, rule)
+    assert 0 < seen.sum() < len(seen) / 2
+    hidden = frames.metrics.assign(value=frames.metrics["value"].where(seen, poison))
+    pd.testing.assert_frame_equal(choose(Frames(frames.runs, hidden), rule), before)
+    shown = frames.metrics.assign(
+        value=frames.metrics["value"].where(~seen, -frames.metrics["value"])
+    )
+    assert not choose(Frames(frames.runs, shown), rule).equals(before)
+
+
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Frames:
+    frames = everything(tmp_path_factory.mktemp("paired"), trials=2)
+    frames.metrics["value"] = frames.metrics["value"].round(1)  # many ties
+    return frames
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1), rule=st.sampled_from(["train_val", "leave_one_out", "oracle"])
+)
+def test_the_order_of_rows_changes_nothing(paired: Frames, seed: int, rule: str) -> None:
+    runs = paired.runs.sample(frac=1, random_state=seed)
+    metrics = paired.metrics.sample(frac=1, random_state=seed)
+    pd.testing.assert_frame_equal(choose(Frames(runs, metrics), rule), choose(paired, rule))
+
+
+@settings(max_examples=15, deadline=None)
+@given(values=st.lists(st.floats(width=32), min_size=1, max_size=20))
+def test_train_val_is_invariant_to_the_test_environments(
+    paired: Frames, values: list[float]
+) -> None:
+    tests = paired.metrics["id"].map(paired.runs.set_index("id")["test_environments"])
+    held = [e in t for e, t in zip(paired.metrics["environment"], tests, strict=True)]
+    other = np.resize(values, len(paired.metrics))
+    metrics = paired.metrics.assign(value=paired.metrics["value"].where(~np.array(held), other))
+    pd.testing.assert_frame_equal(choose(Frames(paired.runs, metrics)), choose(paired))
+
+
+def test_an_unknown_rule_is_told_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"unknown selection rule 'trainval'; did you mean train_val"
+    ):
+        choose(load(tmp_path, [Trained()]), "trainval")
+
+
+@pytest.mark.parametrize(
+    ("rule", "holdout", "need"),
+    [
+        ("val_env", 0.2, "`validation_environments:`"),
+        ("leave_one_out", 0.2, "`test_environments: pairs`"),
+        ("train_val", 0.0, "holdout above 0"),
+        ("oracle", 0.0, "holdout above 0"),
+    ],
+)
+def test_a_rule_says_what_a_sweep_lacks(
+    tmp_path: Path, rule: str, holdout: float, need: str
+) -> None:
+    frames = load(tmp_path, [Trained({0: out(1, 1)}, holdout=holdout)])
+    with pytest.raises(UserError, match=need):
+        choose(frames, rule)
+
+
+def test_a_sweep_without_runs_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="plans no run"):
+        choose(load(tmp_path, []))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_sweep_that_has_not_started_has_no_choice(tmp_path: Path, rule: str) -> None:
+    assert choose(load(tmp_path, [Trained(state="planned")]), rule).empty
+
+
+def test_runs_that_have_not_started_are_named(tmp_path: Path) -> None:
+    runs = [
+        Trained(options={"variant": "F", "n": 1}, dataset="SEM", trial=0, state="planned"),
+        Trained(options={"variant": "P", "n": 1}, dataset="SEM", trial=1, state="planned"),
+        Trained(options={"n": 2}, dataset="Spirals", trial=2, state="planned"),
+        Trained(options={"n": 2}, dataset="Digits", trial=3),
+        Trained(options={"n": 2}, dataset="Digits", trial=4, state="planned"),
+    ]
+    labels = sweep_runs(load(tmp_path, runs)).sort_values("trial")["dataset_label"].tolist()
+    assert labels == ["SEM(variant=F)", "SEM(variant=P)", "Spirals", "Digits", "Digits"]
+
+
+def test_pairs_that_stand_for_themselves_are_cells(tmp_path: Path) -> None:
+    frames = load(
+        tmp_path, [Trained({0: out(1, 1)}, ("A", "B")), Trained({0: out(1, 1)}, ("A", "T"))]
+    )
+    assert choose(frames)["test_environments"].tolist() == [("A", "B"), ("A", "T")]
+
+
+def test_tables_need_no_torch() -> None:
+    code = "import sys, oodbench.report, oodbench.selection; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,159 @@
+"""The commands as a user types them."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from oodbench.records import Results
+from oodbench.sweep import app
+from tests.sweeps import outcome, tiny_file
+
+TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("oodbench.sweep.console.width", 200)
+    monkeypatch.setattr("oodbench.sweep.console.soft_wrap", True)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def launch(sweep: Path, out: Path, *more: str) -> Result:
+    return run("launch", sweep, "--out", out, "--launcher", "debug", "--yes", *more)
+
+
+def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
+    result = run("plan", tiny_file(tmp_path, algorithms=["ERM", "VREx"], test_environments="pairs"))
+    assert result.exit_code == 0, result.output
+    assert "18 runs in sweep 'tiny'" in result.output
+    assert result.output.count("impossible: VREx on LinearSEM") == 3
+    assert "of training and evaluation" in result.output
+    assert not (tmp_path / "results").exists()
+
+
+def test_launch_status_retry_and_clean(tmp_path: Path) -> None:
+    sweep = tiny_file(tmp_path, **TINY, algorithms=["ERM", "Raising"])
+    out = tmp_path / "out"
+    launched = launch(sweep, out, "--plugin", "tests.odd_methods")
+    assert launched.exit_code == 1
+    assert "1 done, 1 failed of 2 runs" in launched.output
+    status = run("status", out)
+    assert status.exit_code == 0
+    assert "failed: Raising on LinearSEM" in status.output
+    assert "the third step is one too many" in status.output
+    again = launch(sweep, out, "--plugin", "tests.odd_methods")
+    assert again.exit_code == 1
+    retried = run("retry", out, "--launcher", "debug")
+    assert retried.exit_code == 1 and "Raising" in retried.output
+    (out / "runs" / "stranger").mkdir()
+    assert run("clean", out, "--yes").exit_code == 0
+    assert not list(out.glob("runs/*/checkpoint.pt")) or not (out / "runs" / "stranger").exists()
+    assert not (out / "runs" / "stranger").exists()
+    done = [i for i, (state, _) in outcome(Results(out)).items() if state == "done"]
+    assert len(done) == 1 and not Results(out).run(done[0]).checkpoint.exists()
+
+
+def test_launch_prints_the_leaderboard_and_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = launch(tiny_file(tmp_path, **TINY), out)
+    assert first.exit_code == 0, first.output
+    before = outcome(Results(out))
+    grown = launch(tiny_file(tmp_path, **TINY | {"trials": 2}), out)
+    assert "4 done of 4 runs" in grown.output
+    after = outcome(Results(out))
+    assert {i: after[i] for i in before} == before
+
+
+def test_settings_from_the_command_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    launch(tiny_file(tmp_path, **TINY), out, "--set", "trials=[7]", "--set", "algorithms=[ERM]")
+    (spec,) = Results(out).plan()["runs"].values()
+    assert (spec["trial"], spec["label"]) == (7, "ERM")
+
+
+def mistake(result: Result) -> str:
+    """The one line of a mistake: exit code 2, no traceback."""
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    line = result.output.strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"algorithms": ["ERN"]}, "did you mean ERM"),
+        ({"datasets": ["Sprials"]}, "did you mean Spirals"),
+        ({"test_environments": [["0.3"]]}, "unknown environment '0.3'"),
+        ({"test_environments": [["0.2", "2"]], "algorithms": ["VREx"]}, "no possible run"),
+        ({"stepz": 3}, "did you mean steps"),
+        ({"datasets": ["ColoredMNIST"]}, "--data-dir"),
+    ],
+)
+def test_mistakes_cost_one_line_and_nothing_is_written(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    out = tmp_path / "out"
+    assert words in mistake(launch(tiny_file(tmp_path, **TINY | changes), out))
+    assert not out.exists()
+
+
+def test_unusable_options_are_named(tmp_path: Path) -> None:
+    sweep = tiny_file(tmp_path, **TINY)
+    out = tmp_path / "out"
+    assert "did you mean local" in mistake(run("launch", sweep, "--out", out, "--launcher", "locl"))
+    assert "no device 'cuda:7'" in mistake(launch(sweep, out, "--devices", "cuda:7"))
+    assert "no_such_module" in mistake(launch(sweep, out, "--plugin", "no_such_module"))
+    assert "key=value" in mistake(launch(sweep, out, "--set", "trials"))
+    assert run("lunch").exit_code == 2
+    assert run("launch", sweep, "--worker", "2").exit_code == 2
+
+
+def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert launch(tiny_file(tmp_path, **TINY), out).exit_code == 0
+    before = outcome(Results(out))
+    other = tiny_file(tmp_path, **TINY | {"name": "other"})
+    assert "holds the sweep 'tiny', not 'other'" in mistake(launch(other, out))
+    longer = tiny_file(tmp_path, **TINY | {"steps": 40})
+    assert "steps 20, not 40" in mistake(launch(longer, out))
+    assert outcome(Results(out)) == before
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    (stranger / "thesis.tex").write_text("precious")
+    assert "is not empty and holds no sweep" in mistake(launch(longer, stranger))
+    assert os.listdir(stranger) == ["thesis.tex"]
+
+
+def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert str(blocked) in mistake(launch(tiny_file(tmp_path, **TINY), blocked / "out"))
+
+
+def test_status_without_results(tmp_path: Path) -> None:
+    assert "holds no sweep" in mistake(run("status", tiny_file(tmp_path)))
+    assert "unknown sweep" in mistake(run("status", "nothing"))
+
+
+def test_status_shows_running_and_lost_runs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    launch(tiny_file(tmp_path, **TINY), out)
+    results = Results(out)
+    first, second = results.plan()["runs"]
+    for run_id in (first, second):
+        (results.run(run_id).path / "done.json").unlink()
+    results.run(first).beat(7, os.uname().nodename)
+    shown = run("status", "--out", out)
+    assert "step 7" in shown.output
+    assert results.run(second).state() == "lost"
+    assert json.loads((out / "sweep.json").read_text())["name"] == "tiny"

@@ -1,0 +1,198 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench import train as training
+from oodbench.records import Results, RunDirectory, RunSpec
+from oodbench.registry import load_plugins
+from oodbench.train import Run, Settings, build_algorithm, execute, load_data, train
+from tests.sweeps import tiny
+
+SETTINGS = Settings()
+
+
+def first(**changes: Any) -> RunSpec:
+    return next(iter(tiny(**changes).runs.values()))
+
+
+def records(directory: RunDirectory) -> list[dict[str, Any]]:
+    return [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
+
+
+class Killed(BaseException):
+    """Ends a run as a kill would: nothing is cleaned up."""
+
+
+@pytest.fixture
+def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECK_EVERY", 15)
+
+
+def train_killed_at(steps: int, spec: RunSpec, directory: RunDirectory) -> None:
+    def progress(step: int) -> None:
+        if step >= steps:
+            raise Killed
+
+    directory.path.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(Killed):
+        train(spec, directory, SETTINGS, progress)
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "IRM", "DANN", "ANDMask"])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.usefixtures("always_checkpoint")
+def test_a_killed_run_goes_on_to_the_same_records(
+    tmp_path: Path, algorithm: str, dropout: float
+) -> None:
+    network = {"name": "MLP", "hparams": {"width": 8, "dropout": dropout}}
+    entry = {"name": algorithm, "hparams": {"batch_size": 8}}
+    spec = first(algorithms=[entry], network=network)
+    undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    assert execute(spec, undisturbed, SETTINGS) == ("done", "")
+    for steps in (30, 75, 80):
+        train_killed_at(steps, spec, killed)
+        assert killed.end() is None
+    assert execute(spec, killed, SETTINGS) == ("done", "")
+    assert records(killed) == records(undisturbed)
+    assert [r["step"] for r in records(killed)] == [40, 80, 120]
+
+
+@pytest.mark.usefixtures("always_checkpoint")
+def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
+    spec = first()
+    undisturbed, torn = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    execute(spec, undisturbed, SETTINGS)
+    train_killed_at(90, spec, torn)
+    whole = torn.checkpoint.read_bytes()
+    torn.checkpoint.write_bytes(whole[: len(whole) // 2])
+    with (torn.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 120, "evaluat')
+    execute(spec, torn, SETTINGS)
+    assert records(torn) == records(undisturbed)
+
+
+@pytest.mark.usefixtures("always_checkpoint")
+def test_a_torn_line_after_a_whole_checkpoint_is_dropped(tmp_path: Path) -> None:
+    spec = first()
+    undisturbed, torn = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    execute(spec, undisturbed, SETTINGS)
+    train_killed_at(90, spec, torn)
+    lines = (torn.path / "metrics.jsonl").read_text().splitlines()
+    (torn.path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 100')
+    assert torn.records()[-1]["step"] == 80
+    execute(spec, torn, SETTINGS)
+    assert records(torn) == records(undisturbed)
+
+
+def test_a_checkpoint_of_another_method_is_not_used(tmp_path: Path) -> None:
+    spec, other = first(), first(network={"name": "MLP", "hparams": {"width": 4}})
+    directory = RunDirectory(tmp_path / "a")
+    execute(other, directory, SETTINGS)
+    (directory.path / "done.json").unlink()
+    assert execute(spec, directory, SETTINGS) == ("done", "")
+    reference = RunDirectory(tmp_path / "b")
+    execute(spec, reference, SETTINGS)
+    assert records(directory) == records(reference)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
+    load_plugins(["tests.odd_methods"])
+    directory = RunDirectory(tmp_path / "a")
+    assert execute(first(algorithms=["Exploding"]), directory, SETTINGS)[0] == "diverged"
+    end = directory.end()
+    assert end is not None and (end["status"], end["step"]) == ("diverged", 70)
+    assert directory.state() == "diverged"
+    assert [r["step"] for r in directory.records()] == [40, 70]
+
+
+def test_a_huge_learning_rate_diverges_and_counts_as_it_is(tmp_path: Path) -> None:
+    entry = {"name": "ERM", "hparams": {"optimizer": "sgd", "lr": 1e20}}
+    directory = RunDirectory(tmp_path / "a")
+    assert execute(first(algorithms=[entry]), directory, SETTINGS)[0] == "diverged"
+    test = [e for e in directory.records()[-1]["evaluations"] if e["metric"] == "mse"]
+    assert test and all(e["value"] is None for e in test)
+
+
+def test_an_error_is_kept_with_its_traceback(tmp_path: Path) -> None:
+    load_plugins(["tests.odd_methods"])
+    directory = RunDirectory(tmp_path / "a")
+    state, message = execute(first(algorithms=["Raising"]), directory, SETTINGS)
+    assert (state, message) == ("failed", "RuntimeError: the third step is one too many")
+    failure = directory.failure()
+    assert failure is not None and "odd_methods.py" in failure["traceback"]
+    assert directory.state() == "failed"
+
+
+def test_a_run_that_another_process_holds_is_left_alone(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "a")
+    with directory.lock():
+        assert execute(first(), RunDirectory(tmp_path / "a"), SETTINGS) == ("elsewhere", "")
+    assert execute(first(), directory, SETTINGS) == ("done", "")
+
+
+def test_an_ended_run_is_not_trained_again(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "a")
+    execute(first(), directory, SETTINGS)
+    before = (directory.path / "metrics.jsonl").read_bytes()
+    assert execute(first(), directory, SETTINGS) == ("done", "")
+    assert (directory.path / "metrics.jsonl").read_bytes() == before
+
+
+def test_runs_of_a_trial_share_data_initial_weights_and_batches() -> None:
+    """Common random numbers: nothing shared depends on the algorithm or on the draw."""
+    plan = tiny(algorithms=["ERM", "IRM", "DANN"], hparam_draws=2, trials=1, network="MLP")
+    runs = [Run(spec, SETTINGS) for spec in plan.runs.values()]
+    reference = runs[0]
+    same_width = [r for r in runs if r.spec.network_hparams == reference.spec.network_hparams]
+    assert len(same_width) >= 3
+    for run in same_width[1:]:
+        for a, b in zip(
+            reference.algorithm.network.parameters(), run.algorithm.network.parameters(), strict=True
+        ):
+            assert torch.equal(a, b)
+    for run in runs[1:]:
+        assert torch.equal(run.batches[3].x, reference.batches[3].x)
+        for name, parts in run.data.splits.items():
+            assert torch.equal(parts["out"], reference.data.splits[name]["out"])
+
+
+def test_trials_differ_in_data_weights_and_batches() -> None:
+    a, b = (Run(spec, SETTINGS) for spec in tiny(algorithms=["ERM"], network="MLP").runs.values())
+    assert not torch.equal(a.batches[0].x, b.batches[0].x)
+    weights = [next(r.algorithm.network.parameters()) for r in (a, b)]
+    assert not torch.equal(*weights)
+
+
+def test_data_are_loaded_once_for_a_trial() -> None:
+    specs = list(tiny().runs.values())
+    assert load_data(specs[0], SETTINGS) is load_data(specs[0], SETTINGS)
+
+
+def test_a_method_that_cannot_be_run_says_why() -> None:
+    spec = RunSpec(**{**first(algorithms=["VREx"]).__dict__, "test_environments": ("2", "5")})
+    with pytest.raises(ValueError, match="VREx cannot be run on LinearSEM: .* two training"):
+        Run(spec, SETTINGS)
+
+
+def test_build_is_the_same_every_time() -> None:
+    spec = first(algorithms=["DANN"], network="MLP")
+    problem = Run(spec, SETTINGS).problem
+    a, b = (build_algorithm(spec, problem, "cpu") for _ in range(2))
+    for x, y in zip(a.parameters(), b.parameters(), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_provenance_and_context_are_recorded(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    spec = first()
+    execute(spec, results.run(spec.id), SETTINGS)
+    info = results.run(spec.id).info()
+    assert info is not None
+    assert RunSpec.from_json(info["spec"]).id == spec.id
+    assert info["context"]["metric"] == "mse"
+    assert info["context"]["training_environments"] == ["0.2", "2"]
+    assert info["provenance"]["torch"] == torch.__version__.split("+")[0]
