@@ -14,8 +14,7 @@ from oodbench.networks import Network
 
 def reverse_gradient(x: Tensor, weight: float) -> Tensor:
     """R(x) = x with dR/dx = -weight (arXiv:1505.07818, eqs. 16 and 17)."""
-    still = x.detach()
-    return still - weight * (x - still)
+    return torch.lerp(x, x.detach(), 1 + weight)  # x + (1 + weight) * (x.detach() - x)
 
 
 @register("DANN", paper="arXiv:1505.07818")

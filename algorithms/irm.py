@@ -27,7 +27,10 @@ class IRM(Penalized):
             100.0,
             log_uniform(1e-1, 1e5),
             low=0.0,
-            by_family={"small_images": (1e4, log_uniform(1e2, 1e6))},
+            by_family={
+                "linear": (0.3, log_uniform(1e-3, 1e1)),
+                "small_images": (1e4, log_uniform(1e2, 1e6)),
+            },
         )
         split_half: bool = hparam(False)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from tabulate import tabulate
 
+from oodbench.allocator import keep_freed_memory
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results, RunSpec
 from oodbench.train import Run, Settings, execute
@@ -20,7 +21,9 @@ Row = tuple[str, str, str, str]
 ROUNDS = 15
 
 
-def spec(algorithm: str, batch_size: int, dataset: str = "Spirals", steps: int = 100_000) -> RunSpec:
+def spec(
+    algorithm: str, batch_size: int, dataset: str = "Spirals", steps: int = 100_000
+) -> RunSpec:
     """One run with a batch size of its own."""
     entry = {"name": algorithm, "hparams": {"batch_size": batch_size}}
     values = {"name": "bench", "datasets": [dataset], "algorithms": [entry], "trials": 1}
@@ -66,9 +69,7 @@ def step_ratios() -> list[Row]:
     run = Run(spec("ERM", 256), Settings())
     steps = itertools.count()
     batch, step = paired([lambda: run.batches[next(steps)], updates("ERM", 256)], 6)
-    rows.append(
-        ("making a batch / ERM step at 16 x 256", "<= 0.05", f"{batch / step:.3f}", "0.57")
-    )
+    rows.append(("making a batch / ERM step at 16 x 256", "<= 0.05", f"{batch / step:.3f}", "0.57"))
     return rows
 
 
@@ -85,7 +86,12 @@ def run_cost(directory: Path) -> Row:
         work = [r["cost"] for r in target.records()]
         evaluation = sum(c["evaluation_seconds"] for c in work)
         costs.append(total - work[-1]["training_seconds"] - evaluation)
-    return ("one more run beyond training and evaluation, CPU s", "<= 0.1", f"{statistics.median(costs):.3f}", "5.5")
+    return (
+        "one more run beyond training and evaluation, CPU s",
+        "<= 0.1",
+        f"{statistics.median(costs):.3f}",
+        "5.5",
+    )
 
 
 def status_time(directory: Path, count: int = 1000) -> Row:
@@ -112,6 +118,7 @@ def status_time(directory: Path, count: int = 1000) -> Row:
 
 def main() -> None:
     """Measure everything and print one table."""
+    keep_freed_memory()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         rows = step_ratios()

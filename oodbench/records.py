@@ -58,7 +58,8 @@ class RunSpec:
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
         """The spec that `asdict` and JSON made `values` of."""
         tuples = ("test_environments", "validation_environments")
-        return cls(**{k: tuple(v) if k in tuples else v for k, v in values.items()})
+        fields: dict[str, Any] = {k: tuple(v) if k in tuples else v for k, v in values.items()}
+        return cls(**fields)
 
 
 @dataclass(frozen=True)

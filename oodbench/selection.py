@@ -86,7 +86,7 @@ RULES: Mapping[str, Rule] = {
         Rule(
             "leave_one_out",
             "mean over the training environments, each scored by the run of the same draw, trial "
-            "and step that also leaves it out",
+            "and step that also leaves it out (no value where the sweep lacks such a run)",
             "each test environment alone and in a pair with every other environment "
             "(`test_environments: pairs`)",
             _pairs,

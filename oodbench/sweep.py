@@ -75,7 +75,9 @@ def launch(
     _show_plan(made)
     if not made.runs:
         reasons = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in made.impossible}
-        raise UserError(f"sweep '{made.sweep.name}' has no possible run: {'; '.join(sorted(reasons))}")
+        raise UserError(
+            f"sweep '{made.sweep.name}' has no possible run: {'; '.join(sorted(reasons))}"
+        )
     results = Results(out or Path("results") / made.sweep.name)
     _adopt(results, made, data_dir, plugin or [])
     if not yes and sys.stdin.isatty():
@@ -106,9 +108,7 @@ def retry(
     load_plugins(settings["plugins"])
     for run_id in ids:
         results.run(run_id).forget()
-    _train(
-        results, specs, ids, launcher, workers, devices, threads, data_dir, settings["plugins"]
-    )
+    _train(results, specs, ids, launcher, workers, devices, threads, data_dir, settings["plugins"])
 
 
 @app.command()
@@ -255,7 +255,8 @@ def _train(
         raise SystemExit(130) from None
     final = Counter(results.run(i).state() for i in specs)
     console.print(
-        ", ".join(f"{n} {s}" for s, n in final.items()) + f" of {len(specs)} runs in {results.path}",
+        ", ".join(f"{n} {s}" for s, n in final.items())
+        + f" of {len(specs)} runs in {results.path}",
         highlight=False,
     )
     elsewhere = sum(s == "elsewhere" for s in states.values())
@@ -264,7 +265,10 @@ def _train(
     if final["done"] + final["diverged"]:
         from oodbench.report import print_table
 
-        print_table(results)
+        try:
+            print_table(results)
+        except UserError as error:  # the runs are done, whatever this selection rule lacks
+            console.print(f"no table: {error}", markup=False, highlight=False)
     if final["failed"]:
         console.print("`status` shows why runs failed; `retry` trains them again.")
         raise SystemExit(1)

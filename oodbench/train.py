@@ -16,6 +16,7 @@ from filelock import Timeout
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, algorithms
+from oodbench.allocator import keep_freed_memory
 from oodbench.batches import Batches
 from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
@@ -243,9 +244,12 @@ def train(
     `progress` is told the number of steps done, several times a second where steps are that fast.
     The caller holds the run's lock. Raises UserError for a spec that cannot be run.
     """
+    keep_freed_memory()
     torch.set_num_threads(settings.threads)
     run = start_or_resume(spec, directory, settings)
-    directory.start(spec, run.context, provenance(settings.device, settings.threads, settings.plugins))
+    directory.start(
+        spec, run.context, provenance(settings.device, settings.threads, settings.plugins)
+    )
     host = os.uname().nodename
     directory.beat(run.step, host)
     last_beat = last_checkpoint = time.monotonic()

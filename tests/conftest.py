@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("seeded")
 
 MNIST = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",

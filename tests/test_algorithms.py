@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, algorithms
-from oodbench.conformance import TASKS, Check, check_algorithm, checks, tiny_problem
+from oodbench.conformance import Check, check_algorithm, checks
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.tasks import Task
+from oodbench.tiny import TASKS, tiny_problem
 
 FOLDER = [
     name
@@ -49,6 +50,18 @@ def test_a_name_or_an_unregistered_class_is_checked_with_one_call() -> None:
     check_algorithm(Own)
     with pytest.raises(UserError, match="did you mean ERM"):
         check_algorithm("ermm")
+
+
+def test_an_algorithm_that_skips_everything_is_not_taken_for_checked() -> None:
+    class Never(Algorithm):
+        """Skips everything."""
+
+        @classmethod
+        def skip(cls, problem: object) -> str:
+            return "never"
+
+    with pytest.raises(AssertionError, match="Never skips every kind of task"):
+        check_algorithm(Never)
 
 
 class Undescribed(Algorithm):

@@ -128,11 +128,15 @@ def test_mnist_counts_and_frequencies(mnist_dir: Path) -> None:
 def test_mnist_training_environments_deal_out_the_first_images(mnist_dir: Path) -> None:
     images, _ = read(mnist_dir)
     sums = images[:50_000, ::2, ::2].flatten(1).sum(1)
-    environments = make("ColoredMNIST", {}, mnist_dir).load(0)
-    dealt = [environments[name].x.flatten(1).sum(1) * 255 for name in ("0.2", "0.1")]
-    assert torch.equal(torch.cat(dealt).round().long().sort().values, sums.sort().values)
-    again = make("ColoredMNIST", {}, mnist_dir).load(1)["0.2"].x.flatten(1).sum(1) * 255
-    assert not torch.equal(again, dealt[0])
+    sums_in_turn = torch.cat([sums[::2], sums[1::2]])
+    dealt = []
+    for trial in (0, 1):
+        environments = make("ColoredMNIST", {}, mnist_dir).load(trial)
+        x = torch.cat([environments[name].x for name in ("0.2", "0.1")])
+        dealt.append((x.flatten(1).sum(1) * 255).round().long())
+        assert torch.equal(dealt[trial].sort().values, sums.sort().values)
+        assert not torch.equal(dealt[trial], sums_in_turn)
+    assert not torch.equal(*dealt)
 
 
 def test_mnist_without_data() -> None:

@@ -1,11 +1,13 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
-from oodbench.conformance import PLAIN, TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.networks import build
 from oodbench.tasks import Task
+from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 
 ERM = algorithms.get("ERM")
 SCALES = (0.1, 1.0)
@@ -24,7 +26,7 @@ def example_1(examples: int, seed: int = 0) -> Batch:
     return Batch(torch.cat([x, z], -1), y.sum(-1, keepdim=True))
 
 
-def linear_erm(values: dict[str, object]) -> Algorithm:
+def linear_erm(values: dict[str, Any]) -> Algorithm:
     problem = Problem((4,), Task("regression"), ("s=0.1", "s=1"), 400)
     network = build("Linear", {}, (4,), 1, 0)
     algorithm: Algorithm = ERM(network, problem, ERM.Hparams(**{**PLAIN, **values})).double()
@@ -41,19 +43,21 @@ def test_the_population_weights_solve_the_normal_equations() -> None:
 
 
 def test_least_squares_and_training_find_the_population_weights() -> None:
-    batch = example_1(20_000)
+    batch = example_1(100_000)
     fitted = torch.linalg.lstsq(batch.x.flatten(0, 1), batch.y.flatten(0, 1)).solution.squeeze()
     torch.testing.assert_close(fitted, POPULATION, atol=0.02, rtol=0)
 
-    algorithm = linear_erm({"lr": 0.05, "momentum": 0.9})
-    for step in range(400):
+    batch = Batch(batch.x[:, :10_000], batch.y[:, :10_000])
+    fitted = torch.linalg.lstsq(batch.x.flatten(0, 1), batch.y.flatten(0, 1)).solution.squeeze()
+    algorithm = linear_erm({"lr": 0.1, "momentum": 0.9})
+    for step in range(200):
         algorithm.update(batch, step)
     phi, w = list(algorithm.network.parameters())
-    torch.testing.assert_close((w @ phi).squeeze(), fitted, atol=1e-5, rtol=0)
+    torch.testing.assert_close((w @ phi).squeeze(), fitted, atol=1e-4, rtol=0)
     assert torch.equal(w, torch.ones(1, 4).double())
 
-    risks = algorithm.outputs(batch, 400).risks.detach()
-    torch.testing.assert_close(risks, torch.tensor([0.23402, 1.10818]).double(), atol=0.02, rtol=0)
+    risks = algorithm.outputs(batch, 200).risks.detach()
+    torch.testing.assert_close(risks, torch.tensor([0.23402, 1.10818]).double(), atol=0.03, rtol=0)
 
 
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
@@ -78,7 +82,5 @@ def test_the_learning_rate_follows_its_schedule() -> None:
     moves = {}
     for schedule in ("constant", "drop"):
         algorithm = tiny_algorithm(ERM, problem, {**PLAIN, "lr_schedule": schedule})
-        before = algorithm.network.classifier.weight.detach().clone()
-        algorithm.update(batch, 8)
-        moves[schedule] = algorithm.network.classifier.weight.detach() - before
+        moves[schedule] = network_step(algorithm, batch, 8)
     torch.testing.assert_close(moves["drop"], 0.1 * moves["constant"])

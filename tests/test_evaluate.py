@@ -32,7 +32,5 @@ def test_values_are_means_over_each_split(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_empty_split_gives_no_value() -> None:
     x, y = torch.zeros(4, 2), torch.zeros(4, 1)
     parts = {"in": torch.arange(4), "out": torch.arange(0)}
-    found = evaluate(
-        lambda x: x[:, :1], {"a": Environment(x, y)}, {"a": parts}, Task("regression")
-    )
+    found = evaluate(lambda x: x[:, :1], {"a": Environment(x, y)}, {"a": parts}, Task("regression"))
     assert [(e.environment, e.split, e.metric, e.value) for e in found] == [("a", "in", "mse", 0.0)]

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem
-from oodbench.conformance import PLAIN, TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.gradients import combined_backward
 from oodbench.networks import build
 from oodbench.tasks import Task
+from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 
 
 class Recorder(Algorithm):
@@ -38,6 +38,21 @@ def test_each_environments_gradient_is_that_of_a_backward_pass_of_its_own(task: 
     assert loss.item() == pytest.approx(sum(risks) / 5)
     for stacked, (_, parameter) in zip(algorithm.seen, named, strict=True):
         torch.testing.assert_close(parameter.grad, stacked.sum(0))
+
+
+class Through(Algorithm):
+    """Combines gradients as ERM does."""
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        return super().combine(gradients)
+
+
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+def test_the_mean_of_the_gradients_is_the_gradient_of_the_mean(task: Task) -> None:
+    batch, problem = tiny_batch(task), tiny_problem(task)
+    combined = network_step(tiny_algorithm(Through, problem, PLAIN), batch, 0)
+    erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, 0)
+    torch.testing.assert_close(combined, erm)
 
 
 def test_fixed_parameters_get_no_gradient() -> None:

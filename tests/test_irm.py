@@ -1,17 +1,18 @@
 """IRM's penalty, and the schedule that all penalized methods share."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
-from test_erm import POPULATION, example_1
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
-from oodbench.conformance import LAST, PLAIN, TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.tasks import Task
+from oodbench.tiny import LAST, PLAIN, TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from tests.test_erm import POPULATION, example_1
 
 IRM: Any = algorithms.get("IRM")
 BINARY = TASKS["binary"]
@@ -95,8 +96,6 @@ def papers_code(
     loss = risk.mean() + l2 * norm + weight * by_autograd(BINARY, logits, batch.y, False)
     if divide and weight > 1:
         loss = loss / weight
-    elif not divide:
-        assert weight >= 0
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -167,7 +166,8 @@ def test_resuming_around_the_switch_is_exact(stop: int) -> None:
     for step in range(5):
         if step == stop:
             resumed.load_state_dict(whole.state_dict())
-            resumed.optimizers["main"].load_state_dict(whole.optimizers["main"].state_dict())
+            state = copy.deepcopy(whole.optimizers["main"].state_dict())
+            resumed.optimizers["main"].load_state_dict(state)
         whole.update(tiny_batch(BINARY, step), step)
         if step >= stop:
             resumed.update(tiny_batch(BINARY, step), step)

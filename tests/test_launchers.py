@@ -92,13 +92,20 @@ def wait_for_records(out: Path, count: int) -> None:
     pytest.fail("no run has started")
 
 
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """A sweep long enough to be killed in the middle, and its undisturbed results."""
+    folder = tmp_path_factory.mktemp("longer")
+    changes = {"steps": 1500, "evaluate_every": 100}
+    LAUNCHERS["debug"](job(tiny(**changes), folder / "reference"))
+    return tiny_file(folder, **changes), Results(folder / "reference")
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_launch_is_continued_to_the_same_end(tmp_path: Path, how: signal.Signals) -> None:
-    sweep = tiny_file(tmp_path, steps=1500, evaluate_every=100, trials=3)
-    reference = tmp_path / "reference"
-    first = launch(sweep, reference)
-    first.communicate(timeout=120)
-    assert first.returncode == 0
+def test_a_killed_launch_is_continued_to_the_same_end(
+    tmp_path: Path, how: signal.Signals, longer: tuple[Path, Results]
+) -> None:
+    sweep, reference = longer
     out = tmp_path / "killed"
     process = launch(sweep, out)
     wait_for_records(out, 2)
@@ -109,9 +116,9 @@ def test_a_killed_launch_is_continued_to_the_same_end(tmp_path: Path, how: signa
         assert b"goes on" in output
     assert any(s != "done" for s, _ in outcome(Results(out)).values())
     again = launch(sweep, out)
-    output, errors = again.communicate(timeout=120)
+    _, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
-    assert outcome(Results(out)) == outcome(Results(reference))
+    assert outcome(Results(out)) == outcome(reference)
 
 
 def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:

@@ -124,6 +124,18 @@ def test_scrambling_is_a_rotation_of_the_same_data() -> None:
         assert torch.equal(scrambled.load(2)[name].y, environment.y)
 
 
+@pytest.mark.parametrize("variant", ["FOU", "POU"])
+def test_size_of_the_coefficients(variant: str) -> None:
+    options = {"variant": variant, "dim": 50, "unit_weights": False}
+    model = make("LinearSEM", options).model(0)  # type: ignore[attr-defined]
+    confounded = [model.hx, model.hy, model.hz] if variant == "POU" else []
+    for coefficients in [model.xy, model.yz, *confounded]:
+        assert coefficients.std().item() == pytest.approx(1 / 100, rel=0.07)
+    if not confounded:
+        assert torch.equal(model.hx, torch.eye(50).double())
+        assert not model.hy.any() and not model.hz.any()
+
+
 def test_names() -> None:
     dataset = make("LinearSEM", {})
     assert dataset.environments == ("0.2", "2", "5")

@@ -46,7 +46,9 @@ def test_the_families_mlps_are_those_of_the_papers() -> None:
     linear = [m for m in digits.modules() if isinstance(m, nn.Linear)]
     assert [tuple(m.weight.shape) for m in linear] == [(256, 392), (256, 256), (1, 256)]
     assert all((m.bias == 0).all() for m in linear)
-    assert float(linear[0].weight.detach().abs().max()) == pytest.approx(math.sqrt(6 / 648), rel=1e-3)
+    assert float(linear[0].weight.detach().abs().max()) == pytest.approx(
+        math.sqrt(6 / 648), rel=1e-3
+    )
 
 
 def test_an_mlp_is_what_it_says() -> None:
@@ -85,7 +87,9 @@ def test_the_linear_classifier_is_learned_if_asked_for_or_needed(
 def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match=r"unknown network 'mpl'; did you mean MLP\?"):
         build("mpl", {}, (4,), 1, 0)
-    with pytest.raises(UserError, match="'widht' in the hyperparameters of the network MLP; .*width"):
+    with pytest.raises(
+        UserError, match=r"'widht' in the hyperparameters of the network MLP; .*width"
+    ):
         build("MLP", {"widht": 3}, (4,), 1, 0)
-    with pytest.raises(UserError, match="'width' in .* must be at least 1, not 0"):
+    with pytest.raises(UserError, match=r"'width' in .* must be at least 1, not 0"):
         build("MLP", {"width": 0}, (4,), 1, 0)

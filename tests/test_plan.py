@@ -86,9 +86,15 @@ def test_shipped_sweeps_can_be_planned_by_name() -> None:
         ({"dataset": []}, "unknown key 'dataset' in tiny; did you mean datasets"),
         ({"datasets": ["Spiral"]}, "unknown dataset 'Spiral'; did you mean Spirals"),
         ({"datasets": [{"variant": "FOU"}]}, "has no name"),
-        ({"datasets": [{"name": "LinearSEM", "varient": "FOU"}]}, "'varient'.*did you mean variant"),
+        (
+            {"datasets": [{"name": "LinearSEM", "varient": "FOU"}]},
+            "'varient'.*did you mean variant",
+        ),
         ({"datasets": [{"name": "LinearSEM", "variant": "XOU"}]}, "'XOU'.*LinearSEM"),
-        ({"datasets": [{"name": "LinearSEM", "num_examples": "many"}]}, "num_examples.*must be int"),
+        (
+            {"datasets": [{"name": "LinearSEM", "num_examples": "many"}]},
+            "num_examples.*must be int",
+        ),
         ({"algorithms": ["ERMM"]}, "unknown algorithm 'ERMM' in sweep 'tiny'; did you mean ERM"),
         ({"algorithms": [{"name": "IRM", "hparms": {}}]}, "unknown key 'hparms'.*mean hparams"),
         (
@@ -96,7 +102,10 @@ def test_shipped_sweeps_can_be_planned_by_name() -> None:
             "unknown .*'penalty'.*hyperparameters of IRM.*penalty_weight",
         ),
         ({"algorithms": [{"name": "IRM", "hparams": {"lr": "fast"}}]}, "'lr'.*must be float"),
-        ({"algorithms": [{"name": "ANDMask", "hparams": {"tau": 1.5}}]}, "'tau'.*between 0.* and 1"),
+        (
+            {"algorithms": [{"name": "ANDMask", "hparams": {"tau": 1.5}}]},
+            "'tau'.*between 0.* and 1",
+        ),
         ({"algorithms": ["ERM", "ERM"]}, "two algorithms are called 'ERM'"),
         ({"test_environments": [["9"]]}, "unknown environment '9'.*test_environments"),
         ({"test_environments": "all"}, "test_environments"),

@@ -203,6 +203,27 @@ def test_a_nan_is_neither_dropped_nor_best(tmp_path: Path) -> None:
     assert block.ranked == 3 and block.best == {(0, 1), (0, 2)}
 
 
+def test_a_nan_spoils_every_mean_over_it(tmp_path: Path) -> None:
+    made = Sweep(tmp_path)
+    for dataset in ("D", "E"):
+        made.add(spec(dataset, "A", ("t", "u"), 0, 0), [math.nan, 1.0], metric="mse")
+        made.add(spec(dataset, "B", ("t", "u"), 0, 0), [2.0, 2.0], metric="mse")
+    block, _, over = blocks(leaderboard(made.results.load()))
+    assert [row[:4] for row in block.rows] == [
+        ["B", "2.000", "2.000", "2.000"],
+        ["A", "nan", "1.000", "nan"],
+    ]
+    assert over.rows == [["B", "2.000", "2.000", "1.00"], ["A", "nan", "nan", "2.00"]]
+
+
+def test_pairs_that_serve_leave_one_out_are_no_columns(tmp_path: Path) -> None:
+    made = Sweep(tmp_path)
+    for test in (("a",), ("b",), ("a", "b")):
+        made.add(spec("D", "ERM", test, 0, 0), [0.5] * len(test))
+    (block,) = blocks(leaderboard(made.results.load()))
+    assert block.header == ["algorithm", "a", "b", "average", "n"] and block.ranked == 1
+
+
 def test_equal_values_are_all_best(tmp_path: Path) -> None:
     made = Sweep(tmp_path)
     for label in ("A", "B"):

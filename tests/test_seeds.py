@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from oodbench.seeds import derive
 
-NAME = st.text(st.characters(exclude_characters="\x1f"), max_size=8)
+NAME = st.text(st.characters(codec="utf-8", exclude_characters="\x1f"), max_size=8)
 
 
 def test_seeds_are_frozen() -> None:

@@ -211,13 +211,15 @@ def test_ties_go_to_the_lowest_draw_then_to_the_earliest_step(tmp_path: Path) ->
     assert picks(load(tmp_path, runs), "train_val") == [(1, 5)]
 
 
+def test_the_draw_breaks_a_tie_before_the_step(tmp_path: Path) -> None:
+    runs = [Trained({10: out(0.6, 0.4)}), Trained({5: out(0.6, 0.4)}, draw=1)]
+    assert picks(load(tmp_path, runs), "train_val") == [(0, 10)]
+
+
 def test_equal_values_on_other_environments_are_a_tie(tmp_path: Path) -> None:
-    orders = ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1), (0.2, 0.3, 0.1))  # sums differ in the last bit
-    assert len({a + b + c for a, b, c in orders}) > 1
-    for number, order in enumerate([*orders, *orders[::-1]]):
-        values = [dict(zip((("A", "out"), ("B", "out"), ("T", "out")), o, strict=True))
-                  for o in (order, *orders)]  # fmt: skip
-        runs = [Trained({0: v}, test=("X",), draw=draw) for draw, v in enumerate(values)]
+    values = (0.815, 0.67, 0.002)  # their sum differs in its last bit from that in reverse
+    for number, orders in enumerate([(values, values[::-1]), (values[::-1], values)]):
+        runs = [Trained({0: out(*v)}, test=("X",), draw=d) for d, v in enumerate(orders)]
         assert picks(load(tmp_path / str(number), runs), "train_val") == [(0, 0)]
 
 

@@ -12,15 +12,16 @@ def environment(count: int, groups: Tensor | None = None, value: float = 0.0) ->
 
 
 @given(
-    count=st.integers(1, 200),
     holdout=st.floats(0.01, 0.99),
     trial=st.integers(0, 5),
-    num_groups=st.none() | st.integers(1, 30),
+    count=st.integers(1, 200),
+    drawn=st.none() | st.lists(st.integers(-5, 20), min_size=1, max_size=100),
 )
 def test_splits_are_disjoint_cover_and_keep_groups(
-    count: int, holdout: float, trial: int, num_groups: int | None
+    holdout: float, trial: int, count: int, drawn: list[int] | None
 ) -> None:
-    groups = None if num_groups is None else 7 * (torch.arange(count) * 13 % num_groups) - 5
+    groups = None if drawn is None else torch.tensor(drawn)
+    count = count if drawn is None else len(drawn)
     parts = split(environment(count, groups), holdout, "D", "e", trial)
     assert list(parts) == ["in", "out"]
     assert torch.cat(list(parts.values())).sort().values.tolist() == list(range(count))

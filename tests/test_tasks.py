@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from oodbench.conformance import TASKS, tiny_batch
 from oodbench.tasks import Task
+from oodbench.tiny import TASKS, tiny_batch
 
 ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 

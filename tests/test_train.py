@@ -151,7 +151,9 @@ def test_runs_of_a_trial_share_data_initial_weights_and_batches() -> None:
     assert len(same_width) >= 3
     for run in same_width[1:]:
         for a, b in zip(
-            reference.algorithm.network.parameters(), run.algorithm.network.parameters(), strict=True
+            reference.algorithm.network.parameters(),
+            run.algorithm.network.parameters(),
+            strict=True,
         ):
             assert torch.equal(a, b)
     for run in runs[1:]:

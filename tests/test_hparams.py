@@ -1,0 +1,231 @@
+"""Hyperparameters; `python -m tests.test_hparams` writes the golden file of the first draws anew.
+
+The golden file freezes what draws 0 to 4 of every algorithm and network are, in each family: a
+sweep that is run again next year trains the same runs. Write it anew when a method or a field is
+added, and look at the difference: lines that were there must stay as they are.
+"""
+
+import json
+import math
+import statistics
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oodbench.algorithms import algorithms
+from oodbench.errors import UserError
+from oodbench.hparams import (
+    Distribution,
+    checked,
+    choice,
+    defaults,
+    distributions,
+    draw,
+    hparam,
+    log_uniform,
+    log_uniform_int,
+    uniform,
+    uniform_int,
+)
+from oodbench.networks import networks
+
+GOLDEN = Path(__file__).parent / "golden" / "hparams.json"
+FAMILIES = ("", "linear", "small_images", "synthetic")
+
+
+def spaces() -> dict[str, Any]:
+    """The hyperparameters of every method and network of the project."""
+    found: dict[str, Any] = {}
+    for registry in (algorithms, networks):
+        classes: dict[str, Any] = {name: registry.get(name) for name in registry}
+        found |= {n: c.Hparams for n, c in classes.items() if c.__module__.startswith("oodbench.")}
+    return found
+
+
+def first_draws() -> dict[str, dict[str, Any]]:
+    """Draws 0 to 4, by `NAME, FAMILY` (where no family counts: `default`) and field."""
+    table: dict[str, dict[str, Any]] = {}
+    for name, space in spaces().items():
+        for family in FAMILIES:
+            draws = [draw(space, name, index, family) for index in range(5)]
+            table[f"{name}, {family or 'default'}"] = {
+                field: [d[field] for d in draws] for field in draws[0]
+            }
+    return table
+
+
+def test_the_first_draws_are_the_golden_ones() -> None:
+    golden, table = json.loads(GOLDEN.read_text()), first_draws()
+    for owner, values in golden.items():
+        for field, draws in values.items():
+            where = f"{field} of {owner}"
+            for found, wanted in zip(table[owner][field], draws, strict=True):
+                assert type(found) is type(wanted), where
+                close = pytest.approx(wanted, rel=1e-12) if isinstance(wanted, float) else wanted
+                assert found == close, where
+
+
+def test_no_method_or_family_is_missing_from_the_golden_file() -> None:
+    golden = json.loads(GOLDEN.read_text())
+    frozen = {"ERM", "IRM", "VREx", "MMREx", "RI", "ANDMask", "DANN", "CDANN", "MLP", "Linear"}
+    assert {f"{name}, {family or 'default'}" for name in frozen for family in FAMILIES} <= set(
+        golden
+    )
+    used = {
+        k for space in spaces().values() for f in fields(space) for k in f.metadata["by_family"]
+    }
+    assert used <= set(FAMILIES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    rate: float = hparam(
+        0.1, log_uniform(1e-3, 1.0), low=0.0, by_family={"images": (0.5, uniform(0.4, 0.6))}
+    )
+    count: int = hparam(3, uniform_int(1, 5), low=1, high=9)
+    mode: str = hparam("fast", choice("fast", "slow"), options=("fast", "slow"))
+    flag: bool = hparam(True)
+    limit: int | None = hparam(None, low=2)
+    sizes: tuple[int, ...] = hparam((1, 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Larger(Space):
+    another: float = hparam(1.0, uniform(0.0, 1.0))
+
+
+def test_draw_0_is_the_defaults() -> None:
+    assert draw(Space, "any", 0) == defaults(Space)
+    assert draw(Space, "any", 0, "images") == {**defaults(Space), "rate": 0.5}
+    assert checked(Space, defaults(Space), "x") == Space()
+
+
+@given(st.integers(1, 10**6), st.sampled_from(["", "images"]))
+def test_adding_a_field_leaves_the_others_draws(index: int, family: str) -> None:
+    small, large = draw(Space, "owner", index, family), draw(Larger, "owner", index, family)
+    assert {k: v for k, v in large.items() if k != "another"} == small
+    assert draw(Space, "owner", index, family) == small
+
+
+def test_draws_differ_by_owner_field_and_index() -> None:
+    drawn = {draw(Larger, owner, i)["another"] for owner in ("A", "B") for i in range(1, 50)}
+    assert len(drawn) == 98
+    assert all(d["flag"] and d["limit"] is None for d in (draw(Space, "A", i) for i in range(9)))
+
+
+def test_a_family_has_its_own_default_and_distribution() -> None:
+    assert str(distributions(Space)["rate"]) == "log_uniform(0.001, 1.0)"
+    assert str(distributions(Space, "images")["rate"]) == "uniform(0.4, 0.6)"
+    assert distributions(Space)["flag"] is None
+    assert 0.4 <= float(str(draw(Space, "A", 1, "images")["rate"])) < 0.6
+
+
+def sample(distribution: Distribution) -> list[Any]:
+    """2000 draws."""
+
+    @dataclass(frozen=True)
+    class One:
+        value: float = hparam(0.0, distribution)
+
+    return [draw(One, "sample", index)["value"] for index in range(1, 2001)]
+
+
+def test_log_uniform_statistics() -> None:
+    values = sample(log_uniform(1e-4, 1e2))
+    logs = [math.log10(v) for v in values]
+    assert min(values) >= 1e-4 and max(values) < 1e2
+    assert statistics.median(logs) == pytest.approx(-1, abs=0.2)
+    assert statistics.stdev(logs) == pytest.approx(6 / math.sqrt(12), rel=0.05)
+
+
+def test_uniform_statistics() -> None:
+    values = sample(uniform(2.0, 4.0))
+    assert min(values) >= 2 and max(values) < 4
+    assert statistics.mean(values) == pytest.approx(3, abs=0.05)
+    assert statistics.stdev(values) == pytest.approx(2 / math.sqrt(12), rel=0.05)
+
+
+@pytest.mark.parametrize("distribution", [uniform_int(3, 6), choice(3, 4, 5, 6)])
+def test_integers_and_choices_are_equally_likely(distribution: Distribution) -> None:
+    values = sample(distribution)
+    assert set(values) == {3, 4, 5, 6}
+    assert all(values.count(v) == pytest.approx(500, abs=80) for v in (3, 4, 5, 6))
+
+
+def test_log_uniform_integers() -> None:
+    values = sample(log_uniform_int(1, 1e4))
+    assert all(type(v) is int for v in values)
+    assert min(values) == 1 and max(values) < 10_000
+    assert sum(v < 100 for v in values) / 2000 == pytest.approx(0.5, abs=0.04)
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1.001, 1e6), st.floats(0, 1, exclude_max=True))
+def test_no_value_leaves_its_limits(low: float, ratio: float, u: float) -> None:
+    high = low * ratio
+    for distribution in (uniform(low, high), log_uniform(low, high)):
+        value = distribution.at(u)
+        assert isinstance(value, float) and low <= value < high
+    first, last = math.ceil(low), math.ceil(low) + int(ratio)
+    for distribution in (uniform_int(first, last), log_uniform_int(first, last + 1)):
+        assert first <= int(str(distribution.at(u))) <= last
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({"rate": 2}, Space(rate=2.0)),
+        ({"rate": "1e-3"}, Space(rate=1e-3)),
+        ({"count": 4.0}, Space(count=4)),
+        ({"limit": 5}, Space(limit=5)),
+        ({"limit": None}, Space(limit=None)),
+        ({"sizes": [3]}, Space(sizes=(3,))),
+        ({"mode": "slow", "flag": False}, Space(mode="slow", flag=False)),
+    ],
+)
+def test_values_are_taken(values: dict[str, object], wanted: Space) -> None:
+    taken = checked(Space, values, "here")
+    assert taken == wanted
+    assert {k: type(v) for k, v in vars(taken).items()} == {
+        k: type(v) for k, v in vars(wanted).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"rat": 1.0}, r"unknown name 'rat' in here; did you mean rate\?"),
+        ({"rate": "fast"}, "'rate' in here must be float, not 'fast'"),
+        ({"rate": True}, "'rate' in here must be float, not True"),
+        ({"rate": None}, "'rate' in here must be float, not None"),
+        ({"rate": -1.0}, r"'rate' in here must be at least 0\.0, not -1\.0"),
+        ({"rate": math.nan}, "'rate' in here must be finite, not nan"),
+        ({"rate": "inf"}, "'rate' in here must be finite, not inf"),
+        ({"count": 2.5}, r"'count' in here must be int, not 2\.5"),
+        ({"count": 10}, "'count' in here must be between 1 and 9, not 10"),
+        ({"count": "4"}, "'count' in here must be int, not '4'"),
+        ({"count": True}, "'count' in here must be int, not True"),
+        ({"flag": 1}, "'flag' in here must be bool, not 1"),
+        ({"mode": "fats"}, r"unknown value 'fats' in 'mode' in here; did you mean fast\?"),
+        ({"limit": 1}, "'limit' in here must be at least 2, not 1"),
+        ({"limit": "x"}, "'limit' in here must be int or none, not 'x'"),
+        ({"sizes": 3}, "'sizes' in here must be a list, not 3"),
+        ({"sizes": [1, "x"]}, "'sizes' in here must be int, not 'x'"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(values: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError, match=f"^{sentence}$"):
+        checked(Space, values, "here")
+
+
+if __name__ == "__main__":
+    lines = (
+        f" {json.dumps(owner)}: {{\n"
+        + ",\n".join(f"  {json.dumps(field)}: {json.dumps(values)}" for field, values in of.items())
+        + "\n }"
+        for owner, of in first_draws().items()
+    )
+    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")

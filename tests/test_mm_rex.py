@@ -1,0 +1,84 @@
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oodbench.algorithms import algorithms
+from oodbench.errors import UserError
+from oodbench.tiny import TASKS, tiny_algorithm, tiny_problem
+from tests.test_vrex import RISKS, objective
+
+
+def brute_force(risks: list[float], lambda_min: float) -> float:
+    """The maximum of a linear function over a simplex lies at one of its corners."""
+    count = len(risks)
+    corners = []
+    for favoured in range(count):
+        weights = [lambda_min] * count
+        weights[favoured] = 1 - (count - 1) * lambda_min
+        assert sum(weights) == pytest.approx(1)
+        corners.append(sum(w * r for w, r in zip(weights, risks, strict=True)))
+    return max(corners)
+
+
+@given(RISKS, st.floats(0, 1), st.floats(0, 100))
+def test_it_is_the_worst_corner_of_the_simplex(
+    values: list[float], share: float, beyond: float
+) -> None:
+    lambda_min = share / len(values) - beyond
+    risks = torch.tensor(values, dtype=torch.float64)
+    found = objective("MMREx", risks, lambda_min=lambda_min).item()
+    assert found == pytest.approx(brute_force(values, lambda_min), rel=1e-9, abs=1e-9)
+
+
+@given(st.floats(0, 10), st.floats(0, 10), st.floats(-5000, 0.5))
+def test_with_two_environments_it_is_the_absolute_difference(
+    r1: float, r2: float, lambda_min: float
+) -> None:
+    risks = torch.tensor([r1, r2], dtype=torch.float64)
+    found = 2 * objective("MMREx", risks, lambda_min=lambda_min).item()
+    wanted = r1 + r2 + (1 - 2 * lambda_min) * abs(r1 - r2)
+    assert found == pytest.approx(wanted, rel=1e-9, abs=1e-6)
+
+
+@given(RISKS)
+def test_risk_interpolation_is_the_largest_risk(values: list[float]) -> None:
+    risks = torch.tensor(values, dtype=torch.float64)
+    assert objective("RI", risks).item() == max(values)
+    at_zero = objective("MMREx", risks, lambda_min=0.0).item()
+    assert at_zero == pytest.approx(max(values), rel=1e-12)
+    assert objective("MMREx", risks, lambda_min=1 / len(values)).item() == pytest.approx(
+        sum(values) / len(values), abs=1e-12
+    )
+
+
+def test_only_the_worst_environment_pulls() -> None:
+    risks = torch.tensor([0.3, 2.0, 1.0], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(objective("RI", risks), risks)
+    assert gradient.tolist() == [0, 1, 0]
+    (gradient,) = torch.autograd.grad(objective("MMREx", risks, lambda_min=-2.0), risks)
+    assert gradient.tolist() == pytest.approx([-2, 5, -2])
+
+
+def test_it_interpolates_before_the_switch_and_divides_after_it() -> None:
+    risks = torch.tensor([0.3, 0.9], dtype=torch.float64)
+    values: dict[str, Any] = {"lambda_min": -4999.5, "anneal_steps": 100, "divide_by_weight": True}
+    assert objective("MMREx", risks, 99, **values).item() == pytest.approx(0.9)
+    after = (0.6 + 1e4 * 0.3) / 1e4
+    assert objective("MMREx", risks, 100, **values).item() == pytest.approx(after)
+
+
+def test_no_smallest_weight_exceeds_equal_shares() -> None:
+    problem = tiny_problem(TASKS["binary"], ("a", "b"))
+    cls = algorithms.get("MMREx")
+    tiny_algorithm(cls, problem, {"lambda_min": 0.5})
+    with pytest.raises(UserError, match=r"'lambda_min' must be at most 1/2 .* not 0\.51"):
+        tiny_algorithm(cls, problem, {"lambda_min": 0.51})
+
+
+@pytest.mark.parametrize("name", ["MMREx", "RI"])
+def test_one_environment_is_refused(name: str) -> None:
+    reason = algorithms.get(name).skip(tiny_problem(TASKS["binary"], ("a",)))
+    assert reason is not None and "at least two" in reason

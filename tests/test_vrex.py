@@ -1,0 +1,81 @@
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, algorithms
+from oodbench.tiny import LAST, TASKS, tiny_algorithm, tiny_problem
+
+VREX: Any = algorithms.get("VREx")
+RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)
+
+
+def objective(name: str, risks: Tensor, step: int = LAST, **values: object) -> Tensor:
+    """The method's objective where only the risks (E,) matter."""
+    environments = tuple(f"e{i}" for i in range(len(risks)))
+    algorithm = tiny_algorithm(
+        algorithms.get(name), tiny_problem(TASKS["binary"], environments), values
+    )
+    none = torch.empty(0)
+    return algorithm.objective(Outputs(none, none, none, none, risks, step, TASKS["binary"]))
+
+
+@given(RISKS, st.floats(0, 1e4))
+def test_it_is_the_mean_plus_the_population_variance(values: list[float], weight: float) -> None:
+    risks = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    found = objective("VREx", risks, penalty_weight=weight)
+    count, mean = len(values), sum(values) / len(values)
+    variance = sum((r - mean) ** 2 for r in values) / count
+    assert found.item() == pytest.approx(mean + weight * variance, rel=1e-9, abs=1e-9)
+    pairs = sum((a - b) ** 2 for a in values for b in values) / (2 * count**2)
+    assert variance == pytest.approx(pairs, abs=1e-9)
+
+    (gradient,) = torch.autograd.grad(found, risks)
+    wanted = [1 / count + weight * 2 * (r - mean) / count for r in values]
+    assert gradient.tolist() == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+
+
+@given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 1e4))
+def test_two_environments_as_in_the_papers_code(r1: float, r2: float, w: float) -> None:
+    """R_1 + R_2 + w (R_1 - R_2)^2 is twice the objective at penalty_weight = 2 w."""
+    ours = torch.tensor([r1, r2], dtype=torch.float64, requires_grad=True)
+    theirs = torch.tensor([r1, r2], dtype=torch.float64, requires_grad=True)
+    found = 2 * objective("VREx", ours, penalty_weight=2 * w)
+    code = theirs.sum() + w * (theirs[0] - theirs[1]) ** 2
+    torch.testing.assert_close(found, code, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, ours), torch.autograd.grad(code, theirs), rtol=1e-9, atol=1e-9
+    )
+
+
+@given(RISKS, st.floats(0, 100))
+def test_the_papers_form_sums_the_risks(values: list[float], beta: float) -> None:
+    risks = torch.tensor(values, dtype=torch.float64)
+    paper = risks.sum() + beta * risks.var(correction=0)
+    ours = len(values) * objective("VREx", risks, penalty_weight=beta / len(values))
+    torch.testing.assert_close(ours, paper, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("weight", "divisor"), [(0.5, 1.0), (1.0, 1.0), (2e4, 2e4)])
+def test_the_weight_is_one_until_the_switch_and_divides_everything_after(
+    weight: float, divisor: float
+) -> None:
+    risks = torch.tensor([0.2, 0.7, 1.5]).double()
+    values: dict[str, Any] = {"penalty_weight": weight, "anneal_steps": 5}
+    values |= {"divide_by_weight": True}
+    mean, variance = risks.mean(), risks.var(correction=0)
+    torch.testing.assert_close(objective("VREx", risks, 4, **values), mean + variance)
+    after = (mean + weight * variance) / divisor
+    torch.testing.assert_close(objective("VREx", risks, 5, **values), after)
+
+    problem = tiny_problem(TASKS["binary"])
+    algorithm = tiny_algorithm(VREX, problem, {**values, "weight_decay": 0.1})
+    assert algorithm.weight_decay(4) == pytest.approx(0.1)
+    assert algorithm.weight_decay(5) == pytest.approx(0.1 / divisor)
+
+
+def test_one_environment_is_refused() -> None:
+    assert "at least two" in VREX.skip(tiny_problem(TASKS["binary"], ("a",)))

@@ -1,0 +1,72 @@
+"""The wheel, installed away from the checkout, has everything and takes nobody's name."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.paths import folder
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the built wheel's files and a stand-in for Hugging Face's `datasets`."""
+    target = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target)]
+    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
+    (wheel,) = target.glob("*.whl")
+    site = target / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    (site / "datasets").mkdir()
+    (site / "datasets" / "__init__.py").write_text("def load_dataset() -> str:\n    return 'hf'\n")
+    return site
+
+
+def python(site: Path, code: str) -> str:
+    """What a program prints that finds oodbench in the wheel's files alone."""
+    program = f"import sys; sys.path.insert(0, {str(site)!r})\n{code}"
+    command = [sys.executable, "-P", "-c", program]
+    found = subprocess.run(command, cwd=site.parent, capture_output=True, text=True, check=True)
+    return found.stdout
+
+
+def test_the_wheel_holds_every_algorithm_dataset_and_sweep(site: Path) -> None:
+    code = """
+import oodbench
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.paths import folder
+print(oodbench.__file__)
+print(",".join(algorithms))
+print(",".join(datasets))
+print(",".join(sorted(p.name for p in folder("sweeps").glob("*.yaml"))))
+"""
+    file, found_algorithms, found_datasets, sweeps = python(site, code).splitlines()
+    assert file.startswith(str(site))
+    assert found_algorithms.split(",") == [n for n in algorithms if "tests" not in module(n)]
+    assert found_datasets.split(",") == list(datasets)
+    assert sweeps.split(",") == sorted(p.name for p in folder("sweeps").glob("*.yaml"))
+
+
+def module(name: str) -> str:
+    return algorithms.get(name).__module__
+
+
+def test_the_wheel_leaves_other_packages_alone(site: Path) -> None:
+    assert {p.name for p in site.iterdir() if p.suffix != ".dist-info"} == {"oodbench", "datasets"}
+    code = "import oodbench.datasets, datasets; print(datasets.load_dataset())"
+    assert python(site, code).strip() == "hf"
+
+
+def test_a_sweep_of_the_wheel_can_be_planned(site: Path) -> None:
+    code = """
+from oodbench.plan import find, make_plan, read
+print(len(make_plan(read(find("quickstart"), ["trials=1"])).runs))
+"""
+    assert int(python(site, code)) == 12
