@@ -32,7 +32,9 @@ class Batches:
         self._whole: Batch | None = None
         if all(size == self.batch_size for size in self.sizes):
             shape = (len(self.sizes), self.batch_size)
-            self._whole = Batch(self._x.unflatten(0, shape), self._y.unflatten(0, shape))
+            self._whole = Batch(
+                torch.unflatten(self._x, 0, shape), torch.unflatten(self._y, 0, shape)
+            )
 
     def __getitem__(self, step: int) -> Batch:
         """The batch of `step`."""
@@ -41,7 +43,8 @@ class Batches:
         index = torch.stack([self._indices(e, step) for e in range(len(self.sizes))])
         flat = index.flatten().to(self._x.device)
         x, y = self._x.index_select(0, flat), self._y.index_select(0, flat)
-        return Batch(x.unflatten(0, index.shape), y.unflatten(0, index.shape))
+        shape = (len(self.sizes), self.batch_size)
+        return Batch(torch.unflatten(x, 0, shape), torch.unflatten(y, 0, shape))
 
     def _indices(self, environment: int, step: int) -> Tensor:
         """(B,) positions in the concatenated data."""

@@ -48,7 +48,10 @@ def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
     batches = itertools.cycle([run.batches[i] for i in range(4)])
     steps = itertools.count(1000)
     run.algorithm.train()
-    work = lambda: run.algorithm.update(next(batches), next(steps))  # noqa: E731
+
+    def work() -> None:
+        run.algorithm.update(next(batches), next(steps))
+
     for _ in range(5):
         work()
     return work

@@ -45,6 +45,8 @@ def _per_example(
 ) -> dict[str, Tensor]:
     chunks = [
         task.metrics(predict(x), y)
-        for x, y in zip(environment.x.split(CHUNK), environment.y.split(CHUNK), strict=True)
+        for x, y in zip(
+            torch.split(environment.x, CHUNK), torch.split(environment.y, CHUNK), strict=True
+        )
     ]
     return {metric: torch.cat([c[metric] for c in chunks]) for metric in chunks[0]}

@@ -134,7 +134,7 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
 def test_missing_files_and_wrong_yaml(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no sweep file"):
         find(str(tmp_path / "no.yaml"))
-    with pytest.raises(UserError, match="unknown sweep 'quikstart'.*did you mean quickstart"):
+    with pytest.raises(UserError, match=r"unknown sweep 'quikstart'.*did you mean quickstart"):
         find("quikstart")
     broken = tmp_path / "broken.yaml"
     broken.write_text("name: [")

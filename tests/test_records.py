@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ SPEC = RunSpec(
 
 
 def changed(**values: object) -> RunSpec:
-    return RunSpec(**{**SPEC.__dict__, **values})  # type: ignore[arg-type]
+    return RunSpec(**{**SPEC.__dict__, **values})
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_readers_take_whole_records_only(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     run = directory(tmp_path_factory.mktemp("torn"))
-    lines = [{"step": s, "train": {"loss": 0.5}, "evaluations": []} for s in (5, 10, 15)]
+    lines: list[dict[str, Any]] = [{"step": s, "evaluations": []} for s in (5, 10, 15)]
     for line in lines:
         run.append(line)
     text = (run.path / "metrics.jsonl").read_text()

@@ -131,7 +131,7 @@ def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
     stranger.mkdir()
     (stranger / "thesis.tex").write_text("precious")
     assert "is not empty and holds no sweep" in mistake(launch(longer, stranger))
-    assert os.listdir(stranger) == ["thesis.tex"]
+    assert [p.name for p in stranger.iterdir()] == ["thesis.tex"]
 
 
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:

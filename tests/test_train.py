@@ -176,7 +176,7 @@ def test_data_are_loaded_once_for_a_trial() -> None:
 
 def test_a_method_that_cannot_be_run_says_why() -> None:
     spec = RunSpec(**{**first(algorithms=["VREx"]).__dict__, "test_environments": ("2", "5")})
-    with pytest.raises(ValueError, match="VREx cannot be run on LinearSEM: .* two training"):
+    with pytest.raises(ValueError, match=r"VREx cannot be run on LinearSEM: .* two training"):
         Run(spec, SETTINGS)
 
 
