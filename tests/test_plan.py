@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
+from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
+from oodbench.hparams import defaults
 from oodbench.plan import find, make_plan, read, validate
 from tests.sweeps import TINY, tiny
 
@@ -28,7 +30,11 @@ def test_lists_choose_draws_and_trials() -> None:
 def test_draw_0_is_the_defaults_and_others_are_drawn_once_for_all_trials() -> None:
     runs = specs(hparam_draws=3, trials=2, algorithms=["IRM"])
     weights = {(r.draw, r.trial): r.hparams["penalty_weight"] for r in runs}
-    assert weights[0, 0] == weights[0, 1] == 100.0
+    assert (
+        weights[0, 0]
+        == weights[0, 1]
+        == defaults(algorithms.get("IRM").Hparams, "linear")["penalty_weight"]
+    )
     assert weights[1, 0] == weights[1, 1] != weights[2, 0]
 
 
