@@ -98,15 +98,20 @@ def validate(values: Mapping[str, Any], place: str) -> Sweep:
     try:
         return Sweep.model_validate(values)
     except ValidationError as error:
-        # of the alternatives of a union, tell of the one that came furthest
-        first = max(error.errors(), key=lambda e: len(e["loc"]))
+        errors = error.errors()
+        # of the alternatives of a union, tell of those that came furthest
+        depth = max(len(e["loc"]) for e in errors)
+        furthest = [e for e in errors if len(e["loc"]) == depth]
+        first = furthest[0]
         keys = [str(k) for k in first["loc"]]
         if first["type"] == "extra_forbidden":
             known = (Sweep if len(keys) == 1 else Component).model_fields
             raise unknown("key", keys[-1], known, place) from error
-        message = first["msg"][:1].lower() + first["msg"][1:]
+        wanted = dict.fromkeys(
+            e["msg"][:1].lower() + e["msg"][1:] for e in furthest if e["loc"][0] == first["loc"][0]
+        )
         got = "" if first["type"] == "missing" else f", not {first['input']!r}"
-        raise UserError(f"{place}: {keys[0]}: {message}{got}") from error
+        raise UserError(f"{place}: {keys[0]}: {', or '.join(wanted)}{got}") from error
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
@@ -121,6 +126,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
             raise UserError(f"a dataset of sweep '{sweep.name}' has no name: {item!r}")
         dataset = make(str(options.pop("name")), options, data_dir)
         dataset.check()
+        sizes = _sizes(sweep, dataset)
         for tests in _test_sets(sweep, dataset):
             for entry in _components(sweep.algorithms):
                 reason = _skip(entry.name, dataset, tests, sweep)
@@ -129,6 +135,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                     impossible.append(Impossible(dataset.label, label, tests, reason))
                     continue
                 for run in _runs(sweep, dataset, tests, entry):
+                    _check_training(run, dataset, sizes)
                     if run.id in runs:
                         raise UserError(
                             f"sweep '{sweep.name}' holds {run.label} on {run.dataset} twice; "
@@ -209,6 +216,23 @@ def _training(dataset: Any, tests: Sequence[str], validation: Sequence[str]) -> 
             "no environment is left to train on"
         )
     return names
+
+
+def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
+    """How many examples each environment has to train on, by the first trial's data and splits."""
+    from oodbench.splits import split
+
+    trial = _indices(sweep.trials, "trials")[0]
+    return {
+        name: len(split(environment, sweep.holdout, dataset.name, name, trial)["in"])
+        for name, environment in dataset.load(trial).items()
+    }
+
+
+def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> None:
+    for name in _training(dataset, run.test_environments, run.validation_environments):
+        if not sizes[name]:
+            raise UserError(f"{dataset.label}: environment '{name}' has no example to train on")
 
 
 def _steps(sweep: Sweep, dataset: Any) -> int:

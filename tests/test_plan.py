@@ -137,6 +137,17 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_empty_training_set_is_named() -> None:
+    dataset = {"name": "LinearSEM", "num_examples": 1}
+    with pytest.raises(UserError, match=r"environment '0\.2' has no example to train on"):
+        tiny(datasets=[dataset])
+
+
+def test_all_alternatives_are_told() -> None:
+    with pytest.raises(UserError, match=r"steps: input should be 'default', or .*integer"):
+        validate(TINY | {"steps": "many"}, "tiny")
+
+
 def test_missing_files_and_wrong_yaml(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no sweep file"):
         find(str(tmp_path / "no.yaml"))
