@@ -23,7 +23,7 @@ class Recorder(Algorithm):
 def test_each_environments_gradient_is_that_of_a_backward_pass_of_its_own(task: Task) -> None:
     algorithm: Any = tiny_algorithm(Recorder, tiny_problem(task))
     batch = tiny_batch(task)
-    loss, _ = combined_backward(algorithm, batch, 0)
+    loss = combined_backward(algorithm, batch, 0).loss
     named = list(algorithm.network.named_parameters())
     assert len(algorithm.seen) == len(named)
     risks = []
