@@ -27,6 +27,8 @@ class ANDMask(Algorithm):
         tau: float = hparam(1.0, uniform(0.5, 1.0), low=0.0, high=1.0)
         rescale: bool = hparam(True)
         geometric_mean: bool = hparam(False)
+        batch_norm: str = hparam("default", options=("default", "environment", "pooled", "coupled"))
+        """What a unit's gradient means below batch normalisation, see `oodbench.gradients`."""
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -39,6 +41,12 @@ class ANDMask(Algorithm):
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
         """tau = 0 keeps every component."""
         return {"tau": 0.0}
+
+    @property
+    def batch_norm(self) -> str:
+        """As the hyperparameter says."""
+        chosen: str = self.hparams.batch_norm
+        return super().batch_norm if chosen == "default" else chosen
 
     @property
     def signs_suffice(self) -> bool:
@@ -54,16 +62,15 @@ class ANDMask(Algorithm):
         return self.combine_signs(gradients.sign().sum(0), mean, len(gradients))
 
     def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
-        """The masked mean, from the sum of the signs and the mean of U units' gradients."""
-        mask = self.mask(net, units).to(mean.dtype)
-        kept = mask * mean
-        if self.hparams.rescale:
-            kept = kept / (1e-10 + mask.mean())
-        return kept
+        """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
+        mask = self.mask(net, units)
+        scale = 1e-10 + mask.mean() if self.hparams.rescale else 1.0
+        return mask.mul_(mean).div_(scale)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """Which components are kept: round-off in tau * U masks nothing."""
-        return net.abs() >= self.hparams.tau * units - 1e-4
+        """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
+        kept: Tensor = net.abs_() >= self.hparams.tau * units - 1e-4
+        return kept.to(net.dtype)
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")
@@ -105,4 +112,4 @@ class XORMask(ANDMask):
 
     def mask(self, net: Tensor, units: int) -> Tensor:
         """What AND-mask masks."""
-        return ~super().mask(net, units)
+        return 1 - super().mask(net, units)

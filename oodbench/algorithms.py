@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.gradients import combined_backward
+from oodbench.gradients import BATCH_NORM, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
 from oodbench.networks import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
@@ -91,8 +91,6 @@ class Algorithm(nn.Module):
     paper: ClassVar[str]
     unit: ClassVar[str] = "environment"
     """Whose gradients `combine` is given: those of every `environment` or of every `example`."""
-    batch_norm: ClassVar[str | None] = None
-    """Which meaning of batch normalisation they have, see `oodbench.gradients`; None: the unit's own."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
@@ -164,12 +162,17 @@ class Algorithm(nn.Module):
         return gradients.mean(0)
 
     @property
+    def batch_norm(self) -> str:
+        """Which meaning of batch normalisation the units' gradients have, see `oodbench.gradients`."""
+        return BATCH_NORM[self.unit]
+
+    @property
     def signs_suffice(self) -> bool:
         """Whether `combine_signs` does what `combine` does, from less and so in less time."""
         return False
 
     def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
-        """As `combine`, from the sum of the units' signs and from their mean, (*shape) each."""
+        """As `combine`, from the sum of the units' signs and their mean, (*shape), to be overwritten."""
         raise NotImplementedError
 
     def weight_decay(self, step: int) -> float:

@@ -29,21 +29,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from oodbench.layers import Rule, parts
+from oodbench.layers import Rule, any_layer, parts
 from oodbench.stacks import Gradients, Stack, add
 
 if TYPE_CHECKING:
     from oodbench.algorithms import Algorithm, Batch
 
-Visit = Callable[[nn.Parameter, Gradients], None]
+Visit = Callable[[Tensor, Gradients], None]
 
 BATCH_NORM = {"environment": "environment", "example": "pooled"}
 """The meaning of batch normalisation by default, for each kind of unit."""
 
 
 @dataclass(frozen=True)
-class Combined:
-    """What `combined_backward` returns beside the parameters' gradients."""
+class Backward:
+    """What a backward pass returns beside the gradients."""
 
     loss: Tensor
     """The mean risk, detached."""
@@ -52,44 +52,72 @@ class Combined:
     """Which meaning of batch normalisation was used: `environment`, `pooled` or `coupled`."""
 
 
-def combined_backward(algorithm: "Algorithm", batch: "Batch", step: int) -> Combined:
+def combined_backward(algorithm: "Algorithm", batch: "Batch", step: int) -> Backward:
     """Set each parameter's `.grad` to what `algorithm` makes of its units' gradients.
 
     That is `algorithm.combine(stack)`, or `algorithm.combine_signs(net, mean, U)` if it says that
     `signs_suffice`. A parameter that no risk depends on gets None.
     """
-    meaning = algorithm.batch_norm or BATCH_NORM[algorithm.unit]
-    found: dict[nn.Parameter, Tensor] = {}
+    units = count_units(algorithm, batch)
+    found: dict[Tensor, Tensor] = {}
 
-    @torch.no_grad()
-    def visit(parameter: nn.Parameter, gradients: Gradients) -> None:
+    def visit(parameter: Tensor, gradients: Gradients) -> None:
         if algorithm.signs_suffice:
             found[parameter] = algorithm.combine_signs(*gradients.signs(), units)
         else:
             found[parameter] = algorithm.combine(gradients.stacked())
 
+    result = visit_gradients(algorithm, batch, step, visit)
     for parameter in algorithm.network.parameters():
-        parameter.grad = None
-    units = len(batch.y) if algorithm.unit == "environment" else batch.y.shape[:2].numel()
+        parameter.grad = found.get(parameter)
+    return result
+
+
+def stacked_gradients(
+    algorithm: "Algorithm", batch: "Batch", step: int = 0
+) -> tuple[dict[str, Tensor], Backward]:
+    """The gradients of the units' risks by parameter, (U, *shape) each: U times the model."""
+    names: dict[Tensor, str] = {p: name for name, p in algorithm.network.named_parameters()}
+    found: dict[str, Tensor] = {}
+
+    def visit(parameter: Tensor, gradients: Gradients) -> None:
+        found[names[parameter]] = gradients.stacked()
+
+    result = visit_gradients(algorithm, batch, step, visit)
+    return found, result
+
+
+def count_units(algorithm: "Algorithm", batch: "Batch") -> int:
+    """How many units a batch has: its environments or its examples."""
+    environments, examples = batch.x.shape[:2]
+    return environments if algorithm.unit == "environment" else environments * examples
+
+
+def visit_gradients(algorithm: "Algorithm", batch: "Batch", step: int, visit: Visit) -> Backward:
+    """Show the units' gradients of each trained parameter to `visit`, one after the other.
+
+    The order is that of the backward pass. If a parameter is used outside its layer, all are shown
+    again, as `torch.func` makes them; then the second time counts.
+    """
+    meaning = algorithm.batch_norm
     if meaning == "coupled":
         risks, metrics = _risks(algorithm, batch, step)
         _coupled(algorithm.network, risks, visit)
     else:
-        with taps(algorithm.network, units, meaning, visit) as complete:
+        parameters = list(algorithm.network.parameters())
+        for parameter in parameters:
+            parameter.grad = None
+        with taps(algorithm.network, count_units(algorithm, batch), meaning, visit) as complete:
             risks, metrics = _risks(algorithm, batch, step)
             risks.sum().backward()  # type: ignore[no-untyped-call]
             complete()
-        if any(p.grad is not None for p in algorithm.network.parameters()):
+        if any(p.grad is not None for p in parameters):
             _say_fallback(f"the network {type(algorithm.network).__name__}")
             _by_torch_func(algorithm, batch, visit)
-    for parameter in algorithm.network.parameters():
-        parameter.grad = found.get(parameter)
-    return Combined(risks.detach().mean(), metrics, meaning)
+    return Backward(risks.detach().mean(), metrics, meaning)
 
 
-def _risks(
-    algorithm: "Algorithm", batch: "Batch", step: int
-) -> tuple[Tensor, dict[str, Tensor]]:
+def _risks(algorithm: "Algorithm", batch: "Batch", step: int) -> tuple[Tensor, dict[str, Tensor]]:
     """The risk of each unit, (U,), and the metrics."""
     out = algorithm.outputs(batch, step)
     return (out.risks if algorithm.unit == "environment" else out.losses.flatten()), out.metrics
@@ -106,8 +134,8 @@ def taps(
     parameter is used outside its layer. The yielded function visits the parameters that wait for
     a layer which the risks turned out not to depend on.
     """
-    pending: Counter[nn.Parameter] = Counter()
-    collected: dict[nn.Parameter, Gradients] = {}
+    pending: Counter[Tensor] = Counter()
+    collected: dict[Tensor, Gradients] = {}
 
     def collect(gradients: Any) -> None:
         for parameter, more in gradients.items():
@@ -123,8 +151,8 @@ def taps(
             visit(*collected.popitem())
 
     tapped = []
-    for module, rule, known in parts(network):
-        if not known:
+    for module, rule in parts(network):
+        if rule is any_layer:
             _say_fallback(f"the layer {type(module).__name__}")
         module.__dict__["forward"] = _tapped(module, rule, units, batch_norm, pending, collect)
         tapped.append(module)
@@ -140,7 +168,7 @@ def _tapped(
     rule: Rule,
     units: int,
     batch_norm: str,
-    pending: Counter[nn.Parameter],
+    pending: Counter[Tensor],
     collect: Callable[[Any], None],
 ) -> Callable[..., Any]:
     """The forward pass of a layer by its rule, with a hook on the output's cotangent."""
@@ -154,7 +182,8 @@ def _tapped(
             if not output.requires_grad:
                 output = _Root.apply(output, trained[0])
             pending.update(trained)
-            output.register_hook(lambda cotangent: collect(pullback(cotangent)))
+            hooked: Any = output
+            hooked.register_hook(lambda cotangent: collect(pullback(cotangent)))
         return output
 
     return forward
@@ -179,9 +208,7 @@ def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
     """Each risk's gradient through everything, batch statistics too: U backward passes as one."""
     trained = [p for p in network.parameters() if p.requires_grad]
     one_each = torch.eye(len(risks), dtype=risks.dtype, device=risks.device)
-    stacks = torch.autograd.grad(
-        risks, trained, one_each, is_grads_batched=True, allow_unused=True
-    )
+    stacks = torch.autograd.grad(risks, trained, one_each, is_grads_batched=True, allow_unused=True)
     for parameter, stack in zip(trained, stacks, strict=True):
         if stack is not None:
             visit(parameter, Stack(stack))
@@ -201,7 +228,7 @@ def _by_torch_func(algorithm: "Algorithm", batch: "Batch", visit: Visit) -> None
         x, y = x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1)
     stacks = vmap(grad(risk), in_dims=(None, 0, 0), randomness="different")(trained, x, y)
     for name, stack in stacks.items():
-        visit(fixed[name], Stack(stack))  # type: ignore[arg-type]
+        visit(fixed[name], Stack(stack))
 
 
 def _say_fallback(what: str) -> None:

@@ -16,21 +16,21 @@ from torch.func import functional_call, vjp, vmap
 
 from oodbench.stacks import Gradients, Product, Rows, Stack
 
-Pullback = Callable[[Tensor], Mapping[nn.Parameter, Gradients]]
+Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
 Rule = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
 
 
-def parts(network: nn.Module) -> Iterator[tuple[nn.Module, Rule, bool]]:
-    """The layers to be run by a rule, each with its rule and whether it is a known layer.
+def parts(network: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
+    """The layers to be run by a rule, each with its rule.
 
     A module with parameters of its own and no rule is one layer, together with all it contains;
     it gets its gradients from `any_layer`.
     """
     rule = _rule(network)
     if rule is not None:
-        yield network, rule, True
-    elif any(p.requires_grad for p in network.parameters(recurse=False)):
-        yield network, any_layer, False
+        yield network, rule
+    elif any(p is not None and p.requires_grad for p in network._parameters.values()):
+        yield network, any_layer
     else:
         for child in dict.fromkeys(network.children()):
             yield from parts(child)
@@ -52,23 +52,23 @@ def _fixed(parameter: Tensor | None) -> Tensor | None:
     return None if parameter is None else parameter.detach()
 
 
-def _trained(**gradients: tuple[nn.Parameter | None, Callable[[], Gradients]]) -> Any:
-    return {p: make() for p, make in gradients.values() if p is not None and p.requires_grad}
+def _trained(
+    *gradients: tuple[Tensor | None, Callable[[], Gradients]],
+) -> Mapping[Tensor, Gradients]:
+    return {p: make() for p, make in gradients if p is not None and p.requires_grad}
 
 
 def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
     """The weight's gradient is a product over the unit's rows."""
     seen = x.detach()
 
-    def pullback(cotangent: Tensor) -> Mapping[nn.Parameter, Gradients]:
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         left = cotangent.reshape(units, -1, module.out_features)
         right = seen.reshape(units, -1, module.in_features)
+        left, right = left.mT[:, None], right.mT[:, None]
         return _trained(
-            weight=(
-                module.weight,
-                lambda: Product(left.mT[:, None], right.mT[:, None], module.weight.shape),
-            ),
-            bias=(module.bias, lambda: Stack(left.sum(1))),
+            (module.weight, lambda: Product(left, right, module.weight.shape)),
+            (module.bias, lambda: Stack(left[:, 0].sum(2))),
         )
 
     return F.linear(x, module.weight.detach(), _fixed(module.bias)), pullback
@@ -88,10 +88,10 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
         right = by_unit(F.unfold(seen, *kernel))
         return Product(by_unit(cotangent.flatten(2)), right, module.weight.shape)
 
-    def pullback(cotangent: Tensor) -> Mapping[nn.Parameter, Gradients]:
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
-            weight=(module.weight, lambda: weight(cotangent)),
-            bias=(module.bias, lambda: Stack(_sum(cotangent.flatten(2), units, 1))),
+            (module.weight, lambda: weight(cotangent)),
+            (module.bias, lambda: Stack(_sum(cotangent.flatten(2), units, 1))),
         )
 
     kernel: Any = (module.stride, module.padding, module.dilation, groups)
@@ -100,7 +100,7 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
 
 def _sum(values: Tensor, units: int, kept: int) -> Tensor:
     """Sums of (N, *dims) over each unit's rows and all dimensions but `kept`, counted from 1."""
-    values = values.unflatten(0, (units, -1))
+    values = torch.unflatten(values, 0, (units, -1))
     return values.sum([d for d in range(1, values.dim()) if d != kept + 1])
 
 
@@ -111,10 +111,10 @@ def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullbac
     shape = (1, -1, *[1] * (normalized.dim() - 2))
     seen = normalized.detach()
 
-    def pullback(cotangent: Tensor) -> Mapping[nn.Parameter, Gradients]:
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
-            weight=(module.weight, lambda: Stack(_sum(cotangent * seen, units, 1))),
-            bias=(module.bias, lambda: Stack(_sum(cotangent, units, 1))),
+            (module.weight, lambda: Stack(_sum(cotangent * seen, units, 1))),
+            (module.bias, lambda: Stack(_sum(cotangent, units, 1))),
         )
 
     weight, bias = module.weight.detach().view(shape), module.bias.detach().view(shape)
@@ -137,7 +137,7 @@ def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Ten
 
 def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
     """Each unit's rows by their own mean and variance, through which the gradient flows."""
-    rows = x.unflatten(0, (units, -1)).transpose(0, 1)  # (B, U, C, ...)
+    rows = torch.unflatten(x, 0, (units, -1)).transpose(0, 1)  # (B, U, C, ...)
     if rows.numel() == rows.shape[1] * rows.shape[2]:
         raise ValueError("batch normalisation needs more than one value per channel and unit")
     folded = rows.flatten(1, 2)
@@ -177,10 +177,10 @@ def layer_norm(
     normalized = F.layer_norm(x, module.normalized_shape, eps=module.eps)
     seen, row = normalized.detach(), (units, -1, *module.normalized_shape)
 
-    def pullback(cotangent: Tensor) -> Mapping[nn.Parameter, Gradients]:
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
-            weight=(module.weight, lambda: Stack((cotangent * seen).reshape(row).sum(1))),
-            bias=(module.bias, lambda: Stack(cotangent.reshape(row).sum(1))),
+            (module.weight, lambda: Stack((cotangent * seen).reshape(row).sum(1))),
+            (module.bias, lambda: Stack(cotangent.reshape(row).sum(1))),
         )
 
     if module.weight is not None:
@@ -195,12 +195,12 @@ def embedding(
 ) -> tuple[Tensor, Pullback]:
     """Only the rows that were looked up have a gradient, and the row for padding never has."""
 
-    def pullback(cotangent: Tensor) -> Mapping[nn.Parameter, Gradients]:
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         if module.padding_idx is not None:
             cotangent = cotangent * (x != module.padding_idx).unsqueeze(-1)
         values = cotangent.reshape(units, -1, module.embedding_dim)
         rows = x.reshape(units, -1)
-        return _trained(weight=(module.weight, lambda: Rows(values, rows, module.weight.shape)))
+        return _trained((module.weight, lambda: Rows(values, rows, module.weight.shape)))
 
     return F.embedding(x, module.weight.detach(), module.padding_idx), pullback
 
@@ -221,12 +221,12 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
             output: Tensor = functional_call(module, fixed | parameters, (x,))
             return output
 
-        _, pull = vjp(run, {name: fixed[name] for name in trained})
+        pull = vjp(run, {name: fixed[name] for name in trained})[1]
         return pull(cotangent)[0]
 
-    def pullback(cotangent: Tensor) -> Mapping[nn.Parameter, Gradients]:
-        shape = (units, -1)
-        stacks = vmap(of_one)(seen.unflatten(0, shape), cotangent.unflatten(0, shape))
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        split = (torch.unflatten(values, 0, (units, -1)) for values in (seen, cotangent))
+        stacks = vmap(of_one)(*split)
         return {p: Stack(stacks[name]) for name, p in trained.items()}
 
     return functional_call(module, fixed, (x,)), pullback

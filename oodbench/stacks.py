@@ -64,28 +64,39 @@ class Product:
         sign(left)' sign(right): one more matrix product of the size of the mean's own. (A product
         of two numbers that underflows to zero keeps its sign here.)
         """
-        if self.left.shape[3] == 1:
-            return self._signs_of_outer_products()
-        units, groups, outputs, _ = self.left.shape
+        units, groups, outputs, positions = self.left.shape
         inputs = self.right.shape[2]
         net, mean = self.left.new_empty(2, groups, outputs, inputs).unbind()
-        rows = max(1, BLOCK.get(self.left.device.type, 2**27) // (units * inputs))
-        buffer = self.left.new_empty(units * min(rows, outputs) * inputs)
+        size = max(1, BLOCK.get(self.left.device.type, 2**27) // (units * inputs))
         for group in range(groups):
-            right = self.right[:, group].transpose(1, 2)
-            for start in range(0, outputs, rows):
-                left = self.left[:, group, start : start + rows]
-                size = units * left.shape[1] * inputs
-                block = buffer[:size].view(units, left.shape[1], inputs)
-                torch.bmm(left, right, out=block)
-                torch.mean(block, 0, out=mean[group, start : start + rows])
-                torch.sum(block.sign_(), 0, out=net[group, start : start + rows])
+            left, right = self.left[:, group], self.right[:, group].mT
+            if positions == 1:
+                _outer_products(left[:, :, 0], right[:, 0], net[group], mean[group])
+            else:
+                _blocks(left, right, net[group], mean[group], min(size, outputs))
         return net.view(self.shape), mean.view(self.shape)
 
-    def _signs_of_outer_products(self) -> tuple[Tensor, Tensor]:
-        left, right = self.left.squeeze(3).permute(1, 2, 0), self.right.squeeze(3).transpose(0, 1)
-        net, mean = left.sign() @ right.sign(), (left @ right) / len(self.left)
-        return net.view(self.shape), mean.view(self.shape)
+
+def _outer_products(left: Tensor, right: Tensor, net: Tensor, mean: Tensor) -> None:
+    """Those of (U, O) and (U, I): the sum of their signs and their mean, (O, I) each."""
+    torch.addmm(mean, left.T, right, beta=0, alpha=1 / len(left), out=mean)
+    if left.is_cpu and torch.backends.cpu.get_cpu_capability() == "AVX512":
+        signs = left.sign().to(torch.int8).T, right.sign().to(torch.int8)
+        net.copy_(torch._int_mm(*signs))  # exact, and four times as fast as in float32
+    else:
+        torch.mm(left.sign().T, right.sign(), out=net)
+
+
+def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -> None:
+    """The sum of the signs and the mean of left (U, O, K) times right (U, K, I), `size` rows each."""
+    units, outputs, inputs = len(left), left.shape[1], right.shape[2]
+    buffer = left.new_empty(units * size * inputs)
+    for start in range(0, outputs, size):
+        rows = left[:, start : start + size]
+        block = buffer[: units * rows.shape[1] * inputs].view(units, rows.shape[1], inputs)
+        torch.baddbmm(block, rows, right, beta=0, alpha=1 / units, out=block)
+        torch.sum(block, 0, out=mean[start : start + size])
+        torch.sum(block.sign_(), 0, out=net[start : start + size])
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,9 @@ class Rows:
     def _sums(self) -> tuple[Tensor, Tensor]:
         """Each pair of a unit and a row that occurs, as unit * V + row (P,), and its gradient (P, D)."""
         units = torch.arange(len(self.rows), device=self.rows.device)
-        pairs, inverse = (units[:, None] * self.shape[0] + self.rows).unique(return_inverse=True)
+        pairs, inverse = torch.unique(
+            units[:, None] * self.shape[0] + self.rows, return_inverse=True
+        )
         sums = self.cotangents.new_zeros(len(pairs), self.shape[1])
         return pairs, sums.index_add_(0, inverse.flatten(), self.cotangents.flatten(0, 1))
 
