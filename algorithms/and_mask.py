@@ -1,11 +1,12 @@
-"""The AND-mask over environments."""
+"""The AND-mask over environments or examples, and its complement."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, register
-from oodbench.hparams import hparam, uniform
+from oodbench.hparams import choice, hparam, uniform
 
 
 @register("ANDMask", paper="arXiv:2009.00329")
@@ -26,6 +27,8 @@ class ANDMask(Algorithm):
         tau: float = hparam(1.0, uniform(0.5, 1.0), low=0.0, high=1.0)
         rescale: bool = hparam(True)
         geometric_mean: bool = hparam(False)
+        batch_norm: str = hparam("default", options=("default", "environment", "pooled", "coupled"))
+        """What a unit's gradient means below batch normalisation, see `oodbench.gradients`."""
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -35,19 +38,78 @@ class ANDMask(Algorithm):
         return None
 
     @classmethod
-    def neutral(cls, problem: Problem) -> dict[str, object]:
+    def neutral(cls, problem: Problem) -> dict[str, Any] | None:
         """tau = 0 keeps every component."""
         return {"tau": 0.0}
 
+    @property
+    def batch_norm(self) -> str:
+        """As the hyperparameter says."""
+        chosen: str = self.hparams.batch_norm
+        return super().batch_norm if chosen == "default" else chosen
+
+    @property
+    def signs_suffice(self) -> bool:
+        """The geometric mean needs the magnitudes."""
+        return not self.hparams.geometric_mean
+
     def combine(self, gradients: Tensor) -> Tensor:
-        """The masked mean of the environments' gradients (E, *shape) of one parameter."""
-        agreement = gradients.sign().sum(0).abs()
-        mask = agreement >= self.hparams.tau * len(gradients) - 1e-4
+        """The masked mean of the units' gradients (U, *shape) of one parameter."""
         mean = gradients.mean(0)
         if self.hparams.geometric_mean:
             magnitude = (gradients.abs() + 1e-10).log().mean(0).exp()
             mean = mean.sign() * magnitude
-        kept: Tensor = mask * mean
-        if self.hparams.rescale:
-            kept = kept / (1e-10 + mask.to(kept.dtype).mean())
-        return kept
+        return self.combine_signs(gradients.sign().sum(0), mean, len(gradients))
+
+    def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
+        """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
+        mask = self.mask(net, units)
+        scale = 1e-10 + mask.mean() if self.hparams.rescale else 1.0
+        return mask.mul_(mean).div_(scale)
+
+    def mask(self, net: Tensor, units: int) -> Tensor:
+        """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
+        kept: Tensor = net.abs_() >= self.hparams.tau * units - 1e-4
+        return kept.to(net.dtype)
+
+
+@register("ExampleANDMask", paper="arXiv:2009.00329")
+class ExampleANDMask(ANDMask):
+    """AND-mask with every example of a batch as an environment of its own.
+
+    Section 4.2's memorization and label-noise studies, which take tau = 0.2, batches of 80 and one
+    environment; here the unit is an example of any training environment. Batch normalisation uses
+    the statistics of the whole batch as constants, where the released code lets each example's
+    gradient pass through them (`batch_norm` = "coupled", many times dearer).
+    """
+
+    unit = "example"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(ANDMask.Hparams):
+        """Range of tau: the paper's grid."""
+
+        tau: float = hparam(0.2, choice(0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), low=0.0, high=1.0)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """One environment has examples enough."""
+        return None
+
+
+@register("XORMask", paper="thesis version of arXiv:2009.00329, figure 3.7")
+class XORMask(ANDMask):
+    """The complement of AND-mask: the mean gradient where the environments' signs do not agree.
+
+    A component is kept if |mean_e sign(g_e)| < tau, so that AND-mask and XOR-mask without rescaling
+    add up to ERM's gradient. It shows what AND-mask leaves out and is expected to fail.
+    """
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, Any] | None:
+        """No tau keeps the components on which all environments agree."""
+        return None
+
+    def mask(self, net: Tensor, units: int) -> Tensor:
+        """What AND-mask masks."""
+        return 1 - super().mask(net, units)

@@ -1,6 +1,7 @@
 """What the harness costs: ratios measured in one process, on one thread, as medians."""
 
 import itertools
+import math
 import statistics
 import subprocess
 import sys
@@ -8,13 +9,17 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tabulate import tabulate
 
+from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.allocator import keep_freed_memory
+from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results, RunSpec
+from oodbench.tasks import Task
 from oodbench.train import Run, Settings, execute
 
 Row = tuple[str, str, str, str]
@@ -60,19 +65,61 @@ def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
 def step_ratios() -> list[Row]:
     """Update steps against ERM's, and the making of a batch against a step."""
     rows = []
-    for algorithms, size, reach, peer in (
+    for names, size, reach, peer in (
         (("IRM", "VREx"), 32, 1.15, {"IRM": "2.59", "VREx": "1.26"}),
         (("DANN",), 256, 1.6, {"DANN": "3.17"}),
     ):
-        works = [updates(name, size) for name in ("ERM", *algorithms)]
+        works = [updates(name, size) for name in ("ERM", *names)]
         erm, *others = paired(works, 20 if size == 32 else 2)
-        for name, seconds in zip(algorithms, others, strict=True):
+        for name, seconds in zip(names, others, strict=True):
             work = f"update step, {name} / ERM at 16 environments x {size}"
             rows.append((work, f"<= {reach}", f"{seconds / erm:.2f}", peer[name]))
     run = Run(spec("ERM", 256), Settings())
     steps = itertools.count()
     batch, step = paired([lambda: run.batches[next(steps)], updates("ERM", 256)], 6)
     rows.append(("making a batch / ERM step at 16 x 256", "<= 0.05", f"{batch / step:.3f}", "0.57"))
+    return rows
+
+
+def stacked_updates(
+    algorithm: str, network: str, shape: tuple[int, ...], size: tuple[int, int]
+) -> Callable[[], object]:
+    """The update step of an algorithm on E environments of B random examples, `size` = (E, B)."""
+    classes = 1 if network == "MLP" else 10
+    problem = Problem(
+        shape, Task("multiclass" if classes > 1 else "binary", classes), tuple("e" * size[0]), 100
+    )
+    values = {"depth": 3, "activation": "leaky_relu"} if network == "MLP" else {}
+    cls: Any = algorithms.get(algorithm)
+    built = cls(build(network, values, shape, classes, 0), problem, cls.Hparams())
+    built.optimizers = built.configure()
+    batch = Batch(torch.randn(*size, *shape), torch.randint(max(2, classes), size))
+    batch = batch if classes > 1 else Batch(batch.x, batch.y.float())
+
+    def work() -> None:
+        built.update(batch, 0)
+
+    for _ in range(3):
+        work()
+    return work
+
+
+def mask_ratios() -> list[Row]:
+    """Update steps of AND-mask, over environments and over examples, against ERM's."""
+    rows = []
+    cases: list[tuple[str, str, tuple[int, ...], tuple[int, int], str, str]] = [
+        ("ANDMask", "MLP", (18,), (16, 256), "<= 1.15", "1.34"),
+        ("ANDMask", "MLP", (18,), (16, 32), "<= 1.5", "4.22"),
+        ("ANDMask", "MLP", (18,), (64, 16), "<= 2", "-"),
+        ("ExampleANDMask", "MLP", (18,), (1, 128), "<= 1.4", "-"),
+        ("ExampleANDMask", "MLP", (18,), (1, 1024), "<= 1.4", "-"),
+        ("ExampleANDMask", "ConvNet", (3, 32, 32), (1, 80), "<= 4", "-"),
+    ]
+    for name, network, shape, size, reach, peer in cases:
+        works = [stacked_updates(n, network, shape, size) for n in ("ERM", name)]
+        erm, seconds = paired(works, 1 if network == "ConvNet" else max(1, 4096 // math.prod(size)))
+        work = f"update step, {name} / ERM, {network} at {size[0]} x {size[1]}"
+        rows.append((work, reach, f"{seconds / erm:.2f}", peer))
     return rows
 
 
@@ -124,7 +171,7 @@ def main() -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        rows = step_ratios()
+        rows = [*step_ratios(), *mask_ratios()]
         rows.append(run_cost(Path(folder) / "cost"))
         rows.append(status_time(Path(folder) / "status"))
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))
