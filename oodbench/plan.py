@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
 from oodbench.paths import folder
 from oodbench.records import RunSpec
+from oodbench.resources import parse_yaml
 from oodbench.seeds import derive
 
 
@@ -43,6 +43,8 @@ class Sweep(BaseModel):
     evaluate_every: Literal["default"] | int = "default"
     network: str | Component = "default"
     holdout: float = Field(0.2, ge=0, lt=1)
+    resources: dict[str, Any] = {}
+    """What the launcher `slurm` asks for; the keys of `oodbench.resources.Resources`."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,16 @@ def find(sweep: str) -> Path:
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
     try:
-        values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        values = parse_yaml(path.read_text(), str(path))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise UserError(f"--set takes key=value, not '{setting}'")
-        values[key] = yaml.safe_load(value)
+        values[key] = parse_yaml(value, f"--set {key}")
     return validate(values, str(path))
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.launchers import LAUNCHERS, Job, devices, local
+from oodbench.job import Job, Settings
+from oodbench.launchers import LAUNCHERS, devices
 from oodbench.plan import Plan
+from oodbench.pool import local
 from oodbench.records import Results
 from oodbench.registry import load_plugins
-from oodbench.train import Settings
 from tests.sweeps import outcome, tiny, tiny_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +27,8 @@ def job(plan: Plan, out: Path, workers: int = 2) -> Job:
     if not (out / "sweep.json").exists():
         results.write_plan(plan.sweep.name, {}, plan.runs)
     ids = [i for i in plan.runs if results.run(i).end() is None]
-    return Job(results, plan.runs, tuple(ids), Settings(plugins=(PLUGIN,)), workers)
+    settings = Settings(plugins=(PLUGIN,))
+    return Job(plan.sweep.name, results, plan.runs, tuple(ids), settings, workers)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def test_a_failed_run_does_not_stop_the_others(name: str, tmp_path: Path) -> Non
 def test_a_run_that_another_process_holds_is_left_to_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oodbench.launchers.PATIENCE", 0.5)
+    monkeypatch.setattr("oodbench.pool.PATIENCE", 0.5)
     asked = job(tiny(), tmp_path)
     with Results(tmp_path).run(asked.ids[0]).lock():
         states = LAUNCHERS[name](asked)
