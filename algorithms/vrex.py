@@ -17,7 +17,7 @@ class VREx(Penalized):
     penalty_weight = 2 w (and the whole doubled; its ||w||^2 then counts half), and divides by w.
     """
 
-    unit = 2.0
+    weight_unit = 2.0
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):

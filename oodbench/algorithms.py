@@ -233,7 +233,7 @@ class Penalized(Algorithm):
     hyperparameter `penalty_weight` or a method `final_weight`.
     """
 
-    unit: ClassVar[float] = 1.0
+    weight_unit: ClassVar[float] = 1.0
     """Our weight where the weight of the paper's code, by which that code divides, is 1."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -273,8 +273,8 @@ class Penalized(Algorithm):
         return weight
 
     def divisor(self, step: int) -> float:
-        """What everything is divided by at `step`: weight / unit where that exceeds 1, if asked for."""
-        excess = self.weight(step) / self.unit - 1
+        """What everything is divided by at `step`: weight / weight_unit where that exceeds 1, if asked for."""
+        excess = self.weight(step) / self.weight_unit - 1
         divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
         return divisor
 
