@@ -273,7 +273,7 @@ class Penalized(Algorithm):
         return weight
 
     def divisor(self, step: int) -> float:
-        """What everything is divided by at `step`: weight / weight_unit where that exceeds 1, if asked for."""
+        """What everything is divided by at `step`: weight / weight_unit above 1, if asked for."""
         excess = self.weight(step) / self.weight_unit - 1
         divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
         return divisor
