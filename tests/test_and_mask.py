@@ -250,3 +250,10 @@ def test_one_unit_keeps_all_that_is_not_zero(name: str) -> None:
     found = network_step(tiny_algorithm(algorithms.get(name), problem, values), batch, 0)
     erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, 0)
     torch.testing.assert_close(found, erm)
+
+
+def test_a_threshold_between_two_counts_is_not_rounded() -> None:
+    """Two and a half of five environments: a net count of two is masked, of three kept."""
+    gradients = torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    found = and_mask(5, tau=0.5, rescale=False).combine(gradients.double())
+    assert found.tolist() == [0.0, pytest.approx(0.6)]

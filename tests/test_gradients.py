@@ -418,3 +418,26 @@ def test_a_gradient_that_is_not_a_number_stays_visible() -> None:
         combined_backward(algorithm, batch, 0)
         weight = algorithm.network.classifier.weight
         assert weight.grad.isnan().all()
+
+
+class Unused(Twice):
+    """The same layer, used twice; the second output is thrown away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x).tanh()
+        self.layer(result)
+        return result
+
+
+@pytest.mark.parametrize("cls", [Algorithm, Example], ids=["environments", "examples"])
+def test_an_output_that_the_risk_does_not_depend_on(cls: Any) -> None:
+    layers = nn.Sequential(nn.Linear(4, 5), Unused(nn.Linear(5, 5)))
+    check(made((layers, 5), cls), tiny_batch(TASKS["multiclass"]), "environment")
+
+
+def test_a_parameter_that_no_risk_depends_on_gets_none() -> None:
+    algorithm = made(FEATURIZERS["mlp"], ANDMASK)
+    algorithm.network.spare = nn.Linear(3, 3).double()
+    combined_backward(algorithm, tiny_batch(TASKS["multiclass"]), 0)
+    assert all(p.grad is None for p in algorithm.network.spare.parameters())
+    assert algorithm.network.classifier.weight.grad is not None
