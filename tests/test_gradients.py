@@ -374,10 +374,14 @@ def test_the_convolutional_networks_take_the_fast_way(
     x = torch.randn(2, 3, *shape, generator=generator, dtype=torch.float64)
     batch = Batch(x, torch.randint(3, (2, 3), generator=generator))
     problem = Problem(shape, Task("multiclass", 3), ("a", "b"), 10)
-    for unit, meaning in (("ANDMask", "environment"), ("ExampleANDMask", "pooled")):
+    for unit, meaning in (
+        ("ANDMask", "environment"),
+        ("ExampleANDMask", "pooled"),
+        ("ExampleANDMask", "coupled"),
+    ):
         cls: Any = algorithms.get(unit)
         network = build(name, {"width": 2}, shape, 3, 0)
-        check(cls(network, problem, cls.Hparams()).double(), batch, meaning)
+        check(cls(network, problem, cls.Hparams(batch_norm=meaning)).double(), batch, meaning)
     assert not recwarn.list
 
 
