@@ -64,13 +64,13 @@ class ANDMask(Algorithm):
     def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
         """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
         mask = self.mask(net, units)
-        scale = 1e-10 + mask.mean() if self.hparams.rescale else 1.0
-        return mask.mul_(mean).div_(scale)
+        scale = 1 / (1e-10 + mask.mean()) if self.hparams.rescale else 1.0
+        return mask.mul_(mean).mul_(scale)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
         """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
-        kept: Tensor = net.abs_() >= self.hparams.tau * units - 1e-4
-        return kept.to(net.dtype)
+        excess = net.abs_().sub_(self.hparams.tau * units - 1e-4)
+        return excess.sign_().relu_()
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")

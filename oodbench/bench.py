@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.allocator import keep_freed_memory
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
@@ -81,23 +81,34 @@ def step_ratios() -> list[Row]:
     return rows
 
 
-def stacked_updates(
-    algorithm: str, network: str, shape: tuple[int, ...], size: tuple[int, int]
-) -> Callable[[], object]:
-    """The update step of an algorithm on E environments of B random examples, `size` = (E, B)."""
+def on_random_data(
+    algorithm: str,
+    network: str,
+    shape: tuple[int, ...],
+    size: tuple[int, int],
+    device: str = "cpu",
+    **values: object,
+) -> tuple[Algorithm, Batch]:
+    """An algorithm and a batch of E environments of B random examples, `size` = (E, B)."""
     classes = 1 if network == "MLP" else 10
-    problem = Problem(
-        shape, Task("multiclass" if classes > 1 else "binary", classes), tuple("e" * size[0]), 100
-    )
-    values = {"depth": 3, "activation": "leaky_relu"} if network == "MLP" else {}
+    task = Task("multiclass" if classes > 1 else "binary", classes)
+    hidden = {"depth": 3, "activation": "leaky_relu"} if network == "MLP" else {}
     cls: Any = algorithms.get(algorithm)
-    built = cls(build(network, values, shape, classes, 0), problem, cls.Hparams())
+    problem = Problem(shape, task, tuple(f"e{i}" for i in range(size[0])), 100)
+    built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams(**values))
+    built = built.to(device)
     built.optimizers = built.configure()
-    batch = Batch(torch.randn(*size, *shape), torch.randint(max(2, classes), size))
-    batch = batch if classes > 1 else Batch(batch.x, batch.y.float())
+    y = torch.randint(max(2, classes), size, device=device)
+    return built, Batch(torch.randn(*size, *shape, device=device), y if classes > 1 else y.float())
+
+
+def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
+    """The update step of an algorithm on a batch, to its end on the device."""
 
     def work() -> None:
-        built.update(batch, 0)
+        algorithm.update(batch, 0)
+        if batch.x.is_cuda:
+            torch.cuda.synchronize(batch.x.device)
 
     for _ in range(3):
         work()
@@ -116,11 +127,45 @@ def mask_ratios() -> list[Row]:
         ("ExampleANDMask", "ConvNet", (3, 32, 32), (1, 80), "<= 4", "-"),
     ]
     for name, network, shape, size, reach, peer in cases:
-        works = [stacked_updates(n, network, shape, size) for n in ("ERM", name)]
+        works = [random_updates(*on_random_data(n, network, shape, size)) for n in ("ERM", name)]
         erm, seconds = paired(works, 1 if network == "ConvNet" else max(1, 4096 // math.prod(size)))
         work = f"update step, {name} / ERM, {network} at {size[0]} x {size[1]}"
         rows.append((work, reach, f"{seconds / erm:.2f}", peer))
     return rows
+
+
+def looped(algorithm: Algorithm, batch: Batch) -> None:
+    """A backward pass through the whole batch for each example, as arXiv:2009.00329's code does it."""
+    parameters = list(algorithm.network.parameters())
+    for loss in algorithm.outputs(batch, 0).losses.flatten():
+        torch.autograd.grad(loss, parameters, retain_graph=True)
+
+
+def device_ratios(device: str = "cuda", network: str = "FastResNet") -> list[Row]:
+    """The per-example AND-mask at 1 x 80 on a GPU: time and memory; `coupled` against the loop."""
+    shape, size = (3, 32, 32), (1, 80)
+    works, peaks = [], []
+    for name in ("ERM", "ExampleANDMask"):
+        works.append(random_updates(*on_random_data(name, network, shape, size, device)))
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        works[-1]()
+        peaks.append(torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0)
+    erm, pooled = paired(works, 1)
+    built = on_random_data("ExampleANDMask", network, shape, size, device, batch_norm="coupled")
+
+    def loop() -> None:
+        looped(*built)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    coupled, loops = paired([random_updates(*built), loop], 1)
+    what = f"{network} at 1 x 80, {device}"
+    return [
+        (f"update step, ExampleANDMask / ERM, {what}", "<= 4", f"{pooled / erm:.2f}", "-"),
+        (f"its memory above ERM's, {what}, GB", "<= 2", f"{peaks[1] - peaks[0]:.2f}", "-"),
+        (f"coupled / 80 backward passes, {what}", "<= 0.5", f"{coupled / loops:.2f}", "-"),
+    ]
 
 
 def run_cost(directory: Path) -> Row:
@@ -172,6 +217,8 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         rows = [*step_ratios(), *mask_ratios()]
+        if torch.cuda.is_available():
+            rows += device_ratios()
         rows.append(run_cost(Path(folder) / "cost"))
         rows.append(status_time(Path(folder) / "status"))
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))

@@ -96,8 +96,9 @@ def count_units(algorithm: "Algorithm", batch: "Batch") -> int:
 def visit_gradients(algorithm: "Algorithm", batch: "Batch", step: int, visit: Visit) -> Backward:
     """Show the units' gradients of each trained parameter to `visit`, one after the other.
 
-    The order is that of the backward pass. If a parameter is used outside its layer, all are shown
-    again, as `torch.func` makes them; then the second time counts.
+    The order is that of the backward pass. If a parameter is used outside its layer, or in a layer
+    that is no map from one tensor to another, all are shown again, as `torch.func` makes them;
+    then the second time counts.
     """
     meaning = algorithm.batch_norm
     if meaning == "coupled":
@@ -171,13 +172,19 @@ def _tapped(
     pending: Counter[Tensor],
     collect: Callable[[Any], None],
 ) -> Callable[..., Any]:
-    """The forward pass of a layer by its rule, with a hook on the output's cotangent."""
+    """The forward pass of a layer by its rule, with a hook on the output's cotangent.
+
+    A layer with other inputs than one tensor, or other outputs, runs as ever; what it then gives
+    its parameters' `.grad` tells that the whole network has to fall back.
+    """
     trained = [p for p in module.parameters() if p.requires_grad]
 
     def forward(*inputs: Any, **named: Any) -> Any:
-        if named or len(inputs) != 1 or len(inputs[0]) % units:
+        if named or [*map(type, inputs)] != [Tensor] or len(inputs[0]) % units:
             return type(module).forward(module, *inputs, **named)
         output, pullback = rule(module, inputs[0], units, batch_norm)
+        if not isinstance(output, Tensor):
+            return type(module).forward(module, *inputs)
         if trained:
             if not output.requires_grad:
                 output = _Root.apply(output, trained[0])

@@ -65,10 +65,10 @@ def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[T
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         left = cotangent.reshape(units, -1, module.out_features)
         right = seen.reshape(units, -1, module.in_features)
-        left, right = left.mT[:, None], right.mT[:, None]
+        product = Product(left.mT[:, None], right.mT[:, None], module.weight.shape)
         return _trained(
-            (module.weight, lambda: Product(left, right, module.weight.shape)),
-            (module.bias, lambda: Stack(left[:, 0].sum(2))),
+            (module.weight, lambda: product),
+            (module.bias, lambda: Stack(left.sum(1) if left.shape[1] > 1 else left[:, 0])),
         )
 
     return F.linear(x, module.weight.detach(), _fixed(module.bias)), pullback

@@ -80,7 +80,8 @@ class Product:
 def _outer_products(left: Tensor, right: Tensor, net: Tensor, mean: Tensor) -> None:
     """Those of (U, O) and (U, I): the sum of their signs and their mean, (O, I) each."""
     torch.addmm(mean, left.T, right, beta=0, alpha=1 / len(left), out=mean)
-    if left.is_cpu and torch.backends.cpu.get_cpu_capability() == "AVX512":
+    large = net.numel() > 2**14
+    if large and left.is_cpu and torch.backends.cpu.get_cpu_capability() == "AVX512":
         signs = left.sign().to(torch.int8).T, right.sign().to(torch.int8)
         net.copy_(torch._int_mm(*signs))  # exact, and four times as fast as in float32
     else:

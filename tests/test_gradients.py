@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,6 +55,40 @@ class Outside(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.layer(x).tanh() @ self.layer.weight
         return result
+
+
+class Several(nn.Module):
+    """A layer with two outputs and one with two inputs."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.pair, self.product = Pair(size), Weighted(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.product(*self.pair(x))
+        return result
+
+
+class Weighted(nn.Module):
+    """x * w * y."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(0.5, 1.5, size))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * self.w * y
+
+
+class Pair(nn.Module):
+    """x + w and x * w."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(0.5, 1.5, size))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x + self.w, x * self.w
 
 
 class Words(nn.Module):
@@ -109,6 +144,7 @@ FALLBACKS: dict[str, tuple[nn.Module, int]] = {
         nn.Sequential(image(), nn.Conv2d(2, 1, 2, padding=1, padding_mode="reflect"), nn.Flatten()),
         25,
     ),
+    "several": (nn.Sequential(nn.Linear(4, 5), Several(5)), 5),
     "outside": (nn.Sequential(nn.Linear(4, 5), Outside(5)), 5),
 }
 NORMALISED: dict[str, tuple[nn.Module, int]] = {
@@ -338,10 +374,14 @@ def test_the_convolutional_networks_take_the_fast_way(
     x = torch.randn(2, 3, *shape, generator=generator, dtype=torch.float64)
     batch = Batch(x, torch.randint(3, (2, 3), generator=generator))
     problem = Problem(shape, Task("multiclass", 3), ("a", "b"), 10)
-    for unit, meaning in (("ANDMask", "environment"), ("ExampleANDMask", "pooled")):
+    for unit, meaning in (
+        ("ANDMask", "environment"),
+        ("ExampleANDMask", "pooled"),
+        ("ExampleANDMask", "coupled"),
+    ):
         cls: Any = algorithms.get(unit)
         network = build(name, {"width": 2}, shape, 3, 0)
-        check(cls(network, problem, cls.Hparams()).double(), batch, meaning)
+        check(cls(network, problem, cls.Hparams(batch_norm=meaning)).double(), batch, meaning)
     assert not recwarn.list
 
 
@@ -418,3 +458,51 @@ def test_a_gradient_that_is_not_a_number_stays_visible() -> None:
         combined_backward(algorithm, batch, 0)
         weight = algorithm.network.classifier.weight
         assert weight.grad.isnan().all()
+
+
+class Unused(Twice):
+    """The same layer, used twice; the second output is thrown away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x).tanh()
+        self.layer(result)
+        return result
+
+
+@pytest.mark.parametrize("cls", [Algorithm, Example], ids=["environments", "examples"])
+def test_an_output_that_the_risk_does_not_depend_on(cls: Any) -> None:
+    layers = nn.Sequential(nn.Linear(4, 5), Unused(nn.Linear(5, 5)))
+    check(made((layers, 5), cls), tiny_batch(TASKS["multiclass"]), "environment")
+
+
+def test_a_parameter_that_no_risk_depends_on_gets_none() -> None:
+    algorithm = made(FEATURIZERS["mlp"], ANDMASK)
+    algorithm.network.spare = nn.Linear(3, 3).double()
+    combined_backward(algorithm, tiny_batch(TASKS["multiclass"]), 0)
+    assert all(p.grad is None for p in algorithm.network.spare.parameters())
+    assert algorithm.network.classifier.weight.grad is not None
+
+
+@pytest.mark.parametrize("unit", ["environment", "example"])
+def test_a_layers_stack_is_freed_before_the_next_is_made(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[weakref.ref[Tensor]] = []
+    stacked = Product.stacked
+
+    def watched(self: Product) -> Tensor:
+        assert not any(stack() is not None for stack in alive)
+        stack = stacked(self)
+        alive.append(weakref.ref(stack))
+        return stack
+
+    monkeypatch.setattr(Product, "stacked", watched)
+    cls = Through if unit == "environment" else ThroughExamples
+    combined_backward(made(FEATURIZERS["mlp"], cls), tiny_batch(TASKS["multiclass"]), 0)
+    assert len(alive) == 3
+
+
+class ThroughExamples(Through):
+    """Combines the gradients of examples."""
+
+    unit = "example"
