@@ -193,6 +193,8 @@ class Cluster:
         for name in self.nodes:
             if self.daemons[name].poll() is not None:
                 self.start_node(name)
+        for name in self.nodes:
+            self.ask("scontrol", "update", f"nodename={name}", "state=resume")
         self.ask("scancel", f"--user={getpass.getuser()}")
         self._until(lambda: not self.ask("squeue", "-h").strip(), "slurmctld", 60)
         self._until(lambda: self._idle() == len(self.nodes), "slurmd", 60)
