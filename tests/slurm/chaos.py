@@ -45,6 +45,15 @@ def blows(cluster: Cluster, rng: random.Random) -> dict[str, Callable[[], object
     """What can happen, by name."""
     jobs = cluster.ask("squeue", "-h", "--array", "-t", "R", "-o", "%i").split()
     nodes = [n for n in cluster.nodes if cluster.daemons[n].poll() is None]
+
+    def crash(node: str) -> None:
+        cluster.kill_node(node)
+        cluster.give_up(node)
+
+    def split(node: str) -> None:
+        cluster.kill_slurmd(node)
+        cluster.give_up(node)
+
     found: dict[str, Callable[[], object]] = {}
     if jobs:
         chosen = rng.choice(jobs)
@@ -52,8 +61,7 @@ def blows(cluster: Cluster, rng: random.Random) -> dict[str, Callable[[], object
         found["requeue"] = lambda: cluster.ask("scontrol", "requeue", chosen)
     if len(nodes) > 1:
         node = rng.choice(nodes)
-        found["crash"] = lambda: (cluster.kill_node(node), cluster.give_up(node))
-        found["split"] = lambda: (cluster.kill_slurmd(node), cluster.give_up(node))
+        found |= {"crash": lambda: crash(node), "split": lambda: split(node)}
     return found
 
 
@@ -85,11 +93,14 @@ def round_(
     asked = job(plan, out)
     slurm(asked)
     dealt = disturb(cluster, rng, count, asked.results)
-    for launches in range(1, LAUNCHES + 1):
-        left = [i for i, s in settle(asked.results, SECONDS).items() if s in ("planned", "lost")]
-        if not left:
+    launches = 1
+    while True:
+        states = settle(asked.results, SECONDS)
+        left = tuple(i for i, state in states.items() if state in ("planned", "lost"))
+        if not left or launches == LAUNCHES:
             break
-        slurm(replace(asked, ids=tuple(left)))
+        slurm(replace(asked, ids=left))
+        launches += 1
     return asked.results, dealt, launches
 
 
