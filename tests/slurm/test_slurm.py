@@ -202,10 +202,9 @@ def test_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
         sweep = tiny_file(tmp_path, **SHORT, trials=1)
         drain(cluster, "drain")
         launch(sweep, out)
-        with (out / "jobs" / "filler").open("wb") as filler, pytest.raises(OSError):
+        with (out / "jobs" / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError):
             while True:
                 filler.write(bytes(1024))
-                filler.flush()
         drain(cluster, "resume")
         assert set(settle(Results(out)).values()) <= {"lost", "failed"}
         shown = run("status", out).output
