@@ -52,11 +52,10 @@ def delays() -> Iterator[float]:
     raise UserError(f"Slurm's controller has not answered for {sum(DELAYS):.0f} s; try again later")
 
 
-def ask(*command: str, patient: bool = True, text: str | None = None) -> str:
+def ask(*command: str, patient: bool = True) -> str:
     """What one of Slurm's commands prints; asked again, with back-off, while Slurm is busy.
 
-    `text` goes to its standard input. Raises UserError with Slurm's own sentence, or if the command
-    is not there.
+    Raises UserError with Slurm's own sentence, or if the command is not there.
     """
     if shutil.which(command[0]) is None:
         raise UserError(
@@ -64,7 +63,7 @@ def ask(*command: str, patient: bool = True, text: str | None = None) -> str:
             "launch where it is, or use --launcher local"
         )
     for delay in delays() if patient else iter([0.0]):
-        result = subprocess.run(command, input=text, capture_output=True, text=True)
+        result = subprocess.run(command, capture_output=True, text=True)
         message = " ".join(result.stderr.split())
         if result.returncode == 0:
             return result.stdout

@@ -5,9 +5,10 @@ import multiprocessing
 import os
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,6 +23,8 @@ PATIENCE = 5.0
 KILL_SECONDS = 2.0
 """A killed worker's run counts as failed only if we live on so long: a machine that goes down or a
 cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
+RETURNS = 3
+"""Times that a run is taken up again after its process was asked to end, or ended, in the midst."""
 SIGNALS = {signal.SIGUSR2, signal.SIGTERM}
 """What a cluster sends to every process of a job that has to go."""
 
@@ -45,6 +48,7 @@ def local(job: Job) -> dict[str, str]:
     queue = deque(job.ids)
     states: dict[str, str] = {}
     held: dict[str, float] = {}
+    returned: Counter[str] = Counter()
     workers = [_start(job, i) for i in range(min(job.workers, len(job.ids)))]
     try:
         with Display(job.specs, len(job.specs) - len(job.ids), len(workers)) as display:
@@ -63,7 +67,12 @@ def local(job: Job) -> dict[str, str]:
                         workers[worker.index] = _start(job, worker.index)
                     if run_id is None:
                         continue
+                    if value == "interrupted" and returned[run_id] < RETURNS:
+                        returned[run_id] += 1
+                        queue.append(run_id)
+                        continue
                     if kind == "died":
+                        value = "failed"
                         job.results.run(run_id).fail(message, "")
                     display.ended(worker.index, run_id, value, message)
                     states[run_id] = value
@@ -125,6 +134,7 @@ def _start(job: Job, index: int) -> Worker:
         name=f"worker-{index}",
         daemon=True,
     )
+    resource_tracker.ensure_running()  # it would unblock SIGTERM
     with _blocked():
         process.start()
     theirs.close()
@@ -146,7 +156,10 @@ def _ready(workers: Sequence[Worker]) -> list[Worker]:
 
 
 def _receive(worker: Worker) -> tuple[str, str, str]:
-    """What a worker says: ("step", number, ""), ("end", state, sentence) or ("died", "failed", why)."""
+    """What a worker says: ("step", number, ""), ("end", state, sentence) or ("died", state, why).
+
+    A worker that died is `failed`, or `interrupted` if it was asked to end.
+    """
     try:
         kind, value, message = worker.connection.recv()
         return str(kind), str(value), str(message)
@@ -155,7 +168,8 @@ def _receive(worker: Worker) -> tuple[str, str, str]:
         code = worker.process.exitcode
         if code == -signal.SIGKILL:
             time.sleep(KILL_SECONDS)
-        return "died", "failed", f"its process died (exit code {code})"
+        asked = code in (0, -signal.SIGTERM, -signal.SIGUSR2)
+        return "died", "interrupted" if asked else "failed", f"its process died (exit code {code})"
 
 
 def _work(connection: Connection, results: Path, settings: Settings, gpu: str | None) -> None:

@@ -128,8 +128,6 @@ def slurm(job: Job) -> dict[str, str]:
         before = {i: s.state for i, s in states(job.results, job.ids).items()}
         ids = [i for i in job.ids if before[i] in ("planned", "failed", "lost")]
         arrays = _arrays(job, ids, cluster.max_array_size())
-        for array in arrays[:1]:
-            cluster.ask("sbatch", "--test-only", text=array.text)
         if job.snapshot and arrays:
             freeze(job.results.path.absolute() / "code", job.settings.plugins)
         for array in arrays:

@@ -59,11 +59,16 @@ def _sources(plugins: Iterable[str]) -> Iterator[tuple[Path, Path]]:
     checkout = (root / "pyproject.toml").is_file()
     for name in FOLDERS if checkout else FOLDERS[:1]:
         yield Path(name), root / name
-    for name in sorted({plugin.partition(".")[0] for plugin in plugins} - {"oodbench"}):
-        spec = importlib.util.find_spec(name)
-        if spec is None:
+    for plugin in sorted(plugins):
+        top = importlib.util.find_spec(plugin.partition(".")[0])
+        if top is None or top.name == "oodbench":
             continue
-        if spec.submodule_search_locations:
-            yield Path(name), Path(next(iter(spec.submodule_search_locations)))
-        elif spec.origin is not None:
-            yield Path(f"{name}.py"), Path(spec.origin)
+        # a folder without __init__.py may hold anything: of it, the plug-in alone
+        spec = top if top.origin is not None else importlib.util.find_spec(plugin)
+        if spec is None or spec.origin is None:
+            continue
+        origin, parts = Path(spec.origin), spec.name.split(".")
+        if origin.name == "__init__.py":
+            yield Path(*parts), origin.parent
+        else:
+            yield Path(*parts).with_suffix(origin.suffix), origin

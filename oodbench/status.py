@@ -70,12 +70,13 @@ def _table(heading: str, specs: dict[str, RunSpec], now: dict[str, State]) -> Ta
     rows: dict[tuple[str, str], Counter[str]] = {}
     for run_id, spec in specs.items():
         rows.setdefault((spec.dataset, spec.label), Counter())[now[run_id].state] += 1
-    table = Table("dataset", "algorithm", *STATES, title=heading)
-    for (dataset, label), counts in rows.items():
-        table.add_row(dataset, label, *(str(counts[s] or "") for s in STATES))
     totals = Counter(s.state for s in now.values())
+    columns = [s for s in STATES if totals[s] or s == "done"]
+    table = Table("dataset", "algorithm", *columns, title=heading)
+    for (dataset, label), counts in rows.items():
+        table.add_row(dataset, label, *(str(counts[s] or "") for s in columns))
     table.add_section()
-    table.add_row("all", "", *(str(totals[s] or "") for s in STATES))
+    table.add_row("all", "", *(str(totals[s] or "") for s in columns))
     return table
 
 

@@ -26,8 +26,8 @@ SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-# a requeued job waits for cred_expire before it may start again
-AuthInfo=socket={folder}/munge.socket,cred_expire=2
+# a requeued job waits for cred_expire (at least 5 s) before it may start again
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 StateSaveLocation={folder}/state
@@ -160,6 +160,10 @@ class Cluster:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
+    def give_up(self, name: str) -> None:
+        """Have slurmctld take a node for dead at once, as it does after a time of silence."""
+        self.ask("scontrol", "update", f"nodename={name}", "state=down", "reason=silent")
+
     def processes(self, name: str | None = None) -> list[int]:
         """The processes of jobs on a node, or on any: slurmstepd and all below it."""
         conf = f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()
@@ -189,6 +193,8 @@ class Cluster:
         for name in self.nodes:
             if self.daemons[name].poll() is not None:
                 self.start_node(name)
+        for name in self.nodes:
+            self.ask("scontrol", "update", f"nodename={name}", "state=resume")
         self.ask("scancel", f"--user={getpass.getuser()}")
         self._until(lambda: not self.ask("squeue", "-h").strip(), "slurmctld", 60)
         self._until(lambda: self._idle() == len(self.nodes), "slurmd", 60)
