@@ -41,8 +41,15 @@ def estimate(values: npt.ArrayLike) -> Estimate:
     n = len(v)
     mean = float(v.mean()) if n else math.nan
     stderr = float(v.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    half = stderr * float(scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2)) if n > 1 else math.nan
+    half = stderr * float(half_width(n))
     return Estimate(mean, stderr, mean - half, mean + half, n)
+
+
+def half_width(n: npt.ArrayLike) -> Numbers:
+    """Half the width of an interval of n values in standard errors (Student's t); NaN for n < 2."""
+    degrees = np.asarray(n, dtype=float) - 1
+    quantile = scipy.special.stdtrit(np.maximum(degrees, 1), (1 + LEVEL) / 2)
+    return np.where(degrees > 0, quantile, np.nan)
 
 
 @dataclass(frozen=True)
