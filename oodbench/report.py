@@ -7,12 +7,17 @@ import typer
 
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.formats import FORMATS
-from oodbench.layout import sheet
+from oodbench.layout import Sheet, sheet
 from oodbench.records import Results
 from oodbench.selection import RULES
 from oodbench.tables import leaderboard
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+TABLES = ("ours", "domainbed")
+Selection = Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")]
+Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
+Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
 
 
 def print_table(
@@ -24,7 +29,14 @@ def print_table(
     """Print the leaderboard of a results directory; raises UserError for unknown names."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    print(FORMATS[format_](sheet(leaderboard(results.load(), selection, metric))), end="")
+    print_sheet(sheet(leaderboard(results.load(), selection, metric)), format_)
+
+
+def print_sheet(found: Sheet, format_: str) -> None:
+    """Print tables in a format; raises UserError if there is none of that name."""
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    print(FORMATS[format_](found), end="")
 
 
 @app.callback()
@@ -36,12 +48,51 @@ def _commands() -> None:
 @reports_mistakes
 def table(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")],
-    selection: Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")] = "train_val",
-    format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
-    metric: Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")] = None,
+    selection: Selection = "train_val",
+    format_: Format = "terminal",
+    metric: Metric = None,
+    rules: Annotated[str, typer.Option(help=f"{', '.join(TABLES)}: whose tables.")] = "ours",
 ) -> None:
     """Print the leaderboard: test environments, their average, mean ± standard error, counts."""
-    print_table(Results(directory), selection, format_, metric)
+    if rules not in TABLES:
+        raise unknown("rules", rules, TABLES)
+    if rules == "domainbed":
+        from oodbench.domainbed_tables import tables
+
+        print_sheet(tables(Results(directory).load()), format_)
+    else:
+        print_table(Results(directory), selection, format_, metric)
+
+
+@app.command()
+@reports_mistakes
+def import_domainbed(
+    folder: Annotated[Path, typer.Argument(metavar="SWEEP_DIR", help="DomainBed's output folder.")],
+    out: Annotated[Path, typer.Option(help="The results directory to write.")],
+) -> None:
+    """Turn results of DomainBed into a results directory."""
+    from oodbench.domainbed import import_sweep
+
+    print(f"{import_sweep(folder, out)} runs of {folder} are in {out}.")
+
+
+@app.command()
+@reports_mistakes
+def compare(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Results directories.")
+    ],
+    baseline: Annotated[str, typer.Option(help="The row that others are compared with.")] = "ERM",
+    selection: Selection = "train_val",
+    format_: Format = "terminal",
+    metric: Metric = None,
+    allow_mixed: Annotated[bool, typer.Option(help="Although protocol or code differ.")] = False,
+) -> None:
+    """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks, noise."""
+    from oodbench.compare import comparison
+    from oodbench.join import joined
+
+    print_sheet(comparison(joined(directories, allow_mixed), baseline, selection, metric), format_)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ and a label a column, larger values being better.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -333,9 +333,3 @@ def noise(scores: npt.ArrayLike, values: npt.ArrayLike, resamples: int = RESAMPL
     best = place[index].min(axis=1)  # (resamples, trials): the place of the best draw
     picked = np.take_along_axis(value, np.take_along_axis(order, best, axis=0), axis=0)
     return Noise(seed, float(picked.mean(axis=1).std(ddof=1)))
-
-
-def rule_stability(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Kendall's tau between the mean ranks of every two selection rules, given their tables."""
-    whole = {rule: mean_ranks(table) for rule, table in tables.items()}
-    return pd.DataFrame({a: {b: kendall(whole[a], whole[b]) for b in whole} for a in whole})

@@ -180,7 +180,7 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     states = runs["state"].value_counts()
     counts = [f"{states.get(s, 0)} {s}" for s in (*ENDED, "failed")]
     missing = len(runs) - sum(states.get(s, 0) for s in (*ENDED, "failed"))
-    codes = {_code(p) for p in runs["provenance"] if p}
+    codes = {code(p) for p in runs["provenance"] if p}
     return (
         f"Selection {rule}: {RULES[rule].summary}.",
         f"Values: in split of the test environments; {error}"
@@ -192,7 +192,10 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     )
 
 
-def _code(provenance: Mapping[str, Any]) -> str:
+def code(provenance: Mapping[str, Any]) -> str:
+    """The version and commit that trained a run."""
+    if "code" in provenance:
+        return str(provenance["code"])
     commit = str(provenance.get("commit") or "no commit")
     short = commit[:12] + ("+" if commit[12:].endswith("+") else "")
     return f"oodbench {provenance.get('oodbench', '?')} ({short})"
