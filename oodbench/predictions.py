@@ -106,7 +106,8 @@ def _right(p: Predictions) -> Array:
     """(N,) whether the most probable class is the target; a prediction that is NaN is wrong."""
     finite = np.isfinite(p.logits).all(axis=1)
     guess = probabilities(np.where(finite[:, None], p.logits, 0)).argmax(axis=1)
-    return np.asarray((guess == _classes(p.targets)) & finite)
+    right: Array = (guess == _classes(p.targets)) & finite
+    return right
 
 
 def calibration_error(p: Predictions) -> float:

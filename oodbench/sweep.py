@@ -169,25 +169,28 @@ def status(sweep: Name = "quickstart", out: Out = None) -> None:
 @app.command()
 @reports_mistakes
 def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None:
-    """Delete the checkpoints of ended runs, and the directories of runs not in the sweep."""
+    """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
+    from oodbench.predictions import spare
+
     results = _results(sweep, out)
     planned = results.plan()["runs"]
     strangers = [p for p in (results.path / "runs").glob("*") if p.name not in planned]
     ended = [i for i in planned if results.run(i).end() is not None]
     checkpoints = [c for i in ended if (c := results.run(i).checkpoint).exists()]
     size = sum(f.stat().st_size for p in strangers for f in p.rglob("*") if f.is_file())
-    size += sum(c.stat().st_size for c in checkpoints)
+    predictions = spare(results)
+    size += sum(c.stat().st_size for c in (*checkpoints, *predictions))
     console.print(
-        f"{len(checkpoints)} checkpoints of ended runs and {len(strangers)} runs that are not in "
-        f"the sweep: {size / 2**20:.1f} MB.",
+        f"{len(checkpoints)} checkpoints of ended runs, {len(predictions)} files of predictions that "
+        f"no rule chose and {len(strangers)} runs that are not in the sweep: {size / 2**20:.1f} MB.",
         highlight=False,
     )
-    if not (checkpoints or strangers):
+    if not (checkpoints or predictions or strangers):
         return
     if not yes:
         typer.confirm("Delete them?", abort=True)
-    for checkpoint in checkpoints:
-        checkpoint.unlink()
+    for file in (*checkpoints, *predictions):
+        file.unlink()
     for path in strangers:
         shutil.rmtree(path)
 
