@@ -17,6 +17,8 @@ class Settings:
     device: str = "cpu"
     threads: int = 1
     plugins: tuple[str, ...] = ()
+    keep_predictions: bool = False
+    """Whether every example's logits are kept at the evaluations."""
 
 
 @dataclass(frozen=True)

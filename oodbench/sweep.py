@@ -35,6 +35,9 @@ Threads = Annotated[int, typer.Option(min=1, help="CPU threads of a run; changes
 Launcher = Annotated[str, typer.Option(help="local, debug or slurm.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Slurm: show the jobs, submit nothing.")]
 Snapshot = Annotated[bool, typer.Option("--snapshot", help="Slurm: run a frozen copy of the code.")]
+KeepPredictions = Annotated[
+    bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
 console = Console()
@@ -80,6 +83,7 @@ def launch(
     set_: Settings = None,
     dry_run: DryRun = False,
     snapshot: Snapshot = False,
+    keep_predictions: KeepPredictions = False,
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -92,7 +96,7 @@ def launch(
             f"sweep '{made.sweep.name}' has no possible run: {'; '.join(sorted(reasons))}"
         )
     results = Results(out or Path("results") / made.sweep.name)
-    settings = RunSettings(data_dir, "cpu", threads, tuple(plugin or []))
+    settings = RunSettings(data_dir, "cpu", threads, tuple(plugin or []), keep_predictions)
     _check(launcher)
     job = Job(made.sweep.name, results, made.runs, (), settings, 1, (devices,), (), asked, snapshot)
     if dry_run:
@@ -171,25 +175,28 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
 @app.command()
 @reports_mistakes
 def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None:
-    """Delete the checkpoints of ended runs, and the directories of runs not in the sweep."""
+    """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
+    from oodbench.predictions import spare
+
     results = _results(sweep, out)
     planned = results.plan()["runs"]
     strangers = [p for p in (results.path / "runs").glob("*") if p.name not in planned]
     ended = [i for i in planned if results.run(i).end() is not None]
     checkpoints = [c for i in ended if (c := results.run(i).checkpoint).exists()]
     size = sum(f.stat().st_size for p in strangers for f in p.rglob("*") if f.is_file())
-    size += sum(c.stat().st_size for c in checkpoints)
+    predictions = spare(results)
+    size += sum(c.stat().st_size for c in (*checkpoints, *predictions))
     console.print(
-        f"{len(checkpoints)} checkpoints of ended runs and {len(strangers)} runs that are not in "
-        f"the sweep: {size / 2**20:.1f} MB.",
+        f"{len(checkpoints)} checkpoints of ended runs, {len(predictions)} files of predictions that "
+        f"no rule chose and {len(strangers)} runs that are not in the sweep: {size / 2**20:.1f} MB.",
         highlight=False,
     )
-    if not (checkpoints or strangers):
+    if not (checkpoints or predictions or strangers):
         return
     if not yes:
         typer.confirm("Delete them?", abort=True)
-    for checkpoint in checkpoints:
-        checkpoint.unlink()
+    for file in (*checkpoints, *predictions):
+        file.unlink()
     for path in strangers:
         shutil.rmtree(path)
 
