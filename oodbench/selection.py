@@ -157,29 +157,40 @@ def find(name: str) -> Rule:
 def choose(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
     """The chosen run and step of every complete cell: CELL, `id`, `draw`, `step`, `score`.
 
+    The first of its `candidates`. Raises UserError for an unknown rule, and if the sweep cannot
+    serve it.
+    """
+    found = candidates(frames, rule)
+    chosen = found[found["complete"]].drop_duplicates(CELL).sort_values(CELL, ignore_index=True)
+    return chosen[[*CELL, "id", "draw", "step", "score"]]
+
+
+def candidates(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
+    """Every step of every run that can be judged, the best first: CELL, `id`, `draw`, `step`, `score`, `complete`.
+
     The best score of the dataset's main metric wins; ties go to the lowest draw, then to the
-    earliest step; NaN is the worst score. A cell is complete, and only then in the answer, when all
-    its runs and all runs that judge them have ended. Raises UserError for an unknown rule, and if
-    the sweep cannot serve it.
+    earliest step; NaN is the worst score. A run can be judged when it and all runs that judge it
+    have ended; its cell is complete, and only then chosen from, when all of its runs can be. Raises
+    UserError for an unknown rule, and if the sweep cannot serve it.
     """
     found = find(rule)
     runs = sweep_runs(frames)
     evidence = found.evidence(runs).merge(runs[["id", "metric"]], on="id")
     if runs["metric"].notna().any() and evidence["source"].isna().all():
         raise UserError(f"selection {rule} needs {found.needs}, and this sweep has none")
-    runs["cell"] = runs.groupby(CELL).ngroup()
     ended = set(runs.loc[runs["state"].isin(ENDED), "id"])
     waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
-    ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
-    complete = runs[ready.groupby(runs["cell"]).transform("all") & ~runs["helper"]]
+    runs["ready"] = runs["id"].isin((ended & set(evidence["id"])) - waiting)
+    runs["complete"] = runs.groupby(CELL)["ready"].transform("all")
+    judged = runs[runs["ready"] & ~runs["helper"]]
     steps = frames.metrics[["id", "step"]].drop_duplicates()
-    candidates = complete[[*CELL, "cell", "id", "draw", "higher_is_better"]].merge(steps, on="id")
-    candidates = candidates.merge(_scores(frames.metrics, evidence), on=["id", "step"], how="left")
-    sign = np.where(candidates["higher_is_better"].astype(bool), -1.0, 1.0)
-    candidates["cost"] = sign * candidates["score"]
-    ordered = candidates.sort_values(["cost", "draw", "step", "id"], na_position="last")
-    chosen = ordered.drop_duplicates("cell").sort_values(CELL, ignore_index=True)
-    return chosen[[*CELL, "id", "draw", "step", "score"]]
+    columns = [*CELL, "id", "draw", "higher_is_better", "complete"]
+    table = judged[columns].merge(steps, on="id")
+    table = table.merge(_scores(frames.metrics, evidence), on=["id", "step"], how="left")
+    sign = np.where(table.pop("higher_is_better").astype(bool), -1.0, 1.0)
+    table["cost"] = sign * table["score"]
+    table = table.sort_values(["cost", "draw", "step", "id"], na_position="last", ignore_index=True)
+    return table[[*CELL, "id", "draw", "step", "score", "complete"]]
 
 
 def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
