@@ -22,6 +22,9 @@ from oodbench.tables import Block, Leaderboard, blocks, leaderboard
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")]
+Baseline = Annotated[str, typer.Option(help="The algorithm that others are compared with.")]
+
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -166,13 +169,28 @@ def _commands() -> None:
 @app.command()
 @reports_mistakes
 def table(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")],
+    directory: Directory,
     selection: Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")] = "train_val",
     format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
     metric: Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")] = None,
 ) -> None:
     """Print the leaderboard: test environments, their average, mean ± standard error, counts."""
     print_table(Results(directory), selection, format_, metric)
+
+
+@app.command()
+@reports_mistakes
+def html(
+    directory: Directory,
+    out: Annotated[Path | None, typer.Option(help="The file; DIR/report.html by default.")] = None,
+    baseline: Baseline = "ERM",
+) -> None:
+    """Write the report as one HTML file that needs no network."""
+    from oodbench.html import write
+
+    path = out or directory / "report.html"
+    write(Results(directory), path, baseline)
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
 
 if __name__ == "__main__":
