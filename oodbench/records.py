@@ -272,31 +272,13 @@ class Results:
         write_whole(self.path / "sweep.json", _dumps(sweep))
 
     def load(self) -> "Frames":
-        """The planned runs and their records as two data frames."""
-        import pandas as pd
+        """The planned runs and their records as two data frames.
 
-        runs: list[dict[str, Any]] = []
-        columns: dict[str, list[Any]] = {name: [] for name in Frames.METRIC_COLUMNS}
-        for run_id, spec in self.plan()["runs"].items():
-            directory = self.run(run_id)
-            info = directory.info() or {"context": {}, "provenance": {}}
-            runs.append(
-                {"id": run_id, **spec, **info["context"]}
-                | {"state": directory.state(), "provenance": info["provenance"]}
-            )
-            for record in directory.records():
-                for e in record["evaluations"]:
-                    columns["id"].append(run_id)
-                    columns["step"].append(record["step"])
-                    for key in ("environment", "split", "metric", "value", "count"):
-                        columns[key].append(e[key])
-        frame = pd.DataFrame(runs)
-        for name in ("test_environments", "validation_environments", "training_environments"):
-            if name in frame:
-                frame[name] = [tuple(v) if isinstance(v, list) else () for v in frame[name]]
-        types = {"step": int, "value": float, "count": int}
-        metrics = pd.DataFrame(columns, dtype=object).astype(types)
-        return Frames(frame, metrics)
+        Raises UserError if there is no sweep or a line of JSON is no record.
+        """
+        from oodbench.cache import load
+
+        return load(self)
 
 
 @dataclass(frozen=True)
@@ -307,7 +289,9 @@ class Frames:
 
     runs: Any
     """A run a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
-    `dataset_label`, `training_environments`, `metric`, `higher_is_better` (missing if never started)."""
+    `dataset_label`, `training_environments`, `metric`, `higher_is_better` (missing if never started);
+    `error` (of a failed run, or empty), `last_step`, `training_seconds`, `evaluation_seconds` and
+    `memory_mb` as recorded up to then."""
     metrics: Any
     """An evaluation a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
-    a value that was not finite is NaN."""
+    a value that was not finite is NaN. `id` and the three names are categorical."""

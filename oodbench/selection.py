@@ -8,15 +8,19 @@ one, and its oracle sees a run's last step only. Imports no torch.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.records import Frames
+
+Integers = npt.NDArray[np.int64]
 
 CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
@@ -119,9 +123,10 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
             runs[name] = None
     if "training_environments" not in runs:
         runs["training_environments"] = [()] * len(runs)
-    data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
-    known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
-    runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
+    if runs["dataset_label"].isna().any():
+        data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
+        known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
+        runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
     tests = list(zip(runs["dataset_label"], runs["test_environments"], strict=True))
     alone = {(d, t[0]) for d, t in tests if len(t) == 1}
     runs["helper"] = [len(t) == 2 and any((d, e) in alone for e in t) for d, t in tests]
@@ -160,19 +165,35 @@ def choose(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
     The first of its `candidates`. Raises UserError for an unknown rule, and if the sweep cannot
     serve it.
     """
-    found = candidates(frames, rule)
-    chosen = found[found["complete"]].drop_duplicates(CELL).sort_values(CELL, ignore_index=True)
-    return chosen[[*CELL, "id", "draw", "step", "score"]]
+    runs, ordered = _ordered(frames, rule)
+    complete = ordered[runs["complete"].to_numpy()[ordered["run"]]]
+    first = complete[~runs["cell"].iloc[complete["run"]].duplicated().to_numpy()]
+    chosen = _described(runs, first, [*CELL, "id", "draw"])
+    return chosen.sort_values(CELL, ignore_index=True)
 
 
 def candidates(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
-    """Every step of every run that can be judged, the best first: CELL, `id`, `draw`, `step`, `score`, `complete`.
+    """Every step of every run that can be judged, the best first.
 
-    The best score of the dataset's main metric wins; ties go to the lowest draw, then to the
-    earliest step; NaN is the worst score. A run can be judged when it and all runs that judge it
-    have ended; its cell is complete, and only then chosen from, when all of its runs can be. Raises
-    UserError for an unknown rule, and if the sweep cannot serve it.
+    Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the dataset's main
+    metric wins; ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run
+    can be judged when it and all runs that judge it have ended; its cell is complete, and only then
+    chosen from, when all of its runs can be. Raises UserError for an unknown rule, and if the sweep
+    cannot serve it.
     """
+    runs, ordered = _ordered(frames, rule)
+    found = _described(runs, ordered, [*CELL, "id", "draw", "complete"])
+    return found[[*CELL, "id", "draw", "step", "score", "complete"]]
+
+
+def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """These columns of the runs, with `step` and `score`."""
+    table = runs[columns].iloc[ordered["run"].to_numpy()].reset_index(drop=True)
+    return table.assign(step=ordered["step"].to_numpy(), score=ordered["score"].to_numpy())
+
+
+def _ordered(frames: Frames, rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
     found = find(rule)
     runs = sweep_runs(frames)
     evidence = found.evidence(runs).merge(runs[["id", "metric"]], on="id")
@@ -180,31 +201,80 @@ def candidates(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
         raise UserError(f"selection {rule} needs {found.needs}, and this sweep has none")
     ended = set(runs.loc[runs["state"].isin(ENDED), "id"])
     waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
-    runs["ready"] = runs["id"].isin((ended & set(evidence["id"])) - waiting)
-    runs["complete"] = runs.groupby(CELL)["ready"].transform("all")
-    judged = runs[runs["ready"] & ~runs["helper"]]
-    steps = frames.metrics[["id", "step"]].drop_duplicates()
-    columns = [*CELL, "id", "draw", "higher_is_better", "complete"]
-    table = judged[columns].merge(steps, on="id")
-    table = table.merge(_scores(frames.metrics, evidence), on=["id", "step"], how="left")
-    sign = np.where(table.pop("higher_is_better").astype(bool), -1.0, 1.0)
-    table["cost"] = sign * table["score"]
-    table = table.sort_values(["cost", "draw", "step", "id"], na_position="last", ignore_index=True)
-    return table[[*CELL, "id", "draw", "step", "score", "complete"]]
+    ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
+    runs["cell"] = runs.groupby(CELL).ngroup()
+    runs["complete"] = ready.groupby(runs["cell"]).transform("all")
+    table = _scores(frames.metrics, evidence, runs)
+    table = table[(ready & ~runs["helper"]).to_numpy()[table["run"]]]
+    sign = np.where(runs["higher_is_better"].to_numpy() == False, 1.0, -1.0)  # noqa: E712 (missing)
+    cost = sign[table["run"]] * table["score"].to_numpy()
+    draw = runs["draw"].to_numpy()[table["run"]]
+    name = np.argsort(np.argsort(runs["id"].to_numpy()))[table["run"]]
+    order = np.lexsort((name, table["step"], draw, cost))  # NaN comes last
+    return runs, table.iloc[order]
 
 
-def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step`, `score`: the mean over environments of the mean over an environment's examples.
+def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """`run` (the row in `runs`), `step`, `score`, a row for every recorded step.
 
-    NaN where a value is NaN or a part of the evidence is not there.
+    The score is the mean over environments of the mean over an environment's examples; NaN where a
+    value is NaN or a part of the evidence is not there.
     """
-    keys = ["source", "environment", "split", "metric"]
-    seen = metrics.rename(columns={"id": "source"}).merge(evidence[["id", *keys]], on=keys)
-    examples = seen.groupby(["id", "step", "environment"])["count"].transform("sum")
-    seen["part"] = seen["value"] * (seen["count"] / examples)
-    seen = seen.sort_values("part")  # equal values then have equal sums, in any order of the rows
-    parts = seen.groupby(["id", "step"])["part"].agg(["sum", "count"]).reset_index()
-    size = evidence.groupby("id").agg(rows=("split", "size"), across=("environment", "nunique"))
-    parts = parts.merge(size, on="id")
-    parts["score"] = (parts["sum"] / parts["across"]).where(parts["count"] == parts["rows"])
-    return parts[["id", "step", "score"]]
+    rows = pd.Index(runs["id"])
+    judged = evidence.assign(
+        run=rows.get_indexer(pd.Index(evidence["id"])),
+        environment=pd.factorize(evidence["environment"])[0],
+    )
+    seen = _seen(metrics, evidence).merge(
+        judged[["run", "environment"]], "inner", right_index=True, left_on="evidence"
+    )
+    cell, cells = pd.factorize(_pair(seen["run"], seen["step"]))
+    part, parts = pd.factorize(_pair(seen["environment"], cell))
+    count = seen["count"].to_numpy(float)
+    value = seen["value"].to_numpy() * (count / np.bincount(part, count, len(parts))[part])
+    order = np.argsort(value)  # equal values then have equal sums, in any order of the rows
+    total = np.bincount(cell[order], value[order], len(cells))
+    whole = np.bincount(cell, minlength=len(cells))
+    size = judged.groupby("run").agg(rows=("split", "size"), across=("environment", "nunique"))
+    size = size.loc[cells >> 32]
+    score = np.where(whole == size["rows"], total / size["across"], np.nan)
+    known = pd.Series(score, pd.Index(cells))
+    table = _steps(metrics, rows)
+    return table.assign(score=known.reindex(_pair(table["run"], table["step"])).to_numpy())
+
+
+def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> Integers:
+    """Two numbers below 2**31 in one."""
+    return (np.asarray(high, dtype=np.int64) << 32) + np.asarray(low, dtype=np.int64)
+
+
+def _seen(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
+    """`step`, `value`, `count` of the records that are evidence, and `evidence`: a row's place in it.
+
+    A record that judges several runs is there several times.
+    """
+    names = ("environment", "split", "metric")
+    wanted = [metrics[n].cat.categories.get_indexer(pd.Index(evidence[n])) for n in names]
+    source = metrics["id"].cat.categories.get_indexer(pd.Index(evidence["source"]))
+    there = np.logical_and.reduce([code >= 0 for code in (*wanted, source)])
+    sizes = [len(metrics[n].cat.categories) + 1 for n in names]  # the code of a missing name is -1
+    kind = np.ravel_multi_index([code * there for code in wanted], sizes)
+    recorded = np.zeros(len(metrics), dtype=np.int32)
+    for name, size in zip(names, sizes, strict=True):
+        recorded = recorded * size + metrics[name].cat.codes.to_numpy() % size
+    useful = np.zeros(math.prod(sizes), dtype=bool)
+    useful[kind[there]] = True
+    kept = np.flatnonzero(useful[recorded])
+    found = metrics.iloc[kept][["step", "value", "count"]]
+    found["key"] = _pair(metrics["id"].cat.codes.to_numpy()[kept], recorded[kept])
+    pieces = pd.DataFrame({"key": _pair(source, kind), "evidence": evidence.index})
+    return found.merge(pieces[there], on="key")
+
+
+def _steps(metrics: pd.DataFrame, rows: "pd.Index[str]") -> pd.DataFrame:
+    """`run` and `step` of every record, once."""
+    code, step = metrics["id"].cat.codes.to_numpy(), metrics["step"].to_numpy()
+    new = np.ones(len(code), dtype=bool)
+    new[1:] = (code[1:] != code[:-1]) | (step[1:] != step[:-1])
+    run = rows.get_indexer(metrics["id"].cat.categories)[code[new]]
+    return pd.DataFrame({"run": run, "step": step[new]}).drop_duplicates(ignore_index=True)

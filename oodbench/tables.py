@@ -108,8 +108,7 @@ def _per_trial(
     frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, reported: Mapping[str, str]
 ) -> pd.DataFrame:
     """dataset_label, label, *COLUMN, trial, `value` and whether the trial is `complete`."""
-    ids = frames.metrics["id"].isin(chosen["id"])
-    records = frames.metrics[ids].merge(chosen[[*CELL, "id", "step"]], on=["id", "step"])
+    records = at(frames.metrics, chosen[[*CELL, "id", "step"]])
     scored = records[records["split"] == "in"][[*CELL, "environment", "metric", "value"]]
     own = records[records["environment"].isna()][[*CELL, "metric", "value"]]
     cells = grid.merge(chosen[[*CELL, "id"]], on=CELL, how="left")
@@ -128,6 +127,13 @@ def _per_trial(
         _over_tests(predictor),
     ]
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+
+def at(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
+    """The records at the `id` and `step` of each row of `chosen`, with its other columns."""
+    there = metrics["id"].cat.categories.isin(chosen["id"])[metrics["id"].cat.codes]
+    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
+    return metrics[there].astype(names).merge(chosen, on=["id", "step"])
 
 
 def _over_tests(values: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,334 @@
+"""Statistics of a comparison: pure functions on numbers and data frames. Imports no torch.
+
+`scores` is everywhere a frame with a number a row: `dataset`, `label`, `environment`, `trial`,
+`value`, and `higher` (whether a larger value is better). A *gain* over a baseline is positive where
+the label is better, whatever the direction of the metric. A *table* has a block (a dataset) a row
+and a label a column, larger values being better.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import scipy
+
+LEVEL = 0.95
+"""The confidence of every interval."""
+BAND = 0.005
+"""The indifference band of wins and losses, in the metric's unit: half a point of accuracy."""
+RESAMPLES = 2000
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its standard error (ddof=1) and 95 % interval; NaN where n is too small."""
+
+    mean: float
+    stderr: float
+    low: float
+    high: float
+    n: int
+
+
+def estimate(values: npt.ArrayLike) -> Estimate:
+    """The mean of (n,) independent values and its interval by Student's t with n - 1 degrees."""
+    v = np.asarray(values, dtype=float)
+    n = len(v)
+    mean = float(v.mean()) if n else math.nan
+    stderr = float(v.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    half = stderr * float(scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2)) if n > 1 else math.nan
+    return Estimate(mean, stderr, mean - half, mean + half, n)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The gain of a label over the baseline, paired by (dataset, environment, trial)."""
+
+    label: str
+    baseline: str
+    gain: Estimate
+    """Over clusters: the datasets, or the trials where there is one dataset; by Student's t."""
+    bootstrap: tuple[float, float]
+    """The 2.5 % and 97.5 % points of the hierarchical bootstrap of the mean gain."""
+    probability: float
+    """The share of the resamples in which the label is better (a draw counts half)."""
+    wins: int
+    ties: int
+    losses: int
+    """Pairs outside and inside of the indifference band."""
+    pairs: int
+    planned: int
+    """Pairs that there are of the baseline; a row with fewer pairs than that is incomplete."""
+    detectable: float
+    """The smallest gain over all that as many clusters find with 80 % power."""
+
+
+def paired_differences(
+    scores: pd.DataFrame, baseline: str, band: float = BAND, resamples: int = RESAMPLES
+) -> list[Difference]:
+    """The difference of every other label to `baseline`, in the order of the labels.
+
+    A mean gain is the mean over datasets of the mean over environments of the mean over trials. All
+    datasets must measure in one unit: filter `scores` first. Why its interval is Student's t over
+    clusters: environments and trials of a dataset share training data, and percentiles of a
+    bootstrap of few clusters are far too narrow.
+    """
+    labels = scores["label"].drop_duplicates()
+    return [
+        _difference(scores, str(label), baseline, band, resamples)
+        for label in labels
+        if label != baseline
+    ]
+
+
+def gains(scores: pd.DataFrame, label: str, baseline: str) -> pd.DataFrame:
+    """`dataset`, `environment`, `trial`, `gain` of every pair that both labels have."""
+    key = ["dataset", "environment", "trial"]
+    columns = [*key, "value", "higher"]
+    own, other = (scores.loc[scores["label"] == name, columns] for name in (label, baseline))
+    pairs = own.merge(other[[*key, "value"]], on=key, suffixes=("", "_baseline"))
+    sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
+    return pairs[key].assign(gain=sign * (pairs["value"] - pairs["value_baseline"]))
+
+
+def _difference(
+    scores: pd.DataFrame, label: str, baseline: str, band: float, resamples: int
+) -> Difference:
+    pairs = gains(scores, label, baseline)
+    gain = pairs["gain"].to_numpy(float)
+    clusters = _clusters(pairs)
+    draws = hierarchical_bootstrap(pairs, resamples)
+    found = estimate(clusters)
+    low, high = _percentiles(draws)
+    spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
+    wins = int((gain > band).sum())
+    ties = int((np.abs(gain) <= band).sum())
+    return Difference(
+        label=label,
+        baseline=baseline,
+        gain=found,
+        bootstrap=(low, high),
+        probability=float(((draws > 0) + 0.5 * (draws == 0)).mean()) if len(draws) else math.nan,
+        wins=wins,
+        ties=ties,
+        losses=len(gain) - wins - ties,  # a NaN is a loss
+        pairs=len(gain),
+        planned=int((scores["label"] == baseline).sum()),
+        detectable=detectable_difference(spread, len(clusters)),
+    )
+
+
+def _clusters(pairs: pd.DataFrame) -> Numbers:
+    """The mean gain of each dataset; of each trial if there is one dataset."""
+    if pairs["dataset"].nunique() == 1:
+        means = pairs.groupby("trial")["gain"].agg(_plain_mean)
+    else:
+        over_trials = pairs.groupby(["dataset", "environment"])["gain"].agg(_plain_mean)
+        means = over_trials.groupby("dataset").agg(_plain_mean)
+    return np.asarray(means, dtype=float)
+
+
+def _plain_mean(values: "pd.Series[float]") -> float:
+    return float(values.mean(skipna=False))
+
+
+def _percentiles(draws: Numbers) -> tuple[float, float]:
+    if not len(draws):
+        return math.nan, math.nan
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def hierarchical_bootstrap(
+    pairs: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0
+) -> Numbers:
+    """Mean gains (resamples,) when datasets, in them environments, in them trials are drawn again.
+
+    Resampling the lower levels too counts their noise twice (Davison and Hinkley 1997, section
+    3.8), few clusters count it too little: these percentiles show the shape, not 95 %.
+    """
+    nested = [
+        [g["gain"].to_numpy(float) for _, g in of_dataset.groupby("environment", sort=False)]
+        for _, of_dataset in pairs.groupby("dataset", sort=False)
+    ]
+    if not nested:
+        return np.empty(0)
+    rng = np.random.default_rng(seed)
+    environments = np.array([len(e) for e in nested])
+    trials = np.zeros((len(nested), environments.max()), dtype=int)
+    values = np.zeros((*trials.shape, max(len(v) for e in nested for v in e)))
+    for d, of_dataset in enumerate(nested):
+        for e, v in enumerate(of_dataset):
+            trials[d, e], values[d, e, : len(v)] = len(v), v
+
+    def draw(counts: npt.NDArray[np.int64], slots: int) -> npt.NDArray[np.int64]:
+        return np.asarray((rng.random((*counts.shape, slots)) * counts[..., None]).astype(int))
+
+    dataset = draw(np.full(resamples, len(nested)), len(nested))[:, :, None]
+    environment = draw(environments[dataset[..., 0]], values.shape[1])
+    size = trials[dataset, environment]
+    trial = draw(size, values.shape[2])
+    drawn = values[dataset[..., None], environment[..., None], trial]
+    over_trials = _masked_mean(drawn, size)
+    over_environments = _masked_mean(over_trials, environments[dataset[..., 0]])
+    return np.asarray(over_environments.mean(-1))
+
+
+def _masked_mean(values: Numbers, count: npt.NDArray[np.int64]) -> Numbers:
+    """The mean of the first `count` values of the last dimension."""
+    first = np.arange(values.shape[-1]) < count[..., None]
+    return np.asarray(np.where(first, values, 0.0).sum(-1) / count)
+
+
+def detectable_difference(spread: float, n: int, power: float = 0.8) -> float:
+    """The mean of n paired differences that a two-sided t-test at 5 % finds with `power`.
+
+    `spread` is the standard deviation of the differences (ddof=1). NaN for n < 2.
+    """
+    if n < 2 or not math.isfinite(spread):
+        return math.nan
+    critical = scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2)
+    shift = scipy.special.nctdtrinc(n - 1, 1 - power, critical)  # the other tail has no weight here
+    return spread * float(shift) / math.sqrt(n)
+
+
+def block_table(scores: pd.DataFrame, by: Sequence[str] = ("dataset",)) -> pd.DataFrame:
+    """Blocks by labels: mean over environments of the mean over trials, larger is better.
+
+    Only labels with a value in every block, environment and trial that any label has; NaN (a
+    diverged run) becomes the worst of its block.
+    """
+    sizes = scores.groupby("label", sort=False).size()
+    whole = len(scores[["dataset", "environment", "trial"]].drop_duplicates())
+    full = scores[scores["label"].isin(sizes.index[sizes == whole])]
+    full = full.assign(value=np.where(full["higher"].astype(bool), 1.0, -1.0) * full["value"])
+    groups = full.groupby(["label", "dataset", "environment"], sort=False)["value"]
+    cells = groups.agg(_plain_mean).groupby(["label", *by], sort=False).agg(_plain_mean)
+    return pd.DataFrame(cells.unstack("label")).fillna(-math.inf)
+
+
+def ranks(table: pd.DataFrame) -> pd.DataFrame:
+    """Ranks in every block, 1 the best; equal values, to 12 digits, share their mean rank."""
+    return table.map(lambda v: float(f"{v:.12g}")).rank(axis=1, ascending=False)
+
+
+def mean_ranks(table: pd.DataFrame) -> "pd.Series[float]":
+    """The mean rank of every label over the blocks, the best first."""
+    return ranks(table).mean().sort_values(kind="stable")
+
+
+@dataclass(frozen=True)
+class Friedman:
+    """Friedman's test of whether all labels are equal."""
+
+    statistic: float
+    p: float
+    blocks: int
+    labels: int
+
+
+def friedman(table: pd.DataFrame) -> Friedman | None:
+    """Friedman's chi-squared test with the correction for ties; None below 3 labels or 2 blocks."""
+    blocks, labels = table.shape
+    if labels < 3 or blocks < 2:
+        return None
+    ranked = ranks(table)
+    if (ranked.nunique(axis=1) == 1).all():
+        return Friedman(0.0, 1.0, blocks, labels)
+    statistic, p = scipy.stats.friedmanchisquare(*ranked.to_numpy().T)
+    return Friedman(float(statistic), float(p), blocks, labels)
+
+
+def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Every other label against the baseline by mean rank (Demšar 2006, section 3.2.2).
+
+    A row a label, the smallest p first: `rank_difference` (negative is better), `z`, `p`, and `holm`,
+    p after Holm's step-down correction.
+    """
+    blocks, labels = table.shape
+    mean = mean_ranks(table)
+    difference = (mean - mean[baseline]).drop(baseline)
+    z = difference / math.sqrt(labels * (labels + 1) / (6 * blocks))
+    p = pd.Series(2 * scipy.special.ndtr(-z.abs().to_numpy()), index=z.index)
+    frame = pd.DataFrame({"rank_difference": difference, "z": z, "p": p}).sort_values("p")
+    factor = np.arange(len(frame), 0, -1)
+    return frame.assign(holm=np.minimum(1.0, np.maximum.accumulate(factor * frame["p"])))
+
+
+def critical_difference(labels: int, blocks: int, alpha: float = 0.05) -> float:
+    """The difference of mean ranks beyond which two labels differ by Nemenyi's test."""
+    q = float(scipy.stats.studentized_range.ppf(1 - alpha, labels, np.inf)) / math.sqrt(2)
+    return q * math.sqrt(labels * (labels + 1) / (6 * blocks))
+
+
+def cliques(mean: "pd.Series[float]", width: float) -> list[list[str]]:
+    """The largest groups of labels within `width` mean ranks, at least two in each.
+
+    They are the bars of a critical-difference diagram.
+    """
+    ordered = mean.sort_values(kind="stable")
+    found: list[list[str]] = []
+    for start, rank in enumerate(ordered):
+        group = [str(x) for x in ordered.index[start:][(ordered.iloc[start:] <= rank + width)]]
+        if len(group) > 1 and not (found and set(group) <= set(found[-1])):
+            found.append(group)
+    return found
+
+
+def kendall(a: "pd.Series[float]", b: "pd.Series[float]") -> float:
+    """Kendall's tau-b between two rankings, over the labels that both have; NaN below 2."""
+    both = a.index.intersection(b.index)
+    if len(both) < 2:
+        return math.nan
+    return float(scipy.stats.kendalltau(a[both], b[both]).statistic)
+
+
+def rank_stability(table: pd.DataFrame) -> dict[str, float]:
+    """Kendall's tau between the mean ranks on all blocks and on all but the named one."""
+    if len(table) < 2:
+        return {}
+    whole = mean_ranks(table)
+    return {str(block): kendall(whole, mean_ranks(table.drop(block))) for block in table.index}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Where the spread of a row of one dataset and test set comes from, as standard deviations."""
+
+    seed: float
+    """Over trials of the draw with the best mean score; NaN for one trial."""
+    search: float
+    """Of the mean over trials when the draws are drawn again and the best is chosen in each trial;
+    NaN for one draw."""
+
+
+def noise(scores: npt.ArrayLike, values: npt.ArrayLike, resamples: int = RESAMPLES) -> Noise:
+    """Seed noise and search noise, from (draws, trials) selection scores and test values.
+
+    A larger score is better; a NaN score is the worst; draws are in the order in which ties are won.
+    """
+    score, value = np.asarray(scores, dtype=float), np.asarray(values, dtype=float)
+    score = np.where(np.isnan(score), -np.inf, score)
+    draws, trials = score.shape
+    chosen = int(score.mean(axis=1).argmax())
+    seed = float(value[chosen].std(ddof=1)) if trials > 1 else math.nan
+    if draws < 2:
+        return Noise(seed, math.nan)
+    order = np.argsort(-score, axis=0, kind="stable")
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(draws)[:, None], axis=0)
+    index = np.random.default_rng(0).integers(draws, size=(resamples, draws))
+    best = place[index].min(axis=1)  # (resamples, trials): the place of the best draw
+    picked = np.take_along_axis(value, np.take_along_axis(order, best, axis=0), axis=0)
+    return Noise(seed, float(picked.mean(axis=1).std(ddof=1)))
+
+
+def rule_stability(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Kendall's tau between the mean ranks of every two selection rules, given their tables."""
+    whole = {rule: mean_ranks(table) for rule, table in tables.items()}
+    return pd.DataFrame({a: {b: kendall(whole[a], whole[b]) for b in whole} for a in whole})
