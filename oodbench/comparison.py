@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.series import significant
 from oodbench.statistics import (
     BAND,
     Difference,
@@ -19,6 +18,7 @@ from oodbench.statistics import (
     paired_differences,
     rank_stability,
 )
+from oodbench.traces import significant
 
 
 def comparison(picks: pd.DataFrame, names: Mapping[str, Any], baseline: str) -> dict[str, Any]:

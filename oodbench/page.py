@@ -4,10 +4,8 @@ Tables are columns (lists of equal length); runs, datasets, labels, test sets an
 given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.
 """
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,8 +16,17 @@ from oodbench.comparison import comparison
 from oodbench.errors import UserError, unknown
 from oodbench.records import Frames, Results
 from oodbench.selection import CELL, RULES, candidates, sweep_runs
-from oodbench.series import ROLES, SPLITS, Distinct, Series, curves, inside_and_test, series, significant
-from oodbench.tables import AVERAGE, PROPORTIONS, leaderboard, number
+from oodbench.tables import AVERAGE, PROPORTIONS, at, leaderboard, number
+from oodbench.traces import (
+    ROLES,
+    SPLITS,
+    Distinct,
+    Traces,
+    curves,
+    inside_and_test,
+    significant,
+    traces,
+)
 
 STATES = ("done", "diverged", "failed", "running", "lost", "queued", "planned")
 BASELINE = "ERM"
@@ -37,17 +44,18 @@ def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
         "labels": labels,
         "tests": [list(t) for t in runs["test_environments"].unique()],
     }
-    values = series(frames, runs)
-    table, tables = _runs(results, runs, names)
+    values = traces(frames, runs)
+    table, tables = _runs(runs, names)
     means = inside_and_test(values).rename(columns={"step": "place"})
     grids = Distinct()
     rules = {n: _rule(frames, runs, values, means, grids, names, n, baseline) for n in RULES}
+    against = labels.index(baseline) if baseline in labels else None
     plan = results.plan()
     return {
         "title": str(plan["name"]),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
-        "baseline": labels.index(baseline) if baseline in labels else None,
+        "baseline": against,
         **names,
         **tables,
         "environments": values.environments,
@@ -55,9 +63,9 @@ def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
         "roles": ROLES,
         "splits": SPLITS,
         "states": STATES,
-        "settings": plan["settings"].get("sweep", {}) if "settings" in plan else {},
+        "settings": plan["settings"].get("sweep", {}),
         "runs": table,
-        "cost": costs(table, len(labels), labels.index(baseline) if baseline in labels else None),
+        "cost": costs(table, against),
         "rules": rules,
     }
 
@@ -69,22 +77,26 @@ def _datasets(runs: pd.DataFrame) -> list[dict[str, Any]]:
         metric = str(started["metric"].iloc[0]) if len(started) else ""
         higher = bool(started["higher_is_better"].iloc[0]) if len(started) else True
         found.append(
-            {"name": str(name), "metric": metric, "higher": higher, "percent": metric in PROPORTIONS}
+            {
+                "name": str(name),
+                "metric": metric,
+                "higher": higher,
+                "percent": metric in PROPORTIONS,
+            }
         )
     return found
 
 
-def _codes(values: Sequence[Any], names: Sequence[Any]) -> list[int]:
+def _codes(values: Iterable[Any], names: Iterable[Any]) -> list[int]:
     place = {name: i for i, name in enumerate(names)}
     return [place[value] for value in values]
 
 
-def _runs(
-    results: Results, runs: pd.DataFrame, names: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The runs' columns; and the tables of hyperparameters, provenances and reasons they point to."""
     hparams, provenance = Distinct(), Distinct()
-    ends = [_end(results, str(i), str(s)) for i, s in zip(runs["id"], runs["state"], strict=True)]
+    steps = [int(v) for v in runs["last_step"].fillna(0)]
+    ends = zip(runs["state"], runs["error"], steps, strict=True)
     table = {
         "id": list(runs["id"]),
         "dataset": _codes(runs["dataset_label"], [d["name"] for d in names["datasets"]]),
@@ -99,16 +111,16 @@ def _runs(
             provenance.place({k: v for k, v in p.items() if k != "started"} if p else {})
             for p in runs["provenance"]
         ],
-        "step": [end[0] for end in ends],
-        "seconds": significant([end[1] for end in ends], 4),
-        "memory": significant([end[2] for end in ends], 4),
+        "step": steps,
+        "seconds": significant(runs["training_seconds"], 4),
+        "memory": significant(runs["memory_mb"], 4),
     }
     started = sorted(p["started"] for p in runs["provenance"] if p and "started" in p)
     return table, {
         "hparams": hparams.values,
         "provenance": provenance.values,
         "started": [started[0], started[-1]] if started else [],
-        "reasons": {i: end[3] for i, end in enumerate(ends) if end[3]},
+        "reasons": {i: text for i, end in enumerate(ends) if (text := _reason(*end))},
     }
 
 
@@ -116,30 +128,18 @@ def _short(hparams: Mapping[str, Any]) -> dict[str, Any]:
     return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in hparams.items()}
 
 
-def _end(results: Results, run_id: str, state: str) -> tuple[int, float, float, str]:
-    """The last recorded step, seconds of training up to it, memory in MiB, and what went wrong."""
-    directory = results.run(run_id)
-    record = directory.last_record() or {}
-    cost = record.get("cost", {})
-    step = int(record.get("step", 0))
-    reason = ""
+def _reason(state: str, error: object, step: int) -> str:
+    """Why a run has not ended, or ended early; empty if nothing is wrong."""
     if state == "failed":
-        reason = str((directory.failure() or {}).get("error") or "no reason recorded")
-    elif state == "diverged":
-        reason = f"the loss was not finite at step {step}"
-    elif state == "lost":
-        reason = "nobody trains it any more; `sweep launch` goes on with it"
-    seconds = cost.get("training_seconds")
-    memory = cost.get("memory_mb")
-    return (
-        step,
-        math.nan if seconds is None else float(seconds),
-        math.nan if memory is None else float(memory),
-        reason,
+        return str(error or "no reason recorded")
+    if state == "diverged":
+        return f"the loss was not finite at step {step}"
+    return "nobody trains it any more; launching the sweep again goes on with it" * (
+        state == "lost"
     )
 
 
-def costs(runs: Mapping[str, Any], labels: int, baseline: int | None) -> dict[str, list[Any]]:
+def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]:
     """What each (dataset, label) cost: `seconds` a step (the median over runs), its `ratio` to the
     baseline on the same machines, `memory` (MiB, the largest), `hours` of training in all.
     """
@@ -165,7 +165,7 @@ def costs(runs: Mapping[str, Any], labels: int, baseline: int | None) -> dict[st
 def _rule(
     frames: Frames,
     runs: pd.DataFrame,
-    values: Series,
+    values: Traces,
     means: pd.DataFrame,
     grids: Distinct,
     names: Mapping[str, Any],
@@ -180,13 +180,12 @@ def _rule(
         return {"summary": summary, "error": str(error)}
     judged = found.drop_duplicates("id")  # each run at its best step, the best run first
     judged = judged.assign(chosen=judged["complete"] & ~judged.duplicated(CELL))
-    judged["run"] = pd.Index(runs["id"]).get_indexer(judged["id"])
-    judged["place"] = pd.Index(values.steps).get_indexer(judged["step"])
+    judged["run"] = pd.Index(runs["id"]).get_indexer(pd.Index(judged["id"]))
+    judged["place"] = pd.Index(values.steps).get_indexer(pd.Index(judged["step"]))
     judged = judged.merge(means, on=["run", "place"], how="left")
     chosen = judged[judged["chosen"]]
-    only = Frames(frames.runs, _at_chosen(frames.metrics, chosen))
-    board = leaderboard(only, rule)  # there is nothing else left to choose
-    picks = _picks(only, chosen, names["datasets"])
+    board = leaderboard(frames, rule)
+    picks = _picks(frames, chosen, names["datasets"])
     cells = chosen.groupby(["dataset_label", "label", "test_environments"])
     return {
         "summary": summary,
@@ -196,16 +195,9 @@ def _rule(
         "points": {name: [int(v) for v in judged[name]] for name in ("run", "step", "chosen")}
         | {name: significant(judged[name], 4) for name in ("score", "inside", "test")},
         "cells": [int(v) for v in cells["run"].first()],
-        "curves": curves(values, chosen["run"].to_numpy(), cells.ngroup().to_numpy(), grids),
+        "curves": curves(values, chosen["run"], cells.ngroup(), grids),
         **comparison(picks, names, baseline),
     }
-
-
-def _at_chosen(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
-    """The records of the chosen runs at their chosen steps."""
-    mine = metrics[metrics["id"].isin(chosen["id"])]
-    steps = mine["id"].map(chosen.set_index("id")["step"])
-    return mine[mine["step"] == steps]
 
 
 def _picks(
@@ -216,11 +208,13 @@ def _picks(
     `dataset`, `label`, `test_environments`, `environment` (empty for the predictor's own),
     `metric`, `trial`, `value`, `run`.
     """
-    cells = chosen[[*CELL, "id", "run"]].rename(columns={"dataset_label": "dataset"})
-    records = frames.metrics.merge(cells, on="id")
+    records = at(frames.metrics, chosen[[*CELL, "id", "step", "run"]])
+    records = records.rename(columns={"dataset_label": "dataset"})
     own = records["environment"].isna()
     main = {d["name"]: d["metric"] for d in datasets}
-    tested = [e in t for e, t in zip(records["environment"], records["test_environments"], strict=True)]
+    tested = [
+        e in t for e, t in zip(records["environment"], records["test_environments"], strict=True)
+    ]
     shown = (records["split"] == "in") & (records["metric"] == records["dataset"].map(main))
     picks = records[own | (shown & pd.Series(tested, records.index, bool))]
     names = ["dataset", "label", "test_environments", "environment", "metric", "trial"]
@@ -248,15 +242,15 @@ def _board(
         ].itertuples(index=False, name=None)
     ]
     columns = frame[["mean", "stderr", "metric"]].itertuples(index=False, name=None)
-    texts = [
-        number(*c) if n else "" for c, n in zip(columns, frame["n"], strict=True)
-    ]
+    texts = [number(*c) if n else "" for c, n in zip(columns, frame["n"], strict=True)]
     return {
         "dataset": _codes(frame["dataset"], [d["name"] for d in names["datasets"]]),
         "label": _codes(frame["label"], names["labels"]),
         "tests": list(frame["test_environments"]),
         "environment": list(frame["environment"]),
-        "average": [int(v) for v in (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")],
+        "average": [
+            int(v) for v in (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")
+        ],
         "metric": list(frame["metric"]),
         "mean": significant(frame["mean"], 12),
         "error": significant(frame["stderr"], 4),

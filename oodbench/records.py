@@ -152,21 +152,6 @@ class RunDirectory:
         """The records in the order of their steps; a torn last line is left out."""
         return list(_lines(self.path / "metrics.jsonl"))
 
-    def last_record(self) -> dict[str, Any] | None:
-        """The last whole record, or None."""
-        try:
-            lines = (self.path / "metrics.jsonl").read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return None
-        for line in reversed(lines):
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(record, dict):
-                return record
-        return None
-
     def finish(self, status: str, step: int, seconds: float) -> None:
         """Mark the run as `done` or `diverged` at `step`."""
         end = {"status": status, "step": step, "seconds": seconds}

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -191,6 +192,38 @@ def html(
     path = out or directory / "report.html"
     write(Results(directory), path, baseline)
     print(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
+
+
+@app.command()
+@reports_mistakes
+def watch(
+    directory: Directory,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    baseline: Baseline = "ERM",
+) -> None:
+    """Serve the report on this machine alone; an open page follows the sweep while it runs."""
+    from oodbench.watch import Server
+
+    with Server(Results(directory), port, baseline) as server:
+        print(f"{server.url} (Ctrl-C ends)", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+@app.command()
+@reports_mistakes
+def why(
+    directory: Directory,
+    dataset: Annotated[str | None, typer.Option(help="As the table names it.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="The row of the table.")] = None,
+    test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
+    selection: Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")] = "train_val",
+) -> None:
+    """List the runs, draws and steps behind a cell, and which were chosen."""
+    from oodbench import why as room
+
+    cell = room.why(Results(directory).load(), dataset, algorithm, test_env, selection)
+    print(room.text(cell), end="")
 
 
 if __name__ == "__main__":

@@ -344,7 +344,9 @@ def test_the_order_of_rows_changes_nothing(paired: Frames, seed: int, rule: str)
 def test_train_val_is_invariant_to_the_test_environments(
     paired: Frames, values: list[float]
 ) -> None:
-    tests = paired.metrics["id"].astype(object).map(paired.runs.set_index("id")["test_environments"])
+    tests = (
+        paired.metrics["id"].astype(object).map(paired.runs.set_index("id")["test_environments"])
+    )
     held = [e in t for e, t in zip(paired.metrics["environment"], tests, strict=True)]
     other = np.resize(values, len(paired.metrics))
     metrics = paired.metrics.assign(value=paired.metrics["value"].where(~np.array(held), other))

@@ -25,46 +25,66 @@ function drawHeader() {
   byId("footer").textContent = `Made by oodbench ${data().version} on ${data().made.replace("T", " ").replace("+00:00", " UTC")}. An environment is what the literature also calls a domain.`;
 }
 
+const inView = (d) => state.dataset < 0 || state.dataset === d;
+const viewed = () => data().datasets.map((_, d) => d).filter(inView);
+
 function drawCoverage() {
-  const R = data().runs, keep = shownSet(), rows = [], names = data().states;
-  const inView = (d) => state.dataset < 0 || state.dataset === d;
+  const R = data().runs, keep = shownSet(), names = data().states;
   const present = counts((i) => keep.has(R.label[i]) && inView(R.dataset[i])).map(([s]) => s);
-  data().datasets.forEach((dataset, d) => {
-    if (!inView(d)) return;
-    for (const l of shown()) {
-      const found = counts((i) => R.dataset[i] === d && R.label[i] === l), by = new Map(found);
-      if (!found.length) continue;
-      const total = found.reduce((n, [, runs]) => n + runs.length, 0), where = `: ${label(l)} on ${dataset.name}`;
-      const cell = (runs, s) => (runs ? el("button", { type: "button", "aria-label": `${runs.length} ${s}; list them`, onclick: () => openRuns(`${s}${where}`, runs) }, runs.length) : "");
-      rows.push([dataset.name, { content: label(l), class: "text" }, { content: stateBar(found, "bar") }, total, ...present.map((s) => cell(by.get(s), names[s]))]);
-    }
+  const several = viewed().length > 1;
+  const opener = (runs, what, title) => (runs && runs.length ? el("button", { type: "button", "aria-label": `${what}; list them`, onclick: () => openRuns(title, runs) }, what) : "–");
+  const rows = shown().map((l) => {
+    const all = counts((i) => R.label[i] === l && inView(R.dataset[i])), by = new Map(all);
+    const perDataset = viewed().map((d) => {
+      const found = counts((i) => R.label[i] === l && R.dataset[i] === d), runs = found.flatMap(([, own]) => own);
+      const ended = found.filter(([s]) => ["done", "diverged"].includes(names[s])).reduce((n, [, own]) => n + own.length, 0);
+      return el("div", { class: "covered" }, stateBar(found, "bar"), opener(runs, `${ended}/${runs.length}`, `${label(l)} on ${data().datasets[d].name}`));
+    });
+    const planned = all.flatMap(([, own]) => own);
+    return [label(l), ...perDataset, ...(several ? [opener(planned, String(planned.length), label(l))] : []), ...present.map((s) => opener(by.get(s), String((by.get(s) || []).length), `${label(l)}: ${names[s]}`))];
   });
-  const reasons = new Map();
+  const head = ["algorithm", ...viewed().map((d) => data().datasets[d].name), ...(several ? ["all"] : []), ...present.map((s) => names[s])];
+  return [table("Ended of planned runs, and all runs by state; a diverged run counts with the records that it has.", head, rows, { label: "Coverage", class: "board" }), drawReasons(keep)];
+}
+
+function drawReasons(keep) {
+  const R = data().runs, reasons = new Map();
   for (const [run, text] of Object.entries(data().reasons)) {
     const id = Number(run);
     if (!keep.has(R.label[id]) || !inView(R.dataset[id])) continue;
-    const at = JSON.stringify([names[R.state[id]], label(R.label[id]), text]);
+    const at = JSON.stringify([data().states[R.state[id]], label(R.label[id]), text]);
     reasons.set(at, [...(reasons.get(at) || []), id]);
   }
-  const list = [...reasons].map(([at, runs]) => { const [s, l, text] = JSON.parse(at); return [s, { content: l, class: "text" }, { content: text, class: "text wrap" }, el("button", { type: "button", "aria-label": `${plural(runs.length, "run")}; list them`, onclick: () => openRuns(`${s}: ${text}`, runs) }, runs.length)]; });
-  const head = ["dataset", { text: "algorithm", class: "text" }, "", "planned", ...present.map((s) => names[s])];
-  return [table("Runs by state; a diverged run counts with the records that it has.", head, rows, { label: "Coverage" }), list.length ? table("Why runs are missing or ended early", ["state", { text: "algorithm", class: "text" }, { text: "reason", class: "text" }, "runs"], list, { label: "Reasons" }) : el("p", { class: "caption" }, "No run failed, diverged or was lost.")];
+  if (!reasons.size) return el("p", { class: "caption" }, "No run failed, diverged or was lost.");
+  const list = [...reasons].map(([at, runs]) => {
+    const [s, l, text] = JSON.parse(at);
+    return [s, { content: l, class: "text" }, { content: text, class: "text wrap" }, el("button", { type: "button", "aria-label": `${plural(runs.length, "run")}; list them`, onclick: () => openRuns(`${s}: ${text}`, runs) }, runs.length)];
+  });
+  return table("Why runs are missing or ended early:", ["state", { text: "algorithm", class: "text" }, { text: "reason", class: "text" }, "runs"], list, { label: "Reasons" });
 }
 
 function drawCost() {
-  const C = data().cost, keep = shownSet(), rows = [];
-  const most = Math.max(1, ...C.ratio.filter((v, i) => keep.has(C.label[i]) && !missing(v)));
-  for (let i = 0; i < C.label.length; i++) {
-    if (!keep.has(C.label[i]) || (state.dataset >= 0 && C.dataset[i] !== state.dataset) || missing(C.seconds[i])) continue;
-    const meter = el("span", { class: "meter", "aria-hidden": "true" });
-    meter.style.width = `${Math.round((100 * (C.ratio[i] || 0)) / most)}px`;
-    rows.push([data().datasets[C.dataset[i]].name, { content: label(C.label[i]), class: "text" }, { content: meter, class: "text wide" }, missing(C.ratio[i]) ? "–" : `${C.ratio[i].toFixed(2)} ×`, number(1000 * C.seconds[i], false, 3), missing(C.memory[i]) ? "not recorded" : number(C.memory[i], false, 3), number(C.hours[i], false, 3)]);
-  }
-  if (!rows.length) return [empty("No cost is recorded yet.")];
-  const name = data().baseline === null ? "baseline" : label(data().baseline);
-  const total = C.hours.reduce((s, v, i) => s + (keep.has(C.label[i]) && (state.dataset < 0 || C.dataset[i] === state.dataset) ? v || 0 : 0), 0);
-  const head = ["dataset", { text: "algorithm", class: "text" }, { text: "", class: "wide" }, `step / ${name}`, "ms a step", "memory (MiB)", "hours in all"];
-  return [table(`A step: the median over runs; the ratio is to ${name} on the same machines. Memory: the accelerator's, at most. Hours: training of all runs, without evaluation.`, head, rows, { label: "Cost" }), el("p", {}, `In all: ${number(total, false, 3)} hours of training.`)];
+  const C = data().cost, at = new Map(C.label.map((l, i) => [`${l} ${C.dataset[i]}`, i]));
+  const labels = shown().filter((l) => viewed().some((d) => at.has(`${l} ${d}`) && !missing(C.seconds[at.get(`${l} ${d}`)])));
+  if (!labels.length) return [empty("No cost is recorded yet.")];
+  const cells = (l) => viewed().map((d) => at.get(`${l} ${d}`)), all = labels.flatMap(cells).filter((i) => i !== undefined);
+  const most = Math.max(1, ...all.map((i) => C.ratio[i] || 0)), name = data().baseline === null ? "baseline" : label(data().baseline);
+  const sum = (places) => places.reduce((s, i) => s + (i === undefined ? 0 : C.hours[i] || 0), 0);
+  const ratio = (i) => {
+    if (i === undefined || missing(C.ratio[i])) return "–";
+    const meter = el("span", { class: "meter wide", "aria-hidden": "true" });
+    meter.style.width = `${Math.round((70 * C.ratio[i]) / most)}px`;
+    return el("span", { class: "covered" }, meter, `${C.ratio[i].toFixed(2)} ×`);
+  };
+  const rows = labels.map((l) => {
+    const own = cells(l), memory = own.map((i) => (i === undefined ? null : C.memory[i])).filter((v) => !missing(v));
+    const pace = own.length === 1 && own[0] !== undefined ? [number(1000 * C.seconds[own[0]], false, 3)] : [];
+    return [label(l), ...own.map(ratio), ...pace, memory.length ? number(Math.max(...memory), false, 3) : "not recorded", number(sum(own), false, 3)];
+  });
+  const only = viewed().length === 1;
+  const head = ["algorithm", ...viewed().map((d) => (only ? `step / ${name}` : `${data().datasets[d].name}: step / ${name}`)), ...(only ? ["ms a step"] : []), "memory (MiB)", "hours in all"];
+  const caption = `A step: the median over runs, as a ratio to ${name} on the same machines. Memory: the accelerator's, at most. Hours: training of all runs, without evaluation; ${number(sum(all), false, 3)} in all.`;
+  return [table(caption, head, rows, { label: "Cost", class: "board" })];
 }
 
 function drawProvenance() {
@@ -97,7 +117,7 @@ function render(wanted = Object.keys(SECTIONS)) {
   const mine = document.activeElement && (document.activeElement.dataset.sort || document.activeElement.dataset.key);
   for (const name of wanted) {
     const body = byId(name).querySelector(".body");
-    body.replaceChildren(...(rule().error && !FREE.includes(name) ? [empty(rule().error)] : SECTIONS[name]()).filter(Boolean));
+    body.replaceChildren(...(rule().error && !FREE.includes(name) ? [empty(rule().error)] : SECTIONS[name]()).flat(3).filter(Boolean));
     if (focused && focused.id === name && mine) {
       const again = [...body.querySelectorAll("[data-sort], [data-key]")].find((n) => (n.dataset.sort || n.dataset.key) === mine);
       if (again) again.focus();
@@ -163,7 +183,7 @@ async function watch(seconds) {
     const answer = await fetch("data.json", { cache: "no-cache" });
     if (answer.ok) {
       const fresh = await answer.json();
-      if (fresh.made !== data().made && !byId("dialog").open) show(fresh);
+      if (fresh.revision !== data().revision && !byId("dialog").open) show(fresh);
     }
   } catch { say("the watching command has ended"); }
   setTimeout(() => watch(seconds), 1000 * seconds);

@@ -22,7 +22,7 @@ function forest(block) {
     const parts = [svg("path", { class: "zero", d: `M${x(0)} 0V${height}` })];
     if (!missing(r.low)) parts.push(svg("path", { class: "interval stroke", d: `M${x(r.low)} 11H${x(r.high)}` }));
     parts.push(svg("path", { class: "dot fill", d: mark(0, x(r.gain), 11, 4.5) }));
-    return svg("svg", { width, height, class: verdict(r), "aria-hidden": "true", "data-forest": label(r.label) }, parts);
+    return svg("svg", { width, height, class: `forest ${verdict(r)}`, "aria-hidden": "true", "data-forest": label(r.label) }, parts);
   };
   const body = rows.map((r) => ({
     attributes: { class: r.pairs < r.planned ? "unranked" : null },
@@ -30,7 +30,7 @@ function forest(block) {
   }));
   const where = block.dataset === null ? "All datasets that are measured in %" : `${data().datasets[block.dataset].name}, ${data().datasets[block.dataset].metric}${percent ? " (points of %)" : ""}`;
   const axis = ticks(low, high, 4).map((t) => svg("text", { class: "tick", x: x(t), y: 12, "text-anchor": "middle" }, short(percent ? 100 * t : t)));
-  const head = ["algorithm", { text: svg("svg", { width, height: 16, "aria-hidden": "true" }, axis) }, "gain [95 %]", "P", { text: "won / tied / lost", title: `tied: within ±${number(block.band, percent)}` }, "detectable", "pairs"];
+  const head = ["algorithm", { text: svg("svg", { class: "forest", width, height: 16, "aria-hidden": "true" }, axis) }, "gain [95 %]", "P", { text: "won / tied / lost", title: `tied: within ±${number(block.band, percent)}` }, "detectable", "pairs"];
   return table(where + (block.band ? `; ties are within ±${number(block.band, percent)}` : ""), head, body, { label: `Differences: ${where}` });
 }
 

@@ -28,10 +28,13 @@ function number(value, percent, digits = 4) {
 const signed = (value, percent) => (missing(value) ? "–" : (value > 0 ? "+" : value < 0 ? "−" : "") + number(Math.abs(value), percent, 3));
 const unit = (dataset) => dataset.metric + (dataset.percent ? " (%)" : "") + (dataset.higher ? ", higher is better" : ", lower is better");
 
+// A long name may be broken after a bracket, a comma or an underscore, nowhere else.
+const breakable = (text) => (typeof text === "string" ? text.split(/(?<=[(,_=])/).flatMap((part, i) => (i ? [el("wbr"), part] : [part])) : text);
+
 function table(caption, head, rows, options = {}) {
   const header = head.map((h) => {
     const cell = h instanceof Object ? h : { text: h };
-    const content = cell.sort ? el("button", { type: "button", "data-sort": cell.sort, onclick: cell.onclick }, cell.text) : cell.text;
+    const content = cell.sort ? el("button", { type: "button", "data-sort": cell.sort, onclick: cell.onclick }, breakable(cell.text)) : breakable(cell.text);
     return el("th", { scope: "col", class: cell.class, "aria-sort": cell.sorted, title: cell.title }, content);
   });
   const body = rows.map((row) => {
@@ -42,13 +45,15 @@ function table(caption, head, rows, options = {}) {
     });
     return el("tr", attributes, cells);
   });
-  const made = el("table", { class: options.class }, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, header)), el("tbody", {}, body));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": options.label || caption || "table" }, made);
+  const made = el("table", { class: options.class }, el("thead", {}, el("tr", {}, header)), el("tbody", {}, body));
+  const name = options.label || caption;
+  made.setAttribute("aria-label", name);
+  return [caption ? el("p", { class: "caption" }, caption) : null, el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, made)];
 }
 
 function later(summary, make) {
   const box = el("details", {}, el("summary", {}, summary));
-  box.addEventListener("toggle", () => { if (box.open && box.childElementCount === 1) box.append(make()); });
+  box.addEventListener("toggle", () => { if (box.open && box.childElementCount === 1) box.append(...[make()].flat(3).filter(Boolean)); });
   return box;
 }
 const empty = (text) => el("p", { class: "empty" }, text);

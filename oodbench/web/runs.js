@@ -27,7 +27,7 @@ function openDialog(title, make, again) {
   if (!dialog.open) trail = [];
   if (!again) trail.push([title, make]);
   byId("dialogtitle").textContent = title;
-  byId("dialogbody").replaceChildren(make());
+  byId("dialogbody").replaceChildren(...[make()].flat(3).filter(Boolean));
   byId("back").hidden = trail.length < 2;
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from oodbench.records import Frames
@@ -19,11 +20,9 @@ SPLITS = ("in", "out")
 CURVE_VALUES = 200_000
 """The curves of a rule are thinned, at even steps, to about this many points."""
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-
 
 @dataclass(frozen=True)
-class Series:
+class Traces:
     """The main metric's values of all runs."""
 
     environments: list[str]
@@ -51,16 +50,17 @@ class Distinct:
         return self._places[key]
 
 
-def series(frames: Frames, runs: pd.DataFrame) -> Series:
+def traces(frames: Frames, runs: pd.DataFrame) -> Traces:
     """The values of `runs`, which `selection.sweep_runs` made of these frames."""
     metrics = frames.metrics
-    run = pd.Index(runs["id"]).get_indexer(metrics["id"])
-    main = runs["metric"].to_numpy(object)[run] == metrics["metric"].to_numpy(object)
+    ids, kinds = metrics["id"].cat, metrics["metric"].cat
+    run = pd.Index(runs["id"]).get_indexer(ids.categories)[ids.codes]
+    main = kinds.categories.get_indexer(pd.Index(runs["metric"]))[run] == kinds.codes
     main &= metrics["environment"].notna().to_numpy()
     kept, run = metrics[main], run[main]
-    environment, names = pd.factorize(kept["environment"], sort=True)
+    environments = [str(name) for name in kept["environment"].cat.categories]
+    environment = kept["environment"].cat.codes.to_numpy()
     step, steps = pd.factorize(kept["step"], sort=True)
-    environments = [str(name) for name in names]
     rows = pd.DataFrame(
         {
             "run": run,
@@ -71,9 +71,7 @@ def series(frames: Frames, runs: pd.DataFrame) -> Series:
             "value": kept["value"].to_numpy(float),
         }
     )
-    return Series(
-        environments, [int(s) for s in steps], (runs["holdout"] > 0).to_numpy(bool), rows
-    )
+    return Traces(environments, [int(s) for s in steps], (runs["holdout"] > 0).to_numpy(bool), rows)
 
 
 def _roles(runs: pd.DataFrame, environments: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -88,14 +86,14 @@ def _roles(runs: pd.DataFrame, environments: Sequence[str]) -> np.ndarray[Any, A
     return table
 
 
-def inside_and_test(values: Series) -> pd.DataFrame:
+def inside_and_test(of: Traces) -> pd.DataFrame:
     """`run`, `step`, `inside`, `test`: means over environments, NaN where nothing was recorded.
 
     `inside` is over the training environments' `out` splits (`in` where nothing was held out),
     `test` over the test environments' `in` splits, as in a leaderboard.
     """
-    rows = values.rows
-    held_out = values.holdout[rows["run"]]
+    rows = of.rows
+    held_out = of.holdout[rows["run"]]
     unseen = np.where(held_out, rows["split"] == 1, rows["split"] == 0)
     parts = {
         "inside": rows[(rows["role"] == ROLES.index("training")) & unseen],
@@ -115,7 +113,7 @@ def _summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def curves(
-    values: Series, chosen: Sequence[int], cells: Sequence[int], grids: Distinct
+    of: Traces, chosen: npt.ArrayLike, cells: npt.ArrayLike, grids: Distinct
 ) -> list[dict[str, Any]]:
     """Learning curves of the `chosen` runs (rows of the runs' frame), averaged within `cells`.
 
@@ -123,20 +121,20 @@ def curves(
     `split` and `role`, the number of `runs`, its `steps` (their place in `grids`), and at each the
     `mean` and its standard error (None for one run).
     """
-    cell = pd.Series(cells, index=chosen, dtype=int)
-    rows = values.rows[values.rows["run"].isin(cell.index)]
+    cell = pd.Series(np.asarray(cells, int), index=np.asarray(chosen, int))
+    rows = of.rows[of.rows["run"].isin(cell.index)]
     rows = rows.assign(cell=cell.reindex(rows["run"]).to_numpy())
     keys = ["cell", "environment", "split", "role"]
     table = _summaries(rows, [*keys, "step"]).reset_index()
     every = -(-len(table) // CURVE_VALUES)
-    found = []
-    for key, curve in table.groupby(keys):
+    found: list[dict[str, Any]] = []
+    for _, curve in table.groupby(keys):
         points = curve.iloc[::-1].iloc[::every].iloc[::-1]
         found.append(
-            dict(zip(keys, (int(k) for k in key), strict=True))
+            {key: int(curve[key].iloc[0]) for key in keys}
             | {
                 "runs": int(curve["size"].max()),
-                "steps": grids.place([values.steps[s] for s in points["step"]]),
+                "steps": grids.place([of.steps[s] for s in points["step"]]),
                 "mean": significant(points["mean"], 4),
                 "error": significant(points["error"], 2) if curve["error"].notna().any() else None,
             }
