@@ -5,11 +5,13 @@ OUT/cache.arrow: an Arrow file, written whole and renamed, that saves time and n
 is torn, foreign or older than a run's own files is not used, and written anew.
 """
 
+import gc
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ METRICS = pa.schema(
     [
         ("run", pa.int32()),
         ("step", pa.int32()),
-        *((name, pa.dictionary(pa.int32(), pa.string())) for name in NAMES),
+        *((name, pa.dictionary(pa.int16(), pa.string())) for name in NAMES),
         ("value", pa.float64()),
         ("count", pa.int32()),
     ]
@@ -66,14 +68,28 @@ class Read:
 
 def load(results: Results) -> Frames:
     """The planned runs and their records; see `Results.load`."""
-    plan: Mapping[str, Any] = results.plan()["runs"]
-    stamps = _stamps(results.path / "runs", plan)
-    path = results.path / "cache.arrow"
-    cached = _cached(path, stamps)
-    read = _merged(plan, cached, _read(results, [i for i in plan if i not in cached.runs], stamps))
-    if len(stamps) - len(cached.runs) > REWRITE * len(stamps):
-        _keep(path, read, stamps)
-    return _frames(plan, read)
+    with _no_collection():
+        plan: Mapping[str, Any] = results.plan()["runs"]
+        stamps = _stamps(results.path / "runs", plan)
+        path = results.path / "cache.arrow"
+        cached = _cached(path, stamps)
+        fresh = _read(results, [i for i in plan if i not in cached.runs], stamps)
+        read = _merged(plan, cached, fresh)
+        if len(stamps) - len(cached.runs) > REWRITE * len(stamps):
+            _keep(path, read)
+        return _frames(plan, read)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the garbage collector, which searches all objects again and again as many are made."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -188,7 +204,7 @@ def _long(table: pa.Table, run: "np.ndarray[Any, np.dtype[np.int32]]") -> pa.Tab
         "count": pc.struct_field(flat, "count").cast(pa.int32()),
     }
     for name in NAMES:
-        columns[name] = pc.struct_field(flat, name).dictionary_encode()
+        columns[name] = pc.struct_field(flat, name).dictionary_encode().cast(METRICS.field(name).type)
     return pa.table({name: columns[name] for name in METRICS.names}, schema=METRICS)
 
 
@@ -254,7 +270,7 @@ def _merged(plan: Mapping[str, Any], cached: Read, fresh: Read) -> Read:
     return Read({run_id: runs[run_id] for run_id in plan}, both)
 
 
-def _keep(path: Path, read: Read, stamps: Mapping[str, list[int]]) -> None:
+def _keep(path: Path, read: Read) -> None:
     """Write the ended runs into the cache; a directory that cannot be written to has none."""
     ended = [i for i, run in enumerate(read.runs.values()) if run["stamp"] is not None]
     metrics = _only(read.metrics, np.array(ended, dtype=np.int64), len(read.runs))
