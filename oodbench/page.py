@@ -95,7 +95,7 @@ def _codes(values: Iterable[Any], names: Iterable[Any]) -> list[int]:
 def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The runs' columns; and the tables of hyperparameters, provenances and reasons they point to."""
     hparams, provenance = Distinct(), Distinct()
-    steps = [int(v) for v in runs["last_step"].fillna(0)]
+    steps = [int(v) for v in runs["last_step"].astype(float).fillna(0)]
     ends = zip(runs["state"], runs["error"], steps, strict=True)
     table = {
         "id": list(runs["id"]),
@@ -149,13 +149,14 @@ def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]
     frame["pace"] = (frame["seconds"] / frame["step"]).where(frame["step"] > 0)
     rows = []
     for dataset, group in frame.groupby("dataset"):
-        on = group.groupby(["provenance", "label"])["pace"].median().unstack("label")
-        against = on[baseline] if baseline in on else pd.Series(math.nan, on.index)
-        ratios = on.div(against, axis=0).median()
-        for label, own in group.groupby("label"):
+        paces = group.dropna(subset=["pace"])
+        on = paces.groupby(["provenance", "label"])["pace"].median()
+        against = on[on.index.get_level_values("label") == baseline].droplevel("label")
+        ratios = (on / against.reindex(on.index, level="provenance")).dropna()
+        for label, own in paces.groupby("label"):
+            ratio = ratios[ratios.index.get_level_values("label") == label].median()
             memory, hours = own["memory"].max(), own["seconds"].sum() / 3600
-            numbers = (own["pace"].median(), ratios.get(label, math.nan), memory, hours)
-            rows.append((dataset, label, *numbers))
+            rows.append((dataset, label, own["pace"].median(), ratio, memory, hours))
     table = pd.DataFrame(rows, columns=["dataset", "label", "seconds", "ratio", "memory", "hours"])
     exact = {name: [int(v) for v in table[name]] for name in ("dataset", "label")}
     rounded = {n: significant(table[n], 3) for n in ("seconds", "ratio", "memory", "hours")}
