@@ -204,7 +204,9 @@ def _long(table: pa.Table, run: "np.ndarray[Any, np.dtype[np.int32]]") -> pa.Tab
         "count": pc.struct_field(flat, "count").cast(pa.int32()),
     }
     for name in NAMES:
-        columns[name] = pc.struct_field(flat, name).dictionary_encode().cast(METRICS.field(name).type)
+        columns[name] = (
+            pc.struct_field(flat, name).dictionary_encode().cast(METRICS.field(name).type)
+        )
     return pa.table({name: columns[name] for name in METRICS.names}, schema=METRICS)
 
 

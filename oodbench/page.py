@@ -4,7 +4,6 @@ Tables are columns (lists of equal length); runs, datasets, labels, test sets an
 given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -205,8 +205,8 @@ def watch(
     from oodbench.watch import Server
 
     with Server(Results(directory), port, baseline) as server:
-        print(f"{server.url} (Ctrl-C ends)", flush=True)
         with suppress(KeyboardInterrupt):
+            print(f"{server.url} (Ctrl-C ends)", flush=True)
             server.serve_forever()
 
 

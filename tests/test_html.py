@@ -35,7 +35,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
                         level = 0.5 + 0.1 * i + 0.01 * trial + 0.05 * draw - 0.02 * d * i
                         state, error = "done", ""
                         if label == "VREx" and trial == 2:
-                            state, error = ("failed", "ValueError: <b>no</b>") if draw else ("lost", "")
+                            state, error = (
+                                ("failed", "ValueError: <b>no</b>") if draw else ("lost", "")
+                            )
                         if label == "VREx" and trial == 1 and draw == 1:
                             state = "diverged"
                         sweep.add(
@@ -79,7 +81,9 @@ def test_every_number_leads_to_the_chosen_runs(made: Made, rule: str) -> None:
             seen.add(tree["runs"]["id"][run])
     assert seen == chosen
     points = tree["rules"][rule]["points"]
-    marked = {tree["runs"]["id"][r] for r, c in zip(points["run"], points["chosen"], strict=True) if c}
+    marked = {
+        tree["runs"]["id"][r] for r, c in zip(points["run"], points["chosen"], strict=True) if c
+    }
     assert marked == chosen
 
 
@@ -163,7 +167,9 @@ def test_cost_is_a_ratio_on_the_same_machine(made: Made) -> None:
 
 def test_reasons_and_states(made: Made) -> None:
     tree = contents(made.results)
-    found = {(tree["states"][tree["runs"]["state"][i]], text) for i, text in tree["reasons"].items()}
+    found = {
+        (tree["states"][tree["runs"]["state"][i]], text) for i, text in tree["reasons"].items()
+    }
     assert found == {
         ("failed", "ValueError: <b>no</b>"),
         ("diverged", "the loss was not finite at step 30"),

@@ -220,7 +220,7 @@ def test_every_chart_is_there(seen: Seen) -> None:
     assert page.locator("#hparams h3").all_inner_texts() == ["lr"]
     assert page.locator("#hparams path.ring").get_attribute("d")
     text = page.locator("#cost").inner_text()
-    assert "2.00 ×" in text and "1.00 ×" in text
+    assert "2.00 \u00d7" in text and "1.00 \u00d7" in text
 
 
 @pytest.mark.parametrize("width", [320, 375, 800])

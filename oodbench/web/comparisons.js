@@ -14,7 +14,7 @@ function forest(block) {
   const percent = block.dataset === null || data().datasets[block.dataset].percent, keep = shownSet();
   const rows = block.rows.filter((r) => keep.has(r.label)).sort((a, b) => (b.gain ?? -Infinity) - (a.gain ?? -Infinity));
   if (!rows.length) return empty("No other algorithm is shown.");
-  const width = 260, height = 22;
+  const width = bodyWidth() < 560 ? 150 : 260, height = 22;
   const [low, high] = extent(rows.flatMap((r) => [r.gain, r.low, r.high]).concat(0), 0.06);
   const x = scale(low, high, 6, width - 6);
   const line = (r) => {
@@ -52,9 +52,9 @@ function drawRanks() {
   const text = ranks.labels.map((l) => `${label(l)} ${rank(l)}`).join(", ");
   const figure = el("figure", {}, diagram(ranks, text), el("figcaption", {}, `Mean ranks over ${what}; 1 is the best. Algorithms joined by a bar differ by less than the critical difference ${ranks.width.toFixed(2)} (Nemenyi, 5 %).`));
   const parts = [figure];
-  if (ranks.friedman) parts.push(el("p", {}, `Friedman's test that all are equal: χ² = ${ranks.friedman[0]}, p = ${ranks.friedman[1]}.`));
+  if (ranks.friedman) parts.push(el("p", {}, `Friedman's test that all are equal: χ² = ${number(ranks.friedman[0])}, p = ${number(ranks.friedman[1])}.`));
   if (ranks.incomplete.length) parts.push(el("p", { class: "alert" }, `Not ranked, because incomplete: ${ranks.incomplete.map(label).join(", ")}.`));
-  if (ranks.holm.length) parts.push(later("p-values against the baseline (Holm)", () => table(`Each against ${label(data().baseline)} by mean rank, corrected by Holm's procedure`, ["algorithm", "mean rank", "p (Holm)"], ranks.holm.map(([l, p]) => [label(l), rank(l), String(p)]))));
+  if (ranks.holm.length) parts.push(later("p-values against the baseline (Holm)", () => table(`Each against ${label(data().baseline)} by mean rank, corrected by Holm's procedure`, ["algorithm", "mean rank", "p (Holm)"], ranks.holm.map(([l, p]) => [label(l), rank(l), number(p, false, 3)]))));
   if (ranks.stability.length) parts.push(later("How the ranking moves without a dataset", () => table("Kendall's τ between the ranking on all datasets and on all but one; 1: unmoved", ["left out", "τ"], ranks.stability.map(([name, tau]) => [name, tau.toFixed(2)]))));
   return parts;
 }

@@ -29,7 +29,7 @@ const signed = (value, percent) => (missing(value) ? "–" : (value > 0 ? "+" : 
 const unit = (dataset) => dataset.metric + (dataset.percent ? " (%)" : "") + (dataset.higher ? ", higher is better" : ", lower is better");
 
 // A long name may be broken after a bracket, a comma or an underscore, nowhere else.
-const breakable = (text) => (typeof text === "string" ? text.split(/(?<=[(,_=])/).flatMap((part, i) => (i ? [el("wbr"), part] : [part])) : text);
+const breakable = (text) => (typeof text === "string" ? text.split(/(?<=[,_=])|(?<=\()(?!%)/).flatMap((part, i) => (i ? [el("wbr"), part] : [part])) : text);
 
 function table(caption, head, rows, options = {}) {
   const header = head.map((h) => {

@@ -124,16 +124,16 @@ function hparamPanel(name, points, ys, l, dataset) {
   const columns = Math.max(1, Math.floor((bodyWidth() + 18) / 268)), width = Math.floor((bodyWidth() - (columns - 1) * 18) / columns), height = 180;
   const box = { left: 40, right: width - 10, top: 10, bottom: height - 26 };
   const valued = points.map((p) => ({ ...p, value: data().hparams[data().runs.hparams[p.run]][name] })).filter((p) => p.value !== undefined);
-  const numeric = valued.every((p) => typeof p.value === "number");
+  const kinds = [...new Set(valued.map((p) => p.value))].sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b))));
+  const numeric = kinds.length > 4 && kinds.every((v) => typeof v === "number");
   let x, marksAt = null;
   if (numeric) {
     const xs = span(valued.map((p) => p.value), false);
     x = scale(xs.low, xs.high, box.left, box.right, xs.log);
   } else {
-    const kinds = [...new Set(valued.map((p) => String(p.value)))].sort();
     const place = scale(-0.5, kinds.length - 0.5, box.left, box.right);
-    x = Object.assign((v) => (typeof v === "number" && kinds.indexOf(String(v)) < 0 ? place(v) : place(kinds.indexOf(String(v)))), { low: 0, high: 1 });
-    marksAt = kinds.map((k) => [k, k]);
+    x = (v) => place(kinds.indexOf(v));
+    marksAt = kinds.map((v) => [v, typeof v === "number" ? short(v) : String(v)]);
   }
   const y = scale(ys.low, ys.high, box.bottom, box.top, ys.log);
   for (const p of valued) { p.x = x(p.value); p.y = y(p.test); }
