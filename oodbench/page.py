@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from oodbench import __version__
-from oodbench.comparison import comparison
+from oodbench.contrasts import contrasts
 from oodbench.errors import UserError, unknown
 from oodbench.records import Frames, Results
 from oodbench.selection import CELL, RULES, candidates, sweep_runs
-from oodbench.tables import AVERAGE, PROPORTIONS, at, leaderboard, number
+from oodbench.tables import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
 from oodbench.traces import (
     ROLES,
     SPLITS,
@@ -196,7 +196,7 @@ def _rule(
         | {name: significant(judged[name], 4) for name in ("score", "inside", "test")},
         "cells": [int(v) for v in cells["run"].first()],
         "curves": curves(values, chosen["run"], cells.ngroup(), grids),
-        **comparison(picks, names, baseline),
+        **contrasts(scores(frames, rule), names, baseline),
     }
 
 

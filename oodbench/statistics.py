@@ -7,7 +7,7 @@ and a label a column, larger values being better.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,8 +41,15 @@ def estimate(values: npt.ArrayLike) -> Estimate:
     n = len(v)
     mean = float(v.mean()) if n else math.nan
     stderr = float(v.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    half = stderr * float(scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2)) if n > 1 else math.nan
+    half = stderr * float(half_width(n))
     return Estimate(mean, stderr, mean - half, mean + half, n)
+
+
+def half_width(n: npt.ArrayLike) -> Numbers:
+    """Half the width of an interval of n values in standard errors (Student's t); NaN for n < 2."""
+    degrees = np.asarray(n, dtype=float) - 1
+    quantile = scipy.special.stdtrit(np.maximum(degrees, 1), (1 + LEVEL) / 2)
+    return np.where(degrees > 0, quantile, np.nan)
 
 
 @dataclass(frozen=True)
@@ -326,9 +333,3 @@ def noise(scores: npt.ArrayLike, values: npt.ArrayLike, resamples: int = RESAMPL
     best = place[index].min(axis=1)  # (resamples, trials): the place of the best draw
     picked = np.take_along_axis(value, np.take_along_axis(order, best, axis=0), axis=0)
     return Noise(seed, float(picked.mean(axis=1).std(ddof=1)))
-
-
-def rule_stability(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Kendall's tau between the mean ranks of every two selection rules, given their tables."""
-    whole = {rule: mean_ranks(table) for rule, table in tables.items()}
-    return pd.DataFrame({a: {b: kendall(whole[a], whole[b]) for b in whole} for a in whole})

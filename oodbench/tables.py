@@ -1,10 +1,10 @@
-"""From a results directory's frames to a leaderboard, and its layout. Imports no torch.
+"""From a results directory's frames to the numbers of a leaderboard. Imports no torch.
 
-`leaderboard` computes every number; `blocks` lays them out, one block a dataset.
+`leaderboard` has a mean and its error a row, `scores` the single values behind them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,19 +34,8 @@ class Leaderboard:
     higher: Mapping[str, bool]
     """Metric to whether a higher value is better."""
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Block:
-    """A table as texts."""
-
-    title: str
-    header: list[str]
-    rows: list[list[str]]
-    ranked: int
-    """The first so many rows are complete, the best one first; the others are not ranked."""
-    best: set[tuple[int, int]] = field(default_factory=set)
-    """(row, column) of the best values."""
+    shifts: Mapping[str, str] = field(default_factory=dict)
+    """Dataset to the kind of its shift, where that is recorded."""
 
 
 def leaderboard(frames: Frames, rule: str = "train_val", metric: str | None = None) -> Leaderboard:
@@ -66,7 +55,32 @@ def leaderboard(frames: Frames, rule: str = "train_val", metric: str | None = No
     names = ["dataset", "label", *COLUMN, "mean", "stderr", "n", "planned", "rule"]
     frame = pd.DataFrame(rows, columns=names)
     higher = {m: directions.get(m, m in PROPORTIONS) for m in frame["metric"].unique() if m}
-    return Leaderboard(frame, higher, _notes(frames.runs, rule, higher))
+    shifts = {}
+    if "shift" in runs:
+        known = runs.dropna(subset=["shift"])
+        shifts = dict(zip(known["dataset_label"], known["shift"], strict=True))
+    return Leaderboard(frame, higher, _notes(frames.runs, rule, higher), shifts)
+
+
+def scores(frames: Frames, rule: str = "train_val", metric: str | None = None) -> pd.DataFrame:
+    """The values of which a leaderboard has the means, as `oodbench.statistics` takes them.
+
+    `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
+    `higher`, `metric`; only of complete cells. A missing value is NaN.
+    """
+    chosen = choose(frames, rule)
+    runs = sweep_runs(frames)
+    reported, directions = _reported(frames, runs, metric)
+    values = _of_tests(frames, _grid(runs), chosen, reported)
+    values = values[values["complete"]]
+    sets = values["test_environments"].map(lambda tests: "" if len(tests) == 1 else "+".join(tests))
+    places = values["environment"] + sets.map(lambda tests: f" of {tests}" if tests else "")
+    higher = [directions.get(m, m in PROPORTIONS) for m in values["metric"]]
+    table = values.assign(environment=places, higher=higher).rename(
+        columns={"dataset_label": "dataset"}
+    )
+    names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
+    return table[names].reset_index(drop=True)
 
 
 def mean_and_error(values: np.ndarray[Any, Any]) -> tuple[float, float]:
@@ -108,15 +122,10 @@ def _per_trial(
     frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, reported: Mapping[str, str]
 ) -> pd.DataFrame:
     """dataset_label, label, *COLUMN, trial, `value` and whether the trial is `complete`."""
+    tests = _of_tests(frames, grid, chosen, reported)
     records = at(frames.metrics, chosen[[*CELL, "id", "step"]])
-    scored = records[records["split"] == "in"][[*CELL, "environment", "metric", "value"]]
     own = records[records["environment"].isna()][[*CELL, "metric", "value"]]
-    cells = grid.merge(chosen[[*CELL, "id"]], on=CELL, how="left")
-    cells["complete"] = cells.pop("id").notna()
-
-    tests = cells.assign(environment=cells["test_environments"]).explode("environment")
-    tests["metric"] = tests["dataset_label"].map(reported)
-    tests = tests.merge(scored, on=[*CELL, "environment", "metric"], how="left")
+    cells = _with_completeness(grid, chosen)
     names = own[["dataset_label", "metric"]].drop_duplicates()
     predictor = cells.merge(names, on="dataset_label")
     predictor = predictor.merge(own, on=[*CELL, "metric"], how="left").assign(environment="")
@@ -127,6 +136,24 @@ def _per_trial(
         _over_tests(predictor),
     ]
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
+
+
+def _of_tests(
+    frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, reported: Mapping[str, str]
+) -> pd.DataFrame:
+    """CELL, `environment`, `metric`, `value`, `complete`: a row for every place of the grid."""
+    records = at(frames.metrics, chosen[[*CELL, "id", "step"]])
+    scored = records[records["split"] == "in"][[*CELL, "environment", "metric", "value"]]
+    cells = _with_completeness(grid, chosen)
+    tests = cells.assign(environment=cells["test_environments"]).explode("environment")
+    tests["metric"] = tests["dataset_label"].map(reported)
+    return tests.merge(scored, on=[*CELL, "environment", "metric"], how="left")
+
+
+def _with_completeness(grid: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
+    cells = grid.merge(chosen[[*CELL, "id"]], on=CELL, how="left")
+    cells["complete"] = cells.pop("id").notna()
+    return cells
 
 
 def at(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
@@ -153,7 +180,7 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     states = runs["state"].value_counts()
     counts = [f"{states.get(s, 0)} {s}" for s in (*ENDED, "failed")]
     missing = len(runs) - sum(states.get(s, 0) for s in (*ENDED, "failed"))
-    codes = {_code(p) for p in runs["provenance"] if p}
+    codes = {code(p) for p in runs["provenance"] if p}
     return (
         f"Selection {rule}: {RULES[rule].summary}.",
         f"Values: in split of the test environments; {error}"
@@ -165,7 +192,10 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     )
 
 
-def _code(provenance: Mapping[str, Any]) -> str:
+def code(provenance: Mapping[str, Any]) -> str:
+    """The version and commit that trained a run."""
+    if "code" in provenance:
+        return str(provenance["code"])
     commit = str(provenance.get("commit") or "no commit")
     short = commit[:12] + ("+" if commit[12:].endswith("+") else "")
     return f"oodbench {provenance.get('oodbench', '?')} ({short})"
@@ -178,115 +208,3 @@ def number(mean: float, stderr: float, metric: str) -> str:
     else:
         texts = [f"{mean:#.4g}".rstrip("."), f"{stderr:.2g}"]
     return texts[0] if math.isnan(stderr) else " ± ".join(texts)
-
-
-def blocks(board: Leaderboard) -> list[Block]:
-    """A block for each dataset, and one over the datasets if there are several."""
-    groups = dict(list(board.frame.groupby("dataset", sort=False)))
-    found = [_block(str(name), frame, board.higher) for name, frame in groups.items()]
-    return [*found, _summary(board)] if len(found) > 1 else found
-
-
-def _header(column: tuple[str, str, str], columns: list[tuple[str, str, str]]) -> str:
-    tests, environment, metric = column
-    if not environment:
-        return metric
-    others = [c for c in columns if c[1] == environment and c != column and c[0]]
-    return f"{environment} (of {tests})" if others and tests != environment else environment
-
-
-def _complete(average: pd.DataFrame) -> pd.Series:
-    return average["n"] == average["planned"]
-
-
-def _averages(frame: pd.DataFrame) -> pd.DataFrame:
-    """The average of each row of a dataset, by label."""
-    own = (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")
-    return frame[own].set_index("label")
-
-
-def _block(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> Block:
-    averages = _averages(frame)
-    metric = str(averages["metric"].iloc[0])
-    averages = averages.sort_values(
-        "mean", ascending=not higher.get(metric, True), kind="stable", key=lambda m: m.map(_rounded)
-    )
-    complete = _complete(averages)
-    labels = [*averages.index[complete], *averages.index[~complete]]
-    columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
-    cells = frame.set_index(["label", *COLUMN])
-    rows = []
-    for label in labels:
-        row = [str(label)]
-        for column in columns:
-            cell = cells.loc[(label, *column)]
-            text = number(cell["mean"], cell["stderr"], column[2]) if cell["n"] else "-"
-            row.append(text)
-        n, planned = averages.loc[label, ["n", "planned"]]
-        rows.append([*row, f"{n}" if n == planned else f"{n}/{planned}"])
-    ranked, best = int(complete.sum()), set()
-    for c, column in enumerate(columns):
-        means = [cells.loc[(label, *column), "mean"] for label in labels[:ranked]]
-        best |= _best(means, c + 1, higher.get(column[2], True))
-    kind = f"{metric}{' (%)' if metric in PROPORTIONS else ''}"
-    header = ["algorithm", *(_header(c, columns) for c in columns), "n"]
-    title = f"{dataset}: {kind}" if metric else f"{dataset}: nothing recorded yet"
-    return Block(title, header, rows, ranked, best)
-
-
-def _rounded(mean: float) -> float:
-    """Without the last bits, so that equal values are equal however they were added up."""
-    return float(f"{mean:.12g}")
-
-
-def _best(means: Sequence[float], column: int, higher: bool) -> set[tuple[int, int]]:
-    """(row, column) of the best of at least two values."""
-    rounded = [_rounded(m) for m in means]
-    finite = [m for m in rounded if not math.isnan(m)]
-    if len(rounded) < 2 or not finite:
-        return set()
-    value = max(finite) if higher else min(finite)
-    return {(row, column) for row, mean in enumerate(rounded) if mean == value}
-
-
-def _summary(board: Leaderboard) -> Block:
-    """Every dataset's average, their mean where they are proportions, and the mean rank.
-
-    Ranks are among the labels that are complete on every dataset; equal values share their mean rank.
-    """
-    groups = dict(list(board.frame.groupby("dataset", sort=False)))
-    averages = {str(name): _averages(frame) for name, frame in groups.items()}
-    labels = list(board.frame["label"].unique())
-    full = [
-        label
-        for label in labels
-        if all(_complete(average).get(label, False) for average in averages.values())
-    ]
-    ranks, shares = [], []
-    for average in averages.values():
-        metric = str(average["metric"].iloc[0])
-        means = average["mean"].map(_rounded).reindex(labels)
-        up = board.higher.get(metric, True)
-        ranks.append(means[full].rank(ascending=not up, na_option="bottom"))
-        if metric in PROPORTIONS:
-            shares.append(means.where(_complete(average).reindex(labels, fill_value=False)))
-    rank = pd.concat(ranks, axis=1).mean(axis=1)
-    share = pd.concat(shares, axis=1).mean(axis=1, skipna=False) if shares else None
-    full.sort(key=lambda label: rank[label])
-    order = [*full, *(label for label in labels if label not in full)]
-    rows = []
-    for label in order:
-        row = [str(label)]
-        for a in averages.values():
-            there = label in a.index and a.loc[label, "n"]
-            row.append(number(*a.loc[label, ["mean", "stderr", "metric"]]) if there else "-")
-        if share is not None:
-            row.append(
-                "-" if math.isnan(share[label]) else number(share[label], math.nan, "accuracy")
-            )
-        rows.append([*row, f"{rank[label]:.2f}" if label in full else "-"])
-    header = ["algorithm", *averages, *(["average (%)"] if shares else []), "mean rank"]
-    best = _best([rank[x] for x in full], len(header) - 1, False)
-    if share is not None:
-        best |= _best([share[x] for x in full], len(header) - 2, True)
-    return Block("All datasets: averages over test environments", header, rows, len(full), best)

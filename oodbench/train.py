@@ -138,6 +138,7 @@ class Run:
         return {
             "dataset_label": dataset.label,
             "family": dataset.metadata.family,
+            "shift": dataset.metadata.shift,
             "training_environments": self.names,
             "metric": task.metric,
             "higher_is_better": task.higher_is_better,

@@ -12,9 +12,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
+from oodbench.formats import FORMATS, LATEX, latex, markdown, terminal
+from oodbench.layout import blocks, sheet
 from oodbench.records import Results, RunSpec
-from oodbench.report import FORMATS, LATEX, app, latex, markdown, print_table, terminal
-from oodbench.tables import blocks, leaderboard, mean_and_error, number
+from oodbench.report import app, print_table
+from oodbench.tables import leaderboard, mean_and_error, number
 
 GOLDEN = Path(__file__).parent / "golden"
 NASTY = r"a_b%<x>|&[*]\$"
@@ -82,7 +84,7 @@ class Sweep:
             directory.finish(state, step, 1.0)
 
     def text(self, format_: str, rule: str = "train_val") -> str:
-        return FORMATS[format_](leaderboard(self.results.load(), rule))
+        return FORMATS[format_](sheet(leaderboard(self.results.load(), rule)))
 
 
 @pytest.fixture
@@ -266,7 +268,7 @@ def test_numbers() -> None:
 
 def test_terminal_golden(sweep: Sweep) -> None:
     wide = Console(width=100, file=io.StringIO(), force_terminal=False, color_system=None)
-    text = terminal(leaderboard(sweep.results.load()), wide)
+    text = terminal(sheet(leaderboard(sweep.results.load())), wide)
     assert text == (GOLDEN / "table.txt").read_text()
 
 
@@ -280,20 +282,20 @@ def test_latex_golden(sweep: Sweep) -> None:
 
 def test_a_terminal_shows_the_best_in_bold_and_never_cuts_a_number(sweep: Sweep) -> None:
     narrow = Console(width=20, file=io.StringIO(), force_terminal=True, color_system="standard")
-    text = terminal(leaderboard(sweep.results.load()), narrow)
+    text = terminal(sheet(leaderboard(sweep.results.load())), narrow)
     assert re.search(r"\x1b\[1m *70\.0 ± 5\.8", text)
     assert "0.0001234 ± 0" in text and "…" not in text
 
 
 def test_markdown_has_as_many_columns_in_every_row(sweep: Sweep) -> None:
-    lines = markdown(leaderboard(sweep.results.load())).splitlines()
+    lines = markdown(sheet(leaderboard(sweep.results.load()))).splitlines()
     digits = [line for line in lines[: lines.index("### SEM: mse")] if line.startswith("|")]
     counts = {len(re.findall(r"(?<!\\)\|", line)) for line in digits}
     assert len(digits) == 5 and counts == {6}
 
 
 def test_latex_leaves_no_special_character_bare(sweep: Sweep) -> None:
-    text = latex(leaderboard(sweep.results.load()))
+    text = latex(sheet(leaderboard(sweep.results.load())))
     body = [line for line in text.splitlines() if not line.startswith("%")]
     for line in body:
         bare = line
@@ -317,7 +319,7 @@ def test_csv_and_json_are_tidy_and_exact(sweep: Sweep) -> None:
         assert read["label"] == given["label"] and int(read["n"]) == given["n"]
     assert set(objects[0]) == set(table[0]) == {
         "dataset", "label", "test_environments", "environment", "metric",
-        "mean", "stderr", "n", "planned", "rule",
+        "mean", "stderr", "low", "high", "n", "planned", "rule",
     }  # fmt: skip
 
 

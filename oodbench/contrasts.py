@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from oodbench.compare import OVERALL, gains
 from oodbench.statistics import (
     BAND,
     Difference,
@@ -15,58 +16,38 @@ from oodbench.statistics import (
     friedman,
     holm_against,
     mean_ranks,
-    paired_differences,
     rank_stability,
 )
 from oodbench.traces import significant
 
 
-def comparison(picks: pd.DataFrame, names: Mapping[str, Any], baseline: str) -> dict[str, Any]:
+def contrasts(scores: pd.DataFrame, names: Mapping[str, Any], baseline: str) -> dict[str, Any]:
     """`differences` and `ranks` of the labels under one selection rule.
 
-    `picks` has a chosen value a row: `dataset`, `label`, `test_environments`, `environment`,
-    `metric`, `trial`, `value`; `names` has the `datasets` (`name`, `metric`, `higher`, `percent`)
-    and the `labels`.
+    `scores` is `tables.scores`; `names` has the `datasets` (`name`, `percent`) and the `labels`.
     """
-    scores = _scores(picks, names["datasets"])
     return {
         "differences": _differences(scores, names, baseline),
         "ranks": _ranks(scores, names, baseline),
     }
 
 
-def _scores(picks: pd.DataFrame, datasets: list[dict[str, Any]]) -> pd.DataFrame:
-    """What `statistics` calls scores: the main metric on every (test set, environment) and trial."""
-    main = {d["name"]: d["metric"] for d in datasets}
-    higher = {d["name"]: d["higher"] for d in datasets}
-    own = picks[(picks["environment"] != "") & (picks["metric"] == picks["dataset"].map(main))]
-    places = [
-        f"{environment} of {'+'.join(tests)}"
-        for environment, tests in zip(own["environment"], own["test_environments"], strict=True)
-    ]
-    kept = own[["dataset", "label", "trial", "value"]]
-    return kept.assign(environment=places, higher=own["dataset"].map(higher))
-
-
 def _differences(
     scores: pd.DataFrame, names: Mapping[str, Any], baseline: str
 ) -> list[dict[str, Any]]:
-    """The paired differences on each dataset, and over all that are measured in proportions."""
+    """The paired differences on each dataset; those over all have no dataset."""
     if baseline not in set(scores["label"]):
         return []
-    found = []
-    shares = [d["name"] for d in names["datasets"] if d["percent"]]
-    for place, dataset in enumerate(names["datasets"]):
-        own = scores[scores["dataset"] == dataset["name"]]
-        if baseline in set(own["label"]):
-            band = BAND if dataset["percent"] else 0.0
-            rows = paired_differences(own, baseline, band)
-            found.append({"dataset": place, "band": band, "rows": _rows(rows, names["labels"])})
-    over = scores[scores["dataset"].isin(shares)]
-    if over["dataset"].nunique() > 1 and baseline in set(over["label"]):
-        rows = paired_differences(over, baseline)
-        found.append({"dataset": None, "band": BAND, "rows": _rows(rows, names["labels"])})
-    return found
+    places = {d["name"]: i for i, d in enumerate(names["datasets"])}
+    percent = {d["name"]: d["percent"] for d in names["datasets"]} | {OVERALL: True}
+    return [
+        {
+            "dataset": places.get(dataset),
+            "band": BAND if percent[dataset] else 0.0,
+            "rows": _rows(found, names["labels"]),
+        }
+        for dataset, found in gains(scores, baseline)
+    ]
 
 
 def _rows(differences: list[Difference], labels: list[str]) -> list[dict[str, Any]]:

@@ -1,0 +1,245 @@
+"""A leaderboard with what a reviewer asks: gains over a baseline, ranks, noise. Imports no torch."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from oodbench.errors import UserError, unknown
+from oodbench.layout import Block, Sheet, sheet
+from oodbench.records import Frames
+from oodbench.selection import CELL, RULES, candidates, sweep_runs
+from oodbench.statistics import (
+    BAND,
+    Difference,
+    block_table,
+    critical_difference,
+    friedman,
+    holm_against,
+    mean_ranks,
+    noise,
+    paired_differences,
+    rank_stability,
+)
+from oodbench.tables import PROPORTIONS, at, leaderboard, number, scores
+
+OVERALL = "all datasets"
+
+
+def comparison(
+    frames: Frames, baseline: str, rule: str = "train_val", metric: str | None = None
+) -> Sheet:
+    """The leaderboard, then the gains over the baseline, the ranks and the noise.
+
+    Its frame has the gains: a row for each dataset (and OVERALL) and label. Raises UserError for an
+    unknown baseline, rule or metric.
+    """
+    board = leaderboard(frames, rule, metric)
+    labels = [str(label) for label in board.frame["label"].unique()]
+    if baseline not in labels:
+        raise unknown("baseline", baseline, labels)
+    table = scores(frames, rule, metric)
+    found = gains(table, baseline)
+    main = sheet(board)
+    blocks = [*main.blocks, *_gain_blocks(found, table), *_rank_blocks(table, baseline)]
+    if metric is None:
+        blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
+    notes = (*main.notes, *_notes(found, table, baseline))
+    return Sheet(blocks, notes, main.remarks, _frame(found, rule))
+
+
+Gains = list[tuple[str, list[Difference]]]
+"""A dataset (or OVERALL) and the difference of every other label to the baseline."""
+
+
+def gains(table: pd.DataFrame, baseline: str) -> Gains:
+    """On each dataset, and over those whose metric is a proportion if there are several."""
+    found: Gains = []
+    for dataset, own in table.groupby("dataset", sort=False):
+        share = own["metric"].iloc[0] in PROPORTIONS
+        if baseline in set(own["label"]):
+            found.append((str(dataset), paired_differences(own, baseline, BAND if share else 0.0)))
+    shares = table[table["metric"].isin(PROPORTIONS)]
+    if shares["dataset"].nunique() > 1 and baseline in set(shares["label"]):
+        found.append((OVERALL, paired_differences(shares, baseline)))
+    return found
+
+
+def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
+    metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
+    header = [
+        "algorithm",
+        "gain",
+        "95 % interval",
+        "P(better)",
+        "win/tie/loss",
+        "detectable",
+        "pairs",
+    ]
+    found = []
+    for dataset, rows in gains:
+        metric = metrics[dataset]
+        ordered = sorted(rows, key=lambda d: (d.pairs < d.planned, -d.gain.mean))
+        texts = [_gain_row(d, metric) for d in ordered]
+        ranked = sum(d.pairs == d.planned for d in ordered)
+        unit = "points" if metric in PROPORTIONS else metric
+        if rows:
+            title = f"{dataset}: gain over {rows[0].baseline} ({unit})"
+            found.append(Block(title, header, texts, ranked))
+    return found
+
+
+def _gain_row(d: Difference, metric: str) -> list[str]:
+    def text(value: float, sign: str = "+") -> str:
+        if math.isnan(value):
+            return "-"
+        return f"{100 * value:{sign}.1f}" if metric in PROPORTIONS else f"{value:{sign}.3g}"
+
+    unknown_spread = math.isnan(d.gain.low)
+    interval = "-" if unknown_spread else f"[{text(d.gain.low)}, {text(d.gain.high)}]"
+    probability = "-" if math.isnan(d.probability) or unknown_spread else f"{d.probability:.2f}"
+    pairs = f"{d.pairs}" if d.pairs == d.planned else f"{d.pairs}/{d.planned}"
+    counts = f"{d.wins}/{d.ties}/{d.losses}"
+    return [
+        d.label,
+        text(d.gain.mean),
+        interval,
+        probability,
+        counts,
+        text(d.detectable, ""),
+        pairs,
+    ]
+
+
+def _rank_blocks(table: pd.DataFrame, baseline: str) -> list[Block]:
+    by = ["dataset"] if table["dataset"].nunique() > 1 else ["dataset", "environment"]
+    ranked = block_table(table, by)
+    blocks, labels = ranked.shape
+    if blocks < 2 or labels < 2:
+        return []
+    mean = mean_ranks(ranked)
+    test = friedman(ranked)
+    words = [f"Mean ranks over {blocks} {by[-1]}s"]
+    if test is not None:
+        words.append(f"Friedman chi2 = {test.statistic:.2f}, p = {test.p:.3g}")
+    words.append(f"critical difference (Nemenyi, 5 %) = {critical_difference(labels, blocks):.2f}")
+    holm = (
+        holm_against(ranked, baseline)["holm"] if baseline in mean.index else pd.Series(dtype=float)
+    )
+    rows = [
+        [x, f"{rank:.2f}", f"{holm[x]:.3g}" if x in holm else "-"]
+        for x, rank in zip(map(str, mean.index), mean, strict=True)
+    ]
+    return [
+        Block(
+            "; ".join(words),
+            ["algorithm", "mean rank", f"p (Holm) against {baseline}"],
+            rows,
+            len(rows),
+        )
+    ]
+
+
+def _noise_block(frames: Frames, rule: str) -> list[Block]:
+    """Standard deviations from seeds and from the search, means over the test sets of a dataset."""
+    found = candidates(frames, rule)
+    found = found[found["complete"]].drop_duplicates("id")
+    if found["draw"].nunique() < 2:
+        return []
+    runs = sweep_runs(frames).drop_duplicates("dataset_label").set_index("dataset_label")
+    found["metric"] = found["dataset_label"].map(runs["metric"])
+    sign = found["dataset_label"].map(runs["higher_is_better"]).map({True: 1.0, False: -1.0})
+    found["score"] *= sign.astype(float)
+    tested = at(
+        frames.metrics,
+        found[["id", "step", "metric", "test_environments"]].rename(columns={"metric": "main"}),
+    )
+    held = np.array(
+        [e in t for e, t in zip(tested["environment"], tested["test_environments"], strict=True)],
+        dtype=bool,
+    )
+    tested = tested[(tested["split"] == "in") & (tested["metric"] == tested["main"]) & held]
+    found["value"] = found["id"].map(tested.groupby("id")["value"].mean())
+    rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for (dataset, label, _), cell in found.groupby(CELL[:3]):
+        cells = cell.pivot(index="draw", columns="trial", values=["score", "value"])
+        n = noise(cells["score"], cells["value"])
+        rows.setdefault((str(dataset), str(label)), []).append((n.seed, n.search))
+    texts = []
+    for (dataset, label), spreads in rows.items():
+        metric = str(runs.loc[dataset, "metric"])
+        means = [sum(values) / len(values) for values in zip(*spreads, strict=True)]
+        texts.append(
+            [
+                dataset,
+                label,
+                *("-" if math.isnan(m) else number(m, math.nan, metric) for m in means),
+            ]
+        )
+    header = ["dataset", "algorithm", "seed noise (SD)", "search noise (SD)"]
+    return [
+        Block(
+            "Noise: of the best draw over trials; of the choice among the draws",
+            header,
+            texts,
+            len(texts),
+        )
+    ]
+
+
+def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Block]:
+    """Kendall's tau of the mean ranks without each dataset, and with each other selection rule."""
+    by = ["dataset"] if table["dataset"].nunique() > 1 else ["dataset", "environment"]
+    own = block_table(table, by)
+    if own.shape[0] < 2 or own.shape[1] < 3:
+        return []
+    changes = {f"without {block}": tau for block, tau in rank_stability(own).items()}
+    for other in RULES:
+        try:
+            theirs = block_table(scores(frames, other), by) if other != rule else own.iloc[:0]
+        except UserError:
+            continue
+        if len(theirs) >= 2:
+            changes[f"selection {other}"] = kendall(mean_ranks(own), mean_ranks(theirs))
+    rows = [[change, f"{tau:.2f}"] for change, tau in changes.items() if not math.isnan(tau)]
+    return (
+        [Block("How the ranking moves", ["change", "Kendall's tau"], rows, len(rows))]
+        if rows
+        else []
+    )
+
+
+def _notes(gains: Gains, table: pd.DataFrame, baseline: str) -> tuple[str, ...]:
+    if not any(rows for _, rows in gains):
+        return (f"Nothing is complete to be compared with {baseline}.",)
+    return (
+        f"Gain: the difference to {baseline} with the same data, splits, weights and batches, paired "
+        "by (dataset, environment, trial), positive where better; a mean over datasets of the mean "
+        "over environments of the mean over trials.",
+        "Interval: Student's t over trials, over datasets for all of them. P(better): share of a "
+        "hierarchical bootstrap (dataset, environment, trial). Win/tie/loss of the pairs: a tie is "
+        f"within {100 * BAND:g} points (of other metrics: equal). Detectable: the gain that so many "
+        "trials or datasets find with 80 % power at 5 %.",
+    )
+
+
+def _frame(gains: Gains, rule: str) -> pd.DataFrame:
+    rows = []
+    for dataset, differences in gains:
+        for d in differences:
+            mean, stderr, low, high, clusters = astuple(d.gain)
+            numbers: Mapping[str, Any] = {
+                "dataset": dataset, "label": d.label, "baseline": d.baseline, "gain": mean,
+                "gain_stderr": stderr, "gain_low": low, "gain_high": high, "clusters": clusters,
+                "bootstrap_low": d.bootstrap[0], "bootstrap_high": d.bootstrap[1],
+            }  # fmt: skip
+            rest = [
+                f.name
+                for f in fields(d)
+                if f.name not in ("label", "baseline", "gain", "bootstrap")
+            ]
+            rows.append({**numbers, **{name: getattr(d, name) for name in rest}, "rule": rule})
+    return pd.DataFrame(rows)

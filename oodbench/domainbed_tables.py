@@ -1,0 +1,241 @@
+"""DomainBed's own three tables from the same records, cell for cell. Imports no torch.
+
+Its rules (arXiv:2007.01434, section 3, and its code): only runs with one test environment are
+reported, by the test environment's `in` split; a tie between draws goes to the last one, a tie
+between steps to the first; the oracle sees the last step alone; runs that have not ended count; the
+error is the population's (ddof=0), 0.0 for one trial.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from oodbench.domainbed import ENVIRONMENTS
+from oodbench.errors import UserError
+from oodbench.layout import Block, Sheet, blocks
+from oodbench.records import Frames
+from oodbench.selection import sweep_runs
+from oodbench.tables import AVERAGE, leaderboard
+
+ALGORITHMS = (
+    *("ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN"),
+    *("CDANN", "MTL", "SagNet", "ARM", "VREx", "RSC", "SD", "ANDMask", "SANDMask", "IGA"),
+    *("SelfReg", "Fishr", "TRM", "IB_ERM", "IB_IRM", "CAD", "CondCAD", "Transfer"),
+    *("CausIRL_CORAL", "CausIRL_MMD", "EQRM", "RDM", "ADRMX", "URM"),
+)
+"""The order of its rows; others follow."""
+NOTHING = "X"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Accuracies of the runs of one dataset."""
+
+    runs: pd.DataFrame
+    """Those with one test environment (`test`) or two, with `label`, `trial`, `draw`."""
+    values: dict[str, pd.DataFrame]
+    """By run: steps in the order of the file by (split, environment)."""
+    environments: list[str]
+
+
+Choice = tuple[float, float]
+"""A run's value for selection and the accuracy that is reported."""
+
+
+def _training_domain(sweep: Sweep, run: Any) -> Choice | None:
+    values = sweep.values.get(run.id)
+    if values is None:
+        return None
+    others = [("out", e) for e in sweep.environments if e != run.test]
+    return _first_best(values[others].to_numpy().mean(axis=1), _tested(values, run.test))
+
+
+def _leave_one_out(sweep: Sweep, run: Any) -> Choice | None:
+    values = sweep.values.get(run.id)
+    if values is None:
+        return None
+    pairs = sweep.runs[
+        (sweep.runs["label"] == run.label)
+        & (sweep.runs["trial"] == run.trial)
+        & (sweep.runs["draw"] == run.draw)
+    ]
+    columns = []
+    for other in (e for e in sweep.environments if e != run.test):
+        both = pairs["test_environments"].map(lambda t, o=other: set(t) == {run.test, o})
+        ids = [i for i in pairs.loc[both, "id"] if i in sweep.values]
+        if not ids:
+            return None
+        columns.append(sweep.values[ids[0]]["in", other])
+    table = pd.concat(columns, axis=1, join="inner").dropna().sort_index()
+    table = table[table.index.isin(values.index)]
+    if table.empty:
+        return None
+    return _first_best(table.to_numpy().mean(axis=1), _tested(values, run.test)[table.index])
+
+
+def _oracle(sweep: Sweep, run: Any) -> Choice | None:
+    values = sweep.values.get(run.id)
+    if values is None:
+        return None
+    last = values.sort_index(kind="stable").iloc[-1]
+    return float(last["out", run.test]), float(last["in", run.test])
+
+
+def _tested(values: pd.DataFrame, test: str) -> "pd.Series[float]":
+    column: pd.Series[float] = values[("in", test)]
+    return column
+
+
+def _first_best(scores: Sequence[float], tests: "pd.Series[float]") -> Choice:
+    best = max(range(len(scores)), key=lambda i: scores[i])
+    return float(scores[best]), float(tests.iloc[best])
+
+
+METHODS: Sequence[tuple[str, str, Callable[[Sweep, Any], Choice | None]]] = (
+    ("training-domain validation set", "train_val", _training_domain),
+    ("leave-one-domain-out cross-validation", "leave_one_out", _leave_one_out),
+    ("test-domain validation set (oracle)", "oracle", _oracle),
+)
+"""Its name of a rule, ours, and what it chooses of a run."""
+
+
+def tables(frames: Frames) -> Sheet:
+    """DomainBed's tables by its three rules, each followed by ours of the same runs.
+
+    The frame has a row for each of its cells: `rule`, `dataset`, `label`, `environment`, `mean`,
+    `error` (ddof=0), `n`, and `ours`, `ours_stderr` (ddof=1) and `ours_n` beside them. Raises
+    UserError if no run has one test environment and an accuracy.
+    """
+    runs = sweep_runs(frames)
+    sweeps = {name: _sweep(frames, runs, name) for name in _sorted(runs["dataset_label"].unique())}
+    sweeps = {name: sweep for name, sweep in sweeps.items() if sweep.values}
+    labels = sorted(runs["label"].unique(), key=lambda x: [*ALGORITHMS, x].index(x))
+    if not any((s.runs["test"] != "").any() for s in sweeps.values()):
+        raise UserError("DomainBed's rules need accuracies of runs with one test environment each")
+    found, rows = [], []
+    for name, ours, choose in METHODS:
+        cells = pd.DataFrame(
+            [(d, *cell) for d, sweep in sweeps.items() for cell in _cells(sweep, choose)],
+            columns=["dataset", "label", "environment", "trial", "value"],
+        )
+        for dataset, sweep in sweeps.items():
+            own = cells[cells["dataset"] == dataset]
+            found.append(_dataset(f"{dataset}: {name}", own, labels, sweep.environments))
+        found.append(_averages(f"Averages: {name}", cells, labels, list(sweeps)))
+        board, theirs = _ours(frames, ours)
+        found += theirs
+        rows.append(_rows(cells, name, board))
+    notes = (
+        "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
+        "the oracle sees the last step, ties between draws go to the last one; X: no result. "
+        "Ours: the same runs by our rules, with ddof=1.",
+    )
+    return Sheet(found, notes, (), pd.concat(rows, ignore_index=True))
+
+
+def _sorted(datasets: Iterable[str]) -> list[str]:
+    return sorted(datasets, key=lambda d: ([*ENVIRONMENTS, d].index(d), d))
+
+
+def _sweep(frames: Frames, runs: pd.DataFrame, dataset: str) -> Sweep:
+    own = runs[runs["dataset_label"] == dataset]
+    tests = own["test_environments"]
+    own = own.assign(test=tests.map(lambda t: t[0] if len(t) == 1 else ""))
+    own = own[tests.map(len) <= 2]
+    metrics = frames.metrics
+    mine = metrics["id"].isin(own["id"]) & (metrics["metric"] == "accuracy")
+    rows = metrics[mine & metrics["split"].isin(("in", "out"))]
+    rows = rows.astype(dict.fromkeys(("id", "environment", "split"), object))
+    environments = [str(e) for e in rows["environment"].unique()]
+    values = {}
+    for run_id, of_run in rows.groupby("id", sort=False):
+        wide = of_run.pivot_table("value", "step", ["split", "environment"], "first", dropna=False)
+        complete = pd.MultiIndex.from_product([("in", "out"), environments])
+        wide = wide.reindex(columns=complete)
+        values[str(run_id)] = wide.loc[of_run["step"].drop_duplicates()]
+    return Sweep(own, values, environments)
+
+
+def _cells(
+    sweep: Sweep, choose: Callable[[Sweep, Any], Choice | None]
+) -> list[tuple[str, str, int, float]]:
+    """label, environment, trial and the accuracy of the best draw, of all that have one."""
+    found = []
+    singles = sweep.runs[sweep.runs["test"] != ""].sort_values("draw", kind="stable")
+    for key, cell in singles.groupby(["label", "test", "trial"], sort=False):
+        label, test, trial = cast(tuple[str, str, int], key)
+        choices = [c for run in cell.itertuples() if (c := choose(sweep, run)) is not None]
+        if choices:
+            scores = [-np.inf if np.isnan(score) else score for score, _ in choices]
+            last_best = max(range(len(choices)), key=lambda i: (scores[i], i))
+            found.append((label, test, int(trial), choices[last_best][1]))
+    return found
+
+
+def _cell(values: "pd.Series[float]") -> tuple[float, str]:
+    """The mean, and how it is printed with the population's standard error."""
+    if values.empty:
+        return np.nan, NOTHING
+    mean, error = _mean_and_error(values)
+    return mean, f"{100 * mean:.1f} ± {100 * error:.1f}"
+
+
+def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
+    v = values.to_numpy(float)
+    return float(v.mean()), float(np.std(v / np.sqrt(len(v))))
+
+
+def _row(label: str, groups: Iterable["pd.Series[float]"]) -> list[str]:
+    """A row of cells and their mean, which is missing if any cell is."""
+    found = [_cell(values) for values in groups]
+    missing = any(text == NOTHING for _, text in found)
+    mean = NOTHING if missing else f"{100 * sum(m for m, _ in found) / len(found):.1f}"
+    return [label, *(text for _, text in found), mean]
+
+
+def _dataset(title: str, cells: pd.DataFrame, labels: list[str], columns: list[str]) -> Block:
+    rows = []
+    for label in labels:
+        own = cells[cells["label"] == label]
+        rows.append(_row(label, [own.loc[own["environment"] == e, "value"] for e in columns]))
+    return Block(title, ["algorithm", *columns, "Avg"], rows, len(rows))
+
+
+def _averages(title: str, cells: pd.DataFrame, labels: list[str], datasets: list[str]) -> Block:
+    rows = []
+    for label in labels:
+        own = cells[cells["label"] == label]
+        trials = [own[own["dataset"] == d].groupby("trial")["value"].mean() for d in datasets]
+        rows.append(_row(label, trials))
+    return Block(title, ["algorithm", *datasets, "Avg"], rows, len(rows))
+
+
+def _ours(frames: Frames, rule: str) -> tuple[pd.DataFrame, list[Block]]:
+    """The rows of our leaderboard, and its tables of the datasets; none where it has no such rule."""
+    names = ["dataset", "label", "environment", "mean", "stderr", "n"]
+    try:
+        board = leaderboard(frames, rule)
+    except UserError:
+        return pd.DataFrame(columns=names), []
+    count = board.frame["dataset"].nunique()
+    own = board.frame[(board.frame["environment"] != AVERAGE) & (board.frame["environment"] != "")]
+    alone = own[own["test_environments"] == own["environment"]]
+    theirs = [
+        Block(f"{b.title}, {rule}: ours", b.header, b.rows, b.ranked, b.best, b.near)
+        for b in blocks(board)[:count]
+    ]
+    return alone[names], theirs
+
+
+def _rows(cells: pd.DataFrame, rule: str, board: pd.DataFrame) -> pd.DataFrame:
+    key = ["dataset", "label", "environment"]
+    rows = [
+        (rule, *names, *_mean_and_error(values), len(values))
+        for names, values in cells.groupby(key, sort=False)["value"]
+    ]
+    frame = pd.DataFrame(rows, columns=["rule", *key, "mean", "error", "n"])
+    ours = {"mean": "ours", "stderr": "ours_stderr", "n": "ours_n"}
+    return frame.merge(board.rename(columns=ours), on=key, how="left")

@@ -1,0 +1,158 @@
+"""Tables as texts: for a terminal, a web page, a paper or a program. Imports no torch."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+from tabulate import tabulate
+
+from oodbench.layout import Block, Sheet
+from oodbench.statistics import half_width
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "[": "{[}",  # \\ and \midrule would read [ or * as their own argument
+    "*": "{*}",
+    "\n": " ",
+} | {c: f"\\{c}" for c in "&%$#_{}"}
+
+
+def terminal(sheet: Sheet, console: Console | None = None) -> str:
+    """Tables for a terminal (with its colours if it has any); never cuts a number to its width."""
+    console = console or Console()
+    width = console.width
+    unlimited = console.options.update(max_width=10_000)
+    with console.capture() as capture:
+        for block in sheet.blocks:
+            table = _rich(block)
+            console.width = max(width, Measurement.get(console, unlimited, table).maximum)
+            console.print(table)
+        console.width = width
+        for note in (*sheet.notes, *sheet.remarks):
+            console.print(Text(note))
+    return capture.get()
+
+
+def _rich(block: Block) -> Table:
+    table = Table(title=Text(block.title), title_justify="left", box=box.SIMPLE_HEAD)
+    for i, name in enumerate(block.header):
+        table.add_column(Text(name), justify="right" if i else "left", no_wrap=True)
+    for r, row in enumerate(block.rows):
+        styles = [
+            "bold" if (r, c) in block.best else "underline" if (r, c) in block.near else ""
+            for c in range(len(row))
+        ]
+        cells = [Text(text, style=style) for text, style in zip(row, styles, strict=True)]
+        table.add_row(*cells, end_section=r + 1 == block.ranked)
+    return table
+
+
+def markdown(sheet: Sheet) -> str:
+    """A heading and a pipe table for each block, then the notes as a list."""
+    parts = []
+    for block in sheet.blocks:
+        escape = _markdown_escaped
+        rows = _marked(block, escape, "**{}**", "<u>{}</u>")
+        header = [escape(name) for name in block.header]
+        align = ["left", *["right"] * (len(header) - 1)]
+        table = tabulate(rows, header, "pipe", disable_numparse=True, colalign=align)
+        parts.append(f"### {escape(block.title)}\n\n{table}\n")
+    return "\n".join(
+        [*parts, *[f"- {_markdown_escaped(note)}" for note in (*sheet.notes, *sheet.remarks)], ""]
+    )
+
+
+def _markdown_escaped(text: str) -> str:
+    return re.sub(r"([\\`*<|])", r"\\\1", text.replace("\n", " "))
+
+
+def latex(sheet: Sheet) -> str:
+    """A booktabs table for each block, to paste into a paper; further notes as comments."""
+    parts = ["% needs \\usepackage{booktabs}"]
+    for block in sheet.blocks:
+        caption = _latex_escaped(" ".join([f"{block.title}.", *sheet.notes]))
+        lines = [
+            f"{' & '.join(row)} \\\\"
+            for row in _marked(block, _latex_escaped, r"\textbf{{{}}}", r"\underline{{{}}}")
+        ]
+        if 0 < block.ranked < len(lines):
+            lines.insert(block.ranked, r"\midrule")
+        parts += [
+            r"\begin{table}",
+            r"\centering",
+            f"\\caption{{{caption}}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(block.header) - 1)}}}",
+            r"\toprule",
+            f"{' & '.join(_latex_escaped(name) for name in block.header)} \\\\",
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    return "\n".join([*parts, *[f"% {' '.join(note.split())}" for note in sheet.remarks], ""])
+
+
+def _latex_escaped(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def _marked(block: Block, escape: Callable[[str], str], best: str, near: str) -> list[list[str]]:
+    """The rows, escaped, with the marks of the best values and of those near them."""
+
+    def marked(place: tuple[int, int], text: str) -> str:
+        mark = best if place in block.best else near if place in block.near else "{}"
+        return mark.format(escape(text))
+
+    return [
+        [marked((r, c), text) for c, text in enumerate(row)] for r, row in enumerate(block.rows)
+    ]
+
+
+def csv(sheet: Sheet) -> str:
+    """`Sheet.frame` in full precision, with 95 % intervals; NaN is empty."""
+    return _with_intervals(sheet.frame).to_csv(index=False)
+
+
+def to_json(sheet: Sheet) -> str:
+    """`Sheet.frame` as a list of objects, as in `csv`; NaN is null."""
+    rows = _with_intervals(sheet.frame).to_dict(orient="records")
+    tidy = [
+        {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+        for row in rows
+    ]
+    return json.dumps(tidy, indent=1, ensure_ascii=False) + "\n"
+
+
+def _with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
+    """With `low` and `high` by Student's t, where the frame has a standard error."""
+    if "stderr" not in frame:
+        return frame
+    half = frame["stderr"] * half_width(frame["n"].to_numpy())
+    wide, place = frame.copy(), list(frame).index("stderr") + 1
+    wide.insert(place, "low", frame["mean"] - half)
+    wide.insert(place + 1, "high", frame["mean"] + half)
+    return wide
+
+
+FORMATS: Mapping[str, Callable[[Sheet], str]] = {
+    "terminal": terminal,
+    "markdown": markdown,
+    "latex": latex,
+    "csv": csv,
+    "json": to_json,
+}
+"""The formats of a sheet by name."""

@@ -1,0 +1,117 @@
+"""Several results directories as one. Imports no torch.
+
+What is compared must have been made alike: sweeps that differ in protocol or code are refused
+unless the user says that the difference is meant.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pandas.api.types import union_categoricals
+
+from oodbench.errors import UserError
+from oodbench.records import Frames, Results
+from oodbench.selection import CELL, ENDED, sweep_runs
+from oodbench.tables import code
+
+PROTOCOL = (
+    "steps",
+    "evaluate_every",
+    "holdout",
+    "network",
+    "network_hparams",
+    "metric",
+    "draws",
+    "validation_environments",
+)
+"""What the runs of a dataset must share between directories; `draws` is how many a cell has."""
+
+
+def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
+    """The runs of all directories as if they were one sweep; a run that is in several counts once.
+
+    A label that means other runs in a later directory gets that directory's name in brackets.
+    Raises UserError if protocol or code differ, unless `allow_mixed`.
+    """
+    frames = [Results(directory).load() for directory in directories]
+    parts = [
+        sweep_runs(frame).assign(directory=str(d))
+        for frame, d in zip(frames, directories, strict=True)
+    ]
+    columns = dict.fromkeys(name for part in parts for name in part)
+    runs = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
+    runs = runs.reindex(columns=list(columns))
+    runs["better"] = runs["state"].isin(ENDED)
+    runs = (
+        runs.sort_values("better", ascending=False, kind="stable")
+        .drop_duplicates("id")
+        .sort_index()
+    )
+    if not allow_mixed and len(directories) > 1:
+        _check(runs)
+    runs["label"] = _labels(runs)
+    metrics = [
+        _of(frame.metrics, runs.loc[runs["directory"] == str(d), "id"])
+        for frame, d in zip(frames, directories, strict=True)
+    ]
+    return Frames(runs.drop(columns=["better", "helper"]).reset_index(drop=True), _stacked(metrics))
+
+
+def _of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
+    return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
+
+
+def _stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """One under the other; the names stay categorical."""
+    columns: dict[str, Any] = {}
+    for name in Frames.METRIC_COLUMNS:
+        parts = [frame[name] for frame in metrics]
+        categorical = name in ("id", "environment", "split", "metric")
+        columns[name] = union_categoricals(parts) if categorical else pd.concat(parts).to_numpy()
+    return pd.DataFrame(columns)
+
+
+def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
+    """The labels, with the directory where another one has other runs for the same place."""
+    place = [*CELL, "draw"]
+    first = runs.groupby(place)["directory"].transform("first")
+    clash = runs[first != runs["directory"]]
+    renamed = set(zip(clash["label"], clash["directory"], strict=True))
+    return pd.Series(
+        [
+            f"{label} ({Path(directory).name})" if (label, directory) in renamed else label
+            for label, directory in zip(runs["label"], runs["directory"], strict=True)
+        ],
+        runs.index,
+    )
+
+
+def _check(runs: pd.DataFrame) -> None:
+    """Raise UserError if directories that share a dataset differ in protocol, or in code."""
+    draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
+    told = runs.assign(draws=draws)
+    told["validation_environments"] = told["validation_environments"].map(sorted)
+    for dataset, of_dataset in told.groupby("dataset_label", sort=False):
+        for name in PROTOCOL:
+            _alike(of_dataset, name, f"in {name.replace('_', ' ')} of {dataset}")
+    made = told[told["provenance"].map(bool)]
+    _alike(made.assign(code=made["provenance"].map(code)), "code", "in code")
+
+
+def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
+    known = runs.dropna(subset=[column])
+    texts = known[column].map(lambda value: json.dumps(value, sort_keys=True, default=str))
+    found = {
+        str(d): tuple(sorted(set(v))) for d, v in texts.groupby(known["directory"], sort=False)
+    }
+    (first, values), *others = found.items() if found else [("", ())]
+    for directory, theirs in others:
+        if theirs != values:
+            told = [", ".join(v) for v in (values, theirs)]
+            raise UserError(
+                f"{first} and {directory} differ {where} ({told[0]} against {told[1]}); "
+                "--allow-mixed compares them all the same"
+            )

@@ -1,0 +1,226 @@
+"""A leaderboard as texts in rows and columns: one block a dataset, then over the datasets."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from oodbench.tables import AVERAGE, COLUMN, PROPORTIONS, Leaderboard, number
+
+
+@dataclass(frozen=True)
+class Block:
+    """A table as texts."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    ranked: int
+    """The first so many rows are complete, the best one first; the others are not ranked."""
+    best: set[tuple[int, int]] = field(default_factory=set)
+    """(row, column) of the best values."""
+    near: set[tuple[int, int]] = field(default_factory=set)
+    """(row, column) of the values within the best one's standard error."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What is printed: tables as texts, what must be said beside them, and the numbers behind."""
+
+    blocks: list[Block]
+    notes: tuple[str, ...]
+    """What a caption says."""
+    remarks: tuple[str, ...]
+    """What a paper does not repeat: counts and code."""
+    frame: pd.DataFrame
+    """The numbers, a row each."""
+
+
+def sheet(board: Leaderboard) -> Sheet:
+    """A leaderboard as it is printed."""
+    found = blocks(board)
+    marks = []
+    if any(block.best for block in found):
+        marks.append("Bold: the best value.")
+    if any(block.near for block in found):
+        marks.append("Underlined: no further from it than its standard error.")
+    notes = (*board.notes[:-2], *([" ".join(marks)] if marks else []))
+    return Sheet(found, notes, board.notes[-2:], board.frame)
+
+
+def blocks(board: Leaderboard) -> list[Block]:
+    """A block for each dataset; over several, one of their averages and one by kind of shift."""
+    groups = dict(list(board.frame.groupby("dataset", sort=False)))
+    found = [_block(str(name), frame, board.higher) for name, frame in groups.items()]
+    if len(found) == 1:
+        return found
+    kinds = {board.shifts.get(str(name), "") for name in groups}
+    return [*found, _summary(board), *([_by_shift(board)] if len(kinds) > 1 else [])]
+
+
+def _header(column: tuple[str, str, str], columns: list[tuple[str, str, str]]) -> str:
+    tests, environment, metric = column
+    if not environment:
+        return metric
+    others = [c for c in columns if c[1] == environment and c != column and c[0]]
+    return f"{environment} (of {tests})" if others and tests != environment else environment
+
+
+def _complete(average: pd.DataFrame) -> pd.Series:
+    return average["n"] == average["planned"]
+
+
+def _averages(frame: pd.DataFrame) -> pd.DataFrame:
+    """The average of each row of a dataset, by label."""
+    own = (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")
+    return frame[own].set_index("label")
+
+
+def _block(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> Block:
+    averages = _averages(frame)
+    metric = str(averages["metric"].iloc[0])
+    averages = averages.sort_values(
+        "mean", ascending=not higher.get(metric, True), kind="stable", key=lambda m: m.map(_rounded)
+    )
+    complete = _complete(averages)
+    labels = [*averages.index[complete], *averages.index[~complete]]
+    columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
+    cells = frame.set_index(["label", *COLUMN])
+    rows = []
+    for label in labels:
+        row = [str(label)]
+        for column in columns:
+            cell = cells.loc[(label, *column)]
+            text = number(cell["mean"], cell["stderr"], column[2]) if cell["n"] else "-"
+            row.append(text)
+        n, planned = averages.loc[label, ["n", "planned"]]
+        rows.append([*row, f"{n}" if n == planned else f"{n}/{planned}"])
+    ranked, best, near = int(complete.sum()), set(), set()
+    for c, column in enumerate(columns):
+        numbers = cells.reindex([(label, *column) for label in labels[:ranked]])
+        found = _best(numbers["mean"].tolist(), c + 1, higher.get(column[2], True))
+        near |= _near(numbers, found, c + 1)
+        best |= found
+    kind = f"{metric}{' (%)' if metric in PROPORTIONS else ''}"
+    header = ["algorithm", *(_header(c, columns) for c in columns), "n"]
+    title = f"{dataset}: {kind}" if metric else f"{dataset}: nothing recorded yet"
+    return Block(title, header, rows, ranked, best, near)
+
+
+def _rounded(mean: float) -> float:
+    """Without the last bits, so that equal values are equal however they were added up."""
+    return float(f"{mean:.12g}")
+
+
+def _best(means: Sequence[float], column: int, higher: bool) -> set[tuple[int, int]]:
+    """(row, column) of the best of at least two values."""
+    rounded = [_rounded(m) for m in means]
+    finite = [m for m in rounded if not math.isnan(m)]
+    if len(rounded) < 2 or not finite:
+        return set()
+    value = max(finite) if higher else min(finite)
+    return {(row, column) for row, mean in enumerate(rounded) if mean == value}
+
+
+def _near(numbers: pd.DataFrame, best: set[tuple[int, int]], column: int) -> set[tuple[int, int]]:
+    """(row, column) of the values no further from a best one than its standard error."""
+    means = numbers["mean"].to_numpy(float)
+    return {
+        (int(row), column)
+        for place, _ in best
+        for row in np.flatnonzero(np.abs(means - means[place]) <= numbers["stderr"].iloc[place])
+    } - best
+
+
+@dataclass(frozen=True)
+class _Overall:
+    """The labels over several datasets."""
+
+    averages: dict[str, pd.DataFrame]
+    labels: list[str]
+    full: list[str]
+    """The labels that are complete on every dataset, the best mean rank first."""
+    rank: "pd.Series[float]"
+    share: "pd.Series[float] | None"
+    """The mean over the datasets that are measured in proportions, if there are any."""
+
+
+def _overall(board: Leaderboard, datasets: Sequence[str]) -> _Overall:
+    """Ranks are among the labels that are complete; equal values share their mean rank."""
+    groups = dict(list(board.frame.groupby("dataset", sort=False)))
+    averages = {name: _averages(groups[name]) for name in datasets}
+    labels = [str(label) for label in board.frame["label"].unique()]
+    full = [
+        label
+        for label in labels
+        if all(_complete(average).get(label, False) for average in averages.values())
+    ]
+    ranks, shares = [], []
+    for average in averages.values():
+        metric = str(average["metric"].iloc[0])
+        means = average["mean"].map(_rounded).reindex(labels)
+        up = board.higher.get(metric, True)
+        ranks.append(means[full].rank(ascending=not up, na_option="bottom"))
+        if metric in PROPORTIONS:
+            shares.append(means.where(_complete(average).reindex(labels, fill_value=False)))
+    rank = pd.concat(ranks, axis=1).mean(axis=1)
+    share = pd.concat(shares, axis=1).mean(axis=1, skipna=False) if shares else None
+    full.sort(key=lambda label: rank[label])
+    return _Overall(averages, labels, full, rank, share)
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else number(value, math.nan, "accuracy")
+
+
+def _by_shift(board: Leaderboard) -> Block:
+    """The mean average (where the metrics are proportions) and rank over each kind of shift."""
+    kinds: dict[str, list[str]] = {}
+    for dataset in board.frame["dataset"].unique():
+        kinds.setdefault(board.shifts.get(dataset) or "not recorded", []).append(dataset)
+    everywhere = _overall(board, list(board.frame["dataset"].unique()))
+    order = [*everywhere.full, *(x for x in everywhere.labels if x not in everywhere.full)]
+    header, columns, best = ["algorithm"], [order], set()
+    for kind, datasets in kinds.items():
+        found = _overall(board, datasets)
+        if found.share is not None and all(_is_share(a) for a in found.averages.values()):
+            header.append(f"{kind} (%)")
+            columns.append([_share(found.share[label]) for label in order])
+            values, up = found.share, True
+        else:
+            header.append(f"{kind} (rank)")
+            ranked = found.rank.reindex(order)
+            columns.append([f"{v:.2f}" if not math.isnan(v) else "-" for v in ranked])
+            values, up = found.rank, False
+        best |= _best([float(values[x]) for x in everywhere.full], len(header) - 1, up)
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    title = "By kind of shift: means over its datasets"
+    return Block(title, header, rows, len(everywhere.full), best)
+
+
+def _is_share(average: pd.DataFrame) -> bool:
+    return str(average["metric"].iloc[0]) in PROPORTIONS
+
+
+def _summary(board: Leaderboard) -> Block:
+    """Every dataset's average, their mean where they are proportions, and the mean rank."""
+    found = _overall(board, list(board.frame["dataset"].unique()))
+    averages, labels, full = found.averages, found.labels, found.full
+    rank, share = found.rank, found.share
+    order = [*full, *(label for label in labels if label not in full)]
+    rows = []
+    for label in order:
+        row = [str(label)]
+        for a in averages.values():
+            there = label in a.index and a.loc[label, "n"]
+            row.append(number(*a.loc[label, ["mean", "stderr", "metric"]]) if there else "-")
+        if share is not None:
+            row.append(_share(share[label]))
+        rows.append([*row, f"{rank[label]:.2f}" if label in full else "-"])
+    header = ["algorithm", *averages, *(["average (%)"] if share is not None else []), "mean rank"]
+    best = _best([rank[x] for x in full], len(header) - 1, False)
+    if share is not None:
+        best |= _best([share[x] for x in full], len(header) - 2, True)
+    return Block("All datasets: averages over test environments", header, rows, len(full), best)
