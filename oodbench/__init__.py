@@ -1,3 +1,23 @@
 """A benchmark harness for out-of-distribution generalization."""
 
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 __version__ = "0.1.0"
+
+
+def load(directory: str | PathLike[str]) -> "pd.DataFrame":
+    """All records of a results directory, one evaluation a row, with what is known of its run.
+
+    Columns: `id`, `dataset`, `label`, `algorithm`, `test_environments` (joined by `+`), `draw`,
+    `trial`, `state`, `step`, `environment`, `split`, `metric`, `value`, `count`, and a column
+    `hparams.NAME` for every hyperparameter. Raises `oodbench.errors.UserError` if there is no sweep.
+    """
+    from oodbench.export import tidy
+    from oodbench.records import Results
+
+    return tidy(Results(Path(directory)).load())

@@ -19,6 +19,7 @@ from oodbench.statistics import (
     critical_difference,
     friedman,
     holm_against,
+    kendall,
     mean_ranks,
     noise,
     paired_differences,
@@ -214,7 +215,7 @@ def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Blo
 
 def _notes(gains: Gains, table: pd.DataFrame, baseline: str) -> tuple[str, ...]:
     if not any(rows for _, rows in gains):
-        return (f"Nothing is complete to be compared with {baseline}.",)
+        return (f"Nothing is there to be compared with {baseline}.",)
     return (
         f"Gain: the difference to {baseline} with the same data, splits, weights and batches, paired "
         "by (dataset, environment, trial), positive where better; a mean over datasets of the mean "

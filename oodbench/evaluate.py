@@ -40,6 +40,16 @@ def evaluate(
     ]
 
 
+def logits(
+    predict: Callable[[Tensor], Tensor], environments: Mapping[str, Environment]
+) -> dict[str, Tensor]:
+    """The logits (N, C) of all examples of every environment, on the CPU."""
+    return {
+        name: torch.cat([predict(x) for x in torch.split(environment.x, CHUNK)]).cpu()
+        for name, environment in environments.items()
+    }
+
+
 def _per_example(
     predict: Callable[[Tensor], Tensor], environment: Environment, task: Task
 ) -> dict[str, Tensor]:

@@ -57,14 +57,14 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
         _of(frame.metrics, runs.loc[runs["directory"] == str(d), "id"])
         for frame, d in zip(frames, directories, strict=True)
     ]
-    return Frames(runs.drop(columns=["better", "helper"]).reset_index(drop=True), _stacked(metrics))
+    return Frames(runs.drop(columns=["better", "helper"]).reset_index(drop=True), stacked(metrics))
 
 
 def _of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
     return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
 
 
-def _stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """One under the other; the names stay categorical."""
     columns: dict[str, Any] = {}
     for name in Frames.METRIC_COLUMNS:

@@ -9,8 +9,8 @@ import typer
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.formats import FORMATS
 from oodbench.layout import Sheet, sheet
-from oodbench.records import Results
-from oodbench.selection import RULES
+from oodbench.records import Frames, Results
+from oodbench.selection import RULES, choose
 from oodbench.tables import leaderboard
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -32,7 +32,19 @@ def print_table(
     """Print the leaderboard of a results directory; raises UserError for unknown names."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    print_sheet(sheet(leaderboard(results.load(), selection, metric)), format_)
+    frames = _with_kept(results, results.load(), selection, metric)
+    print_sheet(sheet(leaderboard(frames, selection, metric)), format_)
+
+
+def _with_kept(results: Results, frames: Frames, selection: str, metric: str | None) -> Frames:
+    """With the metric from the kept predictions, if it is one of theirs and not recorded."""
+    if metric is None or metric in frames.metrics["metric"].cat.categories:
+        return frames
+    from oodbench.predictions import METRICS, with_metric
+
+    if metric not in METRICS:
+        return frames
+    return with_metric(results, frames, choose(frames, selection), metric, METRICS[metric])
 
 
 def print_sheet(found: Sheet, format_: str) -> None:
@@ -65,6 +77,18 @@ def table(
         print_sheet(tables(Results(directory).load()), format_)
     else:
         print_table(Results(directory), selection, format_, metric)
+
+
+@app.command()
+@reports_mistakes
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+) -> None:
+    """Write all records, one evaluation a row, as a Parquet file; `oodbench.load` has the columns."""
+    from oodbench.export import write_parquet
+
+    print(f"{write_parquet(Results(directory).load(), out)} rows are in {out}.")
 
 
 @app.command()

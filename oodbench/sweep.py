@@ -27,6 +27,9 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per cor
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of a run; changes the last bits.")]
 Launcher = Annotated[str, typer.Option(help="local or debug.")]
+KeepPredictions = Annotated[
+    bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
 console = Console()
@@ -68,6 +71,7 @@ def launch(
     data_dir: DataDir = None,
     plugin: Plugins = None,
     set_: Settings = None,
+    keep_predictions: KeepPredictions = False,
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -83,7 +87,18 @@ def launch(
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Launch into {results.path}?", default=True, abort=True)
     ids = [i for i in made.runs if results.run(i).state() not in ("done", "diverged", "failed")]
-    _train(results, made.runs, ids, launcher, workers, devices, threads, data_dir, plugin or [])
+    _train(
+        results,
+        made.runs,
+        ids,
+        launcher,
+        workers,
+        devices,
+        threads,
+        data_dir,
+        plugin or [],
+        keep_predictions,
+    )
 
 
 @app.command()
@@ -238,6 +253,7 @@ def _train(
     threads: int,
     data_dir: Path | None,
     plugins: Sequence[str],
+    keep_predictions: bool = False,
 ) -> None:
     from oodbench import launchers
     from oodbench.train import Settings as RunSettings
@@ -246,7 +262,7 @@ def _train(
         raise unknown("launcher", launcher, launchers.LAUNCHERS)
     devices = launchers.devices(wanted_devices)
     count = workers or (os.cpu_count() or 1 if devices == ("cpu",) else len(devices))
-    settings = RunSettings(data_dir, devices[0], threads, tuple(plugins))
+    settings = RunSettings(data_dir, devices[0], threads, tuple(plugins), keep_predictions)
     job = launchers.Job(results, dict(specs), tuple(ids), settings, count, devices)
     try:
         states = launchers.LAUNCHERS[launcher](job) if ids else {}

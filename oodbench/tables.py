@@ -15,7 +15,7 @@ from oodbench.errors import unknown
 from oodbench.records import Frames
 from oodbench.selection import CELL, ENDED, RULES, choose, sweep_runs
 
-PROPORTIONS = ("accuracy", "agreement")
+PROPORTIONS = ("accuracy", "agreement", "worst_group_accuracy")
 """Metrics in [0, 1] that are printed in % and of which more is better; of any other, less is."""
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""

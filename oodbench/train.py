@@ -20,9 +20,10 @@ from oodbench.allocator import keep_freed_memory
 from oodbench.batches import Batches
 from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
-from oodbench.evaluate import evaluate
+from oodbench.evaluate import evaluate, logits
 from oodbench.hparams import checked
 from oodbench.networks import build
+from oodbench.predictions import keep, keep_examples
 from oodbench.provenance import provenance
 from oodbench.records import Evaluation, RunDirectory, RunSpec
 from oodbench.seeds import derive
@@ -44,6 +45,7 @@ class Settings:
     device: str = "cpu"
     threads: int = 1
     plugins: tuple[str, ...] = ()
+    keep_predictions: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,19 @@ class Run:
         )
         return found + [Evaluation(None, None, name, value, 1) for name, value in own.items()]
 
+    @torch.no_grad()
+    def keep_predictions(self, directory: RunDirectory) -> None:
+        """Keep the logits of every example as they are now, and once what they are compared with."""
+        self.algorithm.eval()
+        found = logits(self.algorithm.predict, self.data.environments)
+        keep(directory, self.step, {name: values.numpy() for name, values in found.items()})
+        examples = {}
+        for name, environment in self.data.environments.items():
+            out = torch.zeros(len(environment.y), dtype=torch.bool)
+            out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True
+            examples[name] = (environment.y.cpu().numpy(), out.numpy())
+        keep_examples(directory, self.problem.task.kind, examples)
+
     def record(self) -> dict[str, Any]:
         """One line of metrics.jsonl; `train` holds means since the last record."""
         start = time.perf_counter()
@@ -263,12 +278,12 @@ def train(
         diverged = run.advance(min(ends) - run.step)
         if diverged is not None:
             run.step = diverged
-            directory.append(run.record() | {"train": {}})
+            directory.append(_record(run, directory) | {"train": {}})
             directory.finish("diverged", diverged, run.seconds)
             return "diverged"
         evaluated = run.step % spec.evaluate_every == 0 or run.step == spec.steps
         if evaluated:
-            directory.append(run.record())
+            directory.append(_record(run, directory))
         now = time.monotonic()
         if now - last_beat > BEAT_SECONDS:
             directory.beat(run.step, host)
@@ -280,6 +295,13 @@ def train(
         progress(run.step)
     directory.finish("done", run.step, run.seconds)
     return "done"
+
+
+def _record(run: Run, directory: RunDirectory) -> dict[str, Any]:
+    """The run's record; its predictions are there before it is."""
+    if run.settings.keep_predictions:
+        run.keep_predictions(directory)
+    return run.record()
 
 
 def execute(

@@ -1,0 +1,41 @@
+"""Records as one tidy data frame, and as a Parquet file. Imports no torch."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from oodbench.records import Frames
+from oodbench.selection import sweep_runs
+
+RUN_COLUMNS = ("dataset", "label", "algorithm", "test_environments", "draw", "trial", "state")
+
+
+def tidy(frames: Frames) -> pd.DataFrame:
+    """One evaluation a row; see `oodbench.load`."""
+    runs = sweep_runs(frames)
+    runs["dataset"] = runs["dataset_label"]
+    runs["test_environments"] = runs["test_environments"].map("+".join)
+    hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
+    table = pd.concat([runs[list(RUN_COLUMNS)], hparams], axis=1)
+    for name in table.columns[table.dtypes == object]:
+        values = table[name]
+        mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
+        table[name] = (values.map(str) if mixed else values).astype("category")
+    metrics = frames.metrics
+    place = pd.Index(runs["id"]).get_indexer(metrics["id"].cat.categories)
+    rows = place[metrics["id"].cat.codes]
+    wide = table.iloc[rows].reset_index(drop=True)
+    names = list(Frames.METRIC_COLUMNS)
+    values = metrics.reset_index(drop=True)
+    return pd.concat(
+        [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]], axis=1
+    )
+
+
+def write_parquet(frames: Frames, path: Path) -> int:
+    """Write `tidy` as a Parquet file, whole or not at all; returns the number of rows."""
+    table = tidy(frames)
+    part = path.with_name(f".{path.name}.part")
+    table.to_parquet(part, index=False)
+    part.replace(path)
+    return len(table)
