@@ -184,8 +184,9 @@ def _rule(
     judged["place"] = pd.Index(values.steps).get_indexer(pd.Index(judged["step"]))
     judged = judged.merge(means, on=["run", "place"], how="left")
     chosen = judged[judged["chosen"]]
-    board = leaderboard(frames, rule)
-    picks = _picks(frames, chosen, names["datasets"])
+    only = Frames(frames.runs, _at_chosen(frames.metrics, chosen))
+    board = leaderboard(only, rule)  # it chooses the same: there is nothing else
+    picks = _picks(only, chosen, names["datasets"])
     cells = chosen.groupby(["dataset_label", "label", "test_environments"])
     return {
         "summary": summary,
@@ -196,8 +197,16 @@ def _rule(
         | {name: significant(judged[name], 4) for name in ("score", "inside", "test")},
         "cells": [int(v) for v in cells["run"].first()],
         "curves": curves(values, chosen["run"], cells.ngroup(), grids),
-        **contrasts(scores(frames, rule), names, baseline),
+        **contrasts(scores(only, rule), names, baseline),
     }
+
+
+def _at_chosen(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
+    """The records of the chosen runs at their chosen steps."""
+    steps = chosen.set_index("id")["step"].reindex(metrics["id"].cat.categories)
+    wanted = steps.to_numpy()[metrics["id"].cat.codes]
+    found: pd.DataFrame = metrics[metrics["step"].to_numpy() == wanted]
+    return found
 
 
 def _picks(

@@ -3,6 +3,7 @@
 All values are of each dataset's main metric. Imports no torch.
 """
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,16 +128,19 @@ def curves(
     keys = ["cell", "environment", "split", "role"]
     table = _summaries(rows, [*keys, "step"]).reset_index()
     every = -(-len(table) // CURVE_VALUES)
+    starts = np.flatnonzero((table[keys].diff() != 0).any(axis=1))
+    columns = {name: table[name].to_numpy() for name in (*keys, "step", "mean", "error", "size")}
     found: list[dict[str, Any]] = []
-    for _, curve in table.groupby(keys):
-        points = curve.iloc[::-1].iloc[::every].iloc[::-1]
+    for start, end in itertools.pairwise([*starts, len(table)]):
+        points = slice(start + (end - 1 - start) % every, end, every)  # the last step stays
+        error = columns["error"][points]
         found.append(
-            {key: int(curve[key].iloc[0]) for key in keys}
+            {key: int(columns[key][start]) for key in keys}
             | {
-                "runs": int(curve["size"].max()),
-                "steps": grids.place([of.steps[s] for s in points["step"]]),
-                "mean": significant(points["mean"], 4),
-                "error": significant(points["error"], 2) if curve["error"].notna().any() else None,
+                "runs": int(columns["size"][start:end].max()),
+                "steps": grids.place([of.steps[s] for s in columns["step"][points]]),
+                "mean": significant(columns["mean"][points], 4),
+                "error": significant(error, 2) if np.isfinite(error).any() else None,
             }
         )
     return found
