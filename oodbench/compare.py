@@ -43,19 +43,20 @@ def comparison(
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
     table = scores(frames, rule, metric)
-    gains = _gains(table, baseline)
+    found = gains(table, baseline)
     main = sheet(board)
-    blocks = [*main.blocks, *_gain_blocks(gains, table), *_rank_blocks(table, baseline)]
+    blocks = [*main.blocks, *_gain_blocks(found, table), *_rank_blocks(table, baseline)]
     if metric is None:
         blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
-    notes = (*main.notes, *_notes(gains, table, baseline))
-    return Sheet(blocks, notes, main.remarks, _frame(gains, rule))
+    notes = (*main.notes, *_notes(found, table, baseline))
+    return Sheet(blocks, notes, main.remarks, _frame(found, rule))
 
 
 Gains = list[tuple[str, list[Difference]]]
+"""A dataset (or OVERALL) and the difference of every other label to the baseline."""
 
 
-def _gains(table: pd.DataFrame, baseline: str) -> Gains:
+def gains(table: pd.DataFrame, baseline: str) -> Gains:
     """On each dataset, and over those whose metric is a proportion if there are several."""
     found: Gains = []
     for dataset, own in table.groupby("dataset", sort=False):

@@ -1,5 +1,6 @@
 """Leaderboards on the command line: python -m oodbench.report table DIR. Imports no torch."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from oodbench.tables import leaderboard
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")]
+Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
 TABLES = ("ours", "domainbed")
 Selection = Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
@@ -59,7 +62,7 @@ def _commands() -> None:
 @app.command()
 @reports_mistakes
 def table(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")],
+    directory: Directory,
     selection: Selection = "train_val",
     format_: Format = "terminal",
     metric: Metric = None,
@@ -106,7 +109,7 @@ def compare(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Results directories.")
     ],
-    baseline: Annotated[str, typer.Option(help="The row that others are compared with.")] = "ERM",
+    baseline: Baseline = "ERM",
     selection: Selection = "train_val",
     format_: Format = "terminal",
     metric: Metric = None,
@@ -117,6 +120,53 @@ def compare(
     from oodbench.join import joined
 
     print_sheet(comparison(joined(directories, allow_mixed), baseline, selection, metric), format_)
+
+
+@app.command()
+@reports_mistakes
+def html(
+    directory: Directory,
+    out: Annotated[Path | None, typer.Option(help="The file; DIR/report.html by default.")] = None,
+    baseline: Baseline = "ERM",
+) -> None:
+    """Write the report as one HTML file that needs no network."""
+    from oodbench.html import write
+
+    path = out or directory / "report.html"
+    write(Results(directory), path, baseline)
+    print(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
+
+
+@app.command()
+@reports_mistakes
+def watch(
+    directory: Directory,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    baseline: Baseline = "ERM",
+) -> None:
+    """Serve the report on this machine alone; an open page follows the sweep while it runs."""
+    from oodbench.watch import Server
+
+    with Server(Results(directory), port, baseline) as server:
+        with suppress(KeyboardInterrupt):
+            print(f"{server.url} (Ctrl-C ends)", flush=True)
+            server.serve_forever()
+
+
+@app.command()
+@reports_mistakes
+def why(
+    directory: Directory,
+    dataset: Annotated[str | None, typer.Option(help="As the table names it.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="The row of the table.")] = None,
+    test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
+    selection: Selection = "train_val",
+) -> None:
+    """List the runs, draws and steps behind a cell, and which were chosen."""
+    from oodbench import why as room
+
+    cell = room.why(Results(directory).load(), dataset, algorithm, test_env, selection)
+    print(room.text(cell), end="")
 
 
 if __name__ == "__main__":

@@ -135,7 +135,8 @@ def retry(
     from oodbench.registry import load_plugins
 
     load_plugins(settings["plugins"])
-    how = RunSettings(data_dir, "cpu", threads, tuple(settings["plugins"]))
+    plugins, keep = tuple(settings["plugins"]), settings["keep_predictions"]
+    how = RunSettings(data_dir, "cpu", threads, plugins, keep)
     job = Job(stored["name"], results, specs, tuple(ids), how, 1, (devices,), (), asked, snapshot)
     _train(job, launcher, workers)
 
@@ -243,6 +244,7 @@ def _adopt(job: Job, launcher: str, sweep: Sweep) -> None:
         "sweep": _fixed(sweep),
         "data_dir": str(data_dir.absolute()) if data_dir else None,
         "plugins": list(job.settings.plugins),
+        "keep_predictions": job.settings.keep_predictions,
         "launcher": launcher,
         "resources": job.resources.model_dump(exclude_defaults=True),
     }

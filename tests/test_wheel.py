@@ -46,12 +46,15 @@ print(oodbench.__file__)
 print(",".join(algorithms))
 print(",".join(datasets))
 print(",".join(sorted(p.name for p in folder("sweeps").glob("*.yaml"))))
+from oodbench.html import render
+print(len(render({"version": "", "title": ""})))
 """
-    file, found_algorithms, found_datasets, sweeps = python(site, code).splitlines()
+    file, found_algorithms, found_datasets, sweeps, page = python(site, code).splitlines()
     assert file.startswith(str(site))
     assert found_algorithms.split(",") == [n for n in algorithms if "tests" not in module(n)]
     assert found_datasets.split(",") == list(datasets)
     assert sweeps.split(",") == sorted(p.name for p in folder("sweeps").glob("*.yaml"))
+    assert int(page) > 10_000  # with its scripts
 
 
 def module(name: str) -> str:

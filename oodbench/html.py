@@ -1,0 +1,64 @@
+"""The report as one HTML file that needs nothing else: no network, no second file, no server.
+
+The numbers are in the page as JSON (`page.contents`), the scripts in web/ draw them. Imports no torch.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+from oodbench.page import BASELINE, contents
+from oodbench.records import Results, write_whole
+
+WEB = Path(__file__).resolve().parent / "web"
+SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app")
+"""The scripts in the order in which they make one."""
+POLICY = (
+    "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
+    "connect-src {connect}; base-uri 'none'; form-action 'none'"
+)
+"""What the browser may load: nothing but these two texts; and the data that a watched page asks for."""
+
+
+def write(results: Results, out: Path, baseline: str = BASELINE) -> None:
+    """Write the report of a results directory; raises UserError as `page.contents` does."""
+    write_whole(out, render(contents(results, baseline)))
+
+
+def render(tree: dict[str, Any]) -> str:
+    """The page of what `page.contents` told; `watch` in it has the seconds between two questions."""
+    style = (WEB / "page.css").read_text()
+    script = "\n".join((WEB / f"{name}.js").read_text() for name in SCRIPTS)
+    script = f'"use strict";\n{{\n{script}}}\n'
+    policy = POLICY.format(
+        script=_checksum(script),
+        style=_checksum(style),
+        connect="'self'" if "watch" in tree else "'none'",
+    )
+    parts = {
+        "policy": policy,
+        "version": html.escape(tree["version"]),
+        "title": html.escape(f"{tree['title']}: oodbench report"),
+        "style": style,
+        "script": script,
+        "data": embedded(tree),
+    }
+    pieces = (WEB / "page.html").read_text().split("@")
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def to_json(tree: dict[str, Any]) -> str:
+    """The contents as compact JSON."""
+    return json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def embedded(tree: dict[str, Any]) -> str:
+    """JSON that no HTML parser takes for markup: every `<` is written as an escape."""
+    return to_json(tree).replace("<", "\\u003c")
+
+
+def _checksum(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,271 @@
+"""What the HTML report says: a results directory as one tree of plain values. Imports no torch.
+
+Tables are columns (lists of equal length); runs, datasets, labels, test sets and provenances are
+given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+
+from oodbench import __version__
+from oodbench.contrasts import contrasts
+from oodbench.errors import UserError, unknown
+from oodbench.records import Frames, Results
+from oodbench.selection import CELL, RULES, candidates, sweep_runs
+from oodbench.tables import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
+from oodbench.traces import (
+    ROLES,
+    SPLITS,
+    Distinct,
+    Traces,
+    curves,
+    inside_and_test,
+    significant,
+    traces,
+)
+
+STATES = ("done", "diverged", "failed", "running", "lost", "queued", "planned")
+BASELINE = "ERM"
+
+
+def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
+    """Everything on the page. Raises UserError if there is no sweep, and for an unknown baseline."""
+    frames = results.load()
+    runs = sweep_runs(frames)
+    labels = [str(label) for label in runs["label"].unique()]
+    if baseline not in labels and baseline != BASELINE:
+        raise unknown("baseline", baseline, labels, str(results.path))
+    names = {
+        "datasets": _datasets(runs),
+        "labels": labels,
+        "tests": [list(t) for t in runs["test_environments"].unique()],
+    }
+    values = traces(frames, runs)
+    table, tables = _runs(runs, names)
+    means = inside_and_test(values).rename(columns={"step": "place"})
+    grids = Distinct()
+    rules = {n: _rule(frames, runs, values, means, grids, names, n, baseline) for n in RULES}
+    against = labels.index(baseline) if baseline in labels else None
+    plan = results.plan()
+    return {
+        "title": str(plan["name"]),
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": __version__,
+        "baseline": against,
+        **names,
+        **tables,
+        "environments": values.environments,
+        "steps": grids.values,
+        "roles": ROLES,
+        "splits": SPLITS,
+        "states": STATES,
+        "settings": plan["settings"].get("sweep", {}),
+        "runs": table,
+        "cost": costs(table, against),
+        "rules": rules,
+    }
+
+
+def _datasets(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    found = []
+    for name, group in runs.groupby("dataset_label", sort=False):
+        started = group.dropna(subset=["metric"])
+        metric = str(started["metric"].iloc[0]) if len(started) else ""
+        higher = bool(started["higher_is_better"].iloc[0]) if len(started) else True
+        found.append(
+            {
+                "name": str(name),
+                "metric": metric,
+                "higher": higher,
+                "percent": metric in PROPORTIONS,
+            }
+        )
+    return found
+
+
+def _codes(values: Iterable[Any], names: Iterable[Any]) -> list[int]:
+    place = {name: i for i, name in enumerate(names)}
+    return [place[value] for value in values]
+
+
+def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The runs' columns; and the tables of hyperparameters, provenances and reasons they point to."""
+    hparams, provenance = Distinct(), Distinct()
+    steps = [int(v) for v in runs["last_step"].astype(float).fillna(0)]
+    ends = zip(runs["state"], runs["error"], steps, strict=True)
+    table = {
+        "id": list(runs["id"]),
+        "dataset": _codes(runs["dataset_label"], [d["name"] for d in names["datasets"]]),
+        "label": _codes(runs["label"], names["labels"]),
+        "tests": _codes(runs["test_environments"], [tuple(t) for t in names["tests"]]),
+        "draw": [int(v) for v in runs["draw"]],
+        "trial": [int(v) for v in runs["trial"]],
+        "state": _codes(runs["state"], STATES),
+        "helper": [int(v) for v in runs["helper"]],
+        "hparams": [hparams.place(_short(v)) for v in runs["hparams"]],
+        "provenance": [
+            provenance.place({k: v for k, v in p.items() if k != "started"} if p else {})
+            for p in runs["provenance"]
+        ],
+        "step": steps,
+        "seconds": significant(runs["training_seconds"], 4),
+        "memory": significant(runs["memory_mb"], 4),
+    }
+    started = sorted(p["started"] for p in runs["provenance"] if p and "started" in p)
+    return table, {
+        "hparams": hparams.values,
+        "provenance": provenance.values,
+        "started": [started[0], started[-1]] if started else [],
+        "reasons": {i: text for i, end in enumerate(ends) if (text := _reason(*end))},
+    }
+
+
+def _short(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in hparams.items()}
+
+
+def _reason(state: str, error: object, step: int) -> str:
+    """Why a run has not ended, or ended early; empty if nothing is wrong."""
+    if state == "failed":
+        return str(error or "no reason recorded")
+    if state == "diverged":
+        return f"the loss was not finite at step {step}"
+    return "nobody trains it any more; launching the sweep again goes on with it" * (
+        state == "lost"
+    )
+
+
+def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]:
+    """What each (dataset, label) cost: `seconds` a step (the median over runs), its `ratio` to the
+    baseline on the same machines, `memory` (MiB, the largest), `hours` of training in all.
+    """
+    columns = ("dataset", "label", "provenance", "step", "seconds", "memory")
+    frame = pd.DataFrame({name: runs[name] for name in columns})
+    frame = frame.astype({"seconds": float, "memory": float})
+    frame["pace"] = (frame["seconds"] / frame["step"]).where(frame["step"] > 0)
+    rows = []
+    for dataset, group in frame.groupby("dataset"):
+        paces = group.dropna(subset=["pace"])
+        on = paces.groupby(["provenance", "label"])["pace"].median()
+        against = on[on.index.get_level_values("label") == baseline].droplevel("label")
+        ratios = (on / against.reindex(on.index, level="provenance")).dropna()
+        for label, own in paces.groupby("label"):
+            ratio = ratios[ratios.index.get_level_values("label") == label].median()
+            memory, hours = own["memory"].max(), own["seconds"].sum() / 3600
+            rows.append((dataset, label, own["pace"].median(), ratio, memory, hours))
+    table = pd.DataFrame(rows, columns=["dataset", "label", "seconds", "ratio", "memory", "hours"])
+    exact = {name: [int(v) for v in table[name]] for name in ("dataset", "label")}
+    rounded = {n: significant(table[n], 3) for n in ("seconds", "ratio", "memory", "hours")}
+    return exact | rounded
+
+
+def _rule(
+    frames: Frames,
+    runs: pd.DataFrame,
+    values: Traces,
+    means: pd.DataFrame,
+    grids: Distinct,
+    names: Mapping[str, Any],
+    rule: str,
+    baseline: str,
+) -> dict[str, Any]:
+    """All that depends on the selection rule; `error` where the sweep cannot serve it."""
+    summary = RULES[rule].summary
+    try:
+        found = candidates(frames, rule)
+    except UserError as error:
+        return {"summary": summary, "error": str(error)}
+    judged = found.drop_duplicates("id")  # each run at its best step, the best run first
+    judged = judged.assign(chosen=judged["complete"] & ~judged.duplicated(CELL))
+    judged["run"] = pd.Index(runs["id"]).get_indexer(pd.Index(judged["id"]))
+    judged["place"] = pd.Index(values.steps).get_indexer(pd.Index(judged["step"]))
+    judged = judged.merge(means, on=["run", "place"], how="left")
+    chosen = judged[judged["chosen"]]
+    only = Frames(frames.runs, _at_chosen(frames.metrics, chosen))
+    board = leaderboard(only, rule)  # it chooses the same: there is nothing else
+    picks = _picks(only, chosen, names["datasets"])
+    cells = chosen.groupby(["dataset_label", "label", "test_environments"])
+    return {
+        "summary": summary,
+        "notes": list(board.notes),
+        "higher": dict(board.higher),
+        "board": _board(board.frame, picks, names),
+        "points": {name: [int(v) for v in judged[name]] for name in ("run", "step", "chosen")}
+        | {name: significant(judged[name], 4) for name in ("score", "inside", "test")},
+        "cells": [int(v) for v in cells["run"].first()],
+        "curves": curves(values, chosen["run"], cells.ngroup(), grids),
+        **contrasts(scores(only, rule), names, baseline),
+    }
+
+
+def _at_chosen(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
+    """The records of the chosen runs at their chosen steps."""
+    steps = chosen.set_index("id")["step"].reindex(metrics["id"].cat.categories)
+    wanted = steps.to_numpy()[metrics["id"].cat.codes]
+    found: pd.DataFrame = metrics[metrics["step"].to_numpy() == wanted]
+    return found
+
+
+def _picks(
+    frames: Frames, chosen: pd.DataFrame, datasets: Sequence[Mapping[str, Any]]
+) -> pd.DataFrame:
+    """The chosen runs' values on their test environments (`in` splits), and of the predictor itself.
+
+    `dataset`, `label`, `test_environments`, `environment` (empty for the predictor's own),
+    `metric`, `trial`, `value`, `run`.
+    """
+    records = at(frames.metrics, chosen[[*CELL, "id", "step", "run"]])
+    records = records.rename(columns={"dataset_label": "dataset"})
+    own = records["environment"].isna()
+    main = {d["name"]: d["metric"] for d in datasets}
+    tested = [
+        e in t for e, t in zip(records["environment"], records["test_environments"], strict=True)
+    ]
+    shown = (records["split"] == "in") & (records["metric"] == records["dataset"].map(main))
+    picks = records[own | (shown & pd.Series(tested, records.index, bool))]
+    names = ["dataset", "label", "test_environments", "environment", "metric", "trial"]
+    picks = picks[[*names, "value", "run"]].astype({"environment": object, "metric": object})
+    return picks.fillna({"environment": ""})
+
+
+def _board(
+    frame: pd.DataFrame, picks: pd.DataFrame, names: Mapping[str, Any]
+) -> dict[str, list[Any]]:
+    """The leaderboard's numbers with their texts, and the runs and values behind each.
+
+    The mean over test environments has no runs of its own: it is of those of its row.
+    """
+    tests = picks["test_environments"].map("+".join).where(picks["environment"] != "", "")
+    keys = ["dataset", "label", "tests", "environment", "metric"]
+    behind = {
+        key: (list(group["run"]), significant(group["value"], 4))
+        for key, group in picks.assign(tests=tests).groupby(keys, sort=False)
+    }
+    found = [
+        behind.get(key, ([], []))
+        for key in frame[
+            ["dataset", "label", "test_environments", "environment", "metric"]
+        ].itertuples(index=False, name=None)
+    ]
+    columns = frame[["mean", "stderr", "metric"]].itertuples(index=False, name=None)
+    texts = [number(*c) if n else "" for c, n in zip(columns, frame["n"], strict=True)]
+    return {
+        "dataset": _codes(frame["dataset"], [d["name"] for d in names["datasets"]]),
+        "label": _codes(frame["label"], names["labels"]),
+        "tests": list(frame["test_environments"]),
+        "environment": list(frame["environment"]),
+        "average": [
+            int(v) for v in (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")
+        ],
+        "metric": list(frame["metric"]),
+        "mean": significant(frame["mean"], 12),
+        "error": significant(frame["stderr"], 4),
+        "text": texts,
+        "n": [int(v) for v in frame["n"]],
+        "planned": [int(v) for v in frame["planned"]],
+        "runs": [[int(r) for r in runs] for runs, _ in found],
+        "values": [values for _, values in found],
+    }

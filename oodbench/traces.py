@@ -1,0 +1,151 @@
+"""Values of runs over their steps, by small integer codes: the numbers behind the report's charts.
+
+All values are of each dataset's main metric. Imports no torch.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from oodbench.records import Frames
+
+ROLES = ("other", "training", "validation", "test")
+"""What an environment is to a run."""
+SPLITS = ("in", "out")
+CURVE_VALUES = 200_000
+"""The curves of a rule are thinned, at even steps, to about this many points."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The main metric's values of all runs."""
+
+    environments: list[str]
+    steps: Sequence[int]
+    holdout: np.ndarray[Any, Any]
+    """(runs,): whether the run holds examples out of its training environments."""
+    rows: pd.DataFrame
+    """A value a row: `run` (its row in the runs' frame), `step`, `environment`, `split` and `role`
+    (codes into `steps`, `environments`, SPLITS and ROLES), `value`."""
+
+
+class Distinct:
+    """Equal values once, in the order in which they first came."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, value: Any) -> int:
+        """Where the value stands in `values`."""
+        key = json.dumps(value, sort_keys=True, default=str)
+        if key not in self._places:
+            self._places[key] = len(self.values)
+            self.values.append(value)
+        return self._places[key]
+
+
+def traces(frames: Frames, runs: pd.DataFrame) -> Traces:
+    """The values of `runs`, which `selection.sweep_runs` made of these frames."""
+    metrics = frames.metrics
+    ids, kinds = metrics["id"].cat, metrics["metric"].cat
+    run = pd.Index(runs["id"]).get_indexer(ids.categories)[ids.codes]
+    main = kinds.categories.get_indexer(pd.Index(runs["metric"]))[run] == kinds.codes
+    main &= metrics["environment"].notna().to_numpy()
+    kept, run = metrics[main], run[main]
+    environments = [str(name) for name in kept["environment"].cat.categories]
+    environment = kept["environment"].cat.codes.to_numpy()
+    step, steps = pd.factorize(kept["step"], sort=True)
+    rows = pd.DataFrame(
+        {
+            "run": run,
+            "step": step,
+            "environment": environment,
+            "split": (kept["split"] == "out").to_numpy(int),
+            "role": _roles(runs, environments)[run, environment],
+            "value": kept["value"].to_numpy(float),
+        }
+    )
+    return Traces(environments, [int(s) for s in steps], (runs["holdout"] > 0).to_numpy(bool), rows)
+
+
+def _roles(runs: pd.DataFrame, environments: Sequence[str]) -> np.ndarray[Any, Any]:
+    """(runs, environments): codes into ROLES."""
+    place = {name: i for i, name in enumerate(environments)}
+    table = np.zeros((len(runs), len(environments)), np.int8)
+    for role in ROLES[1:]:
+        for run, names in enumerate(runs[f"{role}_environments"]):
+            for name in names:
+                if name in place:
+                    table[run, place[name]] = ROLES.index(role)
+    return table
+
+
+def inside_and_test(of: Traces) -> pd.DataFrame:
+    """`run`, `step`, `inside`, `test`: means over environments, NaN where nothing was recorded.
+
+    `inside` is over the training environments' `out` splits (`in` where nothing was held out),
+    `test` over the test environments' `in` splits, as in a leaderboard.
+    """
+    rows = of.rows
+    held_out = of.holdout[rows["run"]]
+    unseen = np.where(held_out, rows["split"] == 1, rows["split"] == 0)
+    parts = {
+        "inside": rows[(rows["role"] == ROLES.index("training")) & unseen],
+        "test": rows[(rows["role"] == ROLES.index("test")) & (rows["split"] == 0)],
+    }
+    keys = ["run", "step"]
+    means = [_summaries(part, keys)["mean"].rename(name) for name, part in parts.items()]
+    return pd.concat(means, axis=1).reset_index()
+
+
+def _summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """By `keys`: `mean` and `error` (standard error, ddof=1) of the values; NaN where one is NaN."""
+    table = rows.groupby(keys)["value"].agg(["mean", "std", "count", "size"])
+    whole = table["count"] == table["size"]
+    table["error"] = (table["std"] / np.sqrt(table["count"])).where(whole)
+    return table.assign(mean=table["mean"].where(whole))
+
+
+def curves(
+    of: Traces, chosen: npt.ArrayLike, cells: npt.ArrayLike, grids: Distinct
+) -> list[dict[str, Any]]:
+    """Learning curves of the `chosen` runs (rows of the runs' frame), averaged within `cells`.
+
+    A curve is the mean over a cell's runs of one (environment, split): its `cell`, `environment`,
+    `split` and `role`, the number of `runs`, its `steps` (their place in `grids`), and at each the
+    `mean` and its standard error (None for one run).
+    """
+    cell = pd.Series(np.asarray(cells, int), index=np.asarray(chosen, int))
+    rows = of.rows[of.rows["run"].isin(cell.index)]
+    rows = rows.assign(cell=cell.reindex(rows["run"]).to_numpy())
+    keys = ["cell", "environment", "split", "role"]
+    table = _summaries(rows, [*keys, "step"]).reset_index()
+    every = -(-len(table) // CURVE_VALUES)
+    starts = np.flatnonzero((table[keys].diff() != 0).any(axis=1))
+    columns = {name: table[name].to_numpy() for name in (*keys, "step", "mean", "error", "size")}
+    found: list[dict[str, Any]] = []
+    for start, end in itertools.pairwise([*starts, len(table)]):
+        points = slice(start + (end - 1 - start) % every, end, every)  # the last step stays
+        error = columns["error"][points]
+        found.append(
+            {key: int(columns[key][start]) for key in keys}
+            | {
+                "runs": int(columns["size"][start:end].max()),
+                "steps": grids.place([of.steps[s] for s in columns["step"][points]]),
+                "mean": significant(columns["mean"][points], 4),
+                "error": significant(error, 2) if np.isfinite(error).any() else None,
+            }
+        )
+    return found
+
+
+def significant(values: Any, digits: int) -> list[float | None]:
+    """(n,) values to so many significant digits; None for what is not finite."""
+    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values, float)]

@@ -1,0 +1,154 @@
+"""How a number of the leaderboard came about: the runs behind a cell and what was chosen of them.
+
+Imports no torch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+from tabulate import tabulate
+
+from oodbench.errors import UserError, unknown
+from oodbench.records import Frames
+from oodbench.selection import CELL, ENDED, RULES, candidates, find, sweep_runs
+from oodbench.tables import PROPORTIONS, at, mean_and_error, number
+
+
+@dataclass(frozen=True)
+class Why:
+    """The runs behind one cell of a leaderboard."""
+
+    dataset: str
+    label: str
+    test_environments: tuple[str, ...]
+    rule: str
+    metric: str
+    runs: pd.DataFrame
+    """A run a row, by trial and then best first: `trial`, `draw`, `id`, `state`, `step` (the run's best
+    by the rule), `score`, `value` (mean over the test environments' `in` splits at that step) and
+    `chosen`; NaN where the run cannot be judged."""
+
+    @property
+    def waiting(self) -> list[int]:
+        """The trials in which nothing is chosen yet."""
+        done = set(self.runs.loc[self.runs["chosen"], "trial"])
+        return [int(t) for t in sorted(set(self.runs["trial"]) - done)]
+
+
+def why(
+    frames: Frames,
+    dataset: str | None = None,
+    label: str | None = None,
+    test: str | None = None,
+    rule: str = "train_val",
+) -> Why:
+    """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
+
+    What is not named must be the only one there. Raises UserError for unknown names, for names that
+    are missing, and for a rule that the sweep cannot serve.
+    """
+    find(rule)
+    runs = sweep_runs(frames)
+    runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
+    for column, kind, option, name in (
+        ("dataset_label", "dataset", "--dataset", dataset),
+        ("label", "algorithm", "--algorithm", label),
+        ("test", "test environment", "--test-env", test),
+    ):
+        runs = runs[runs[column] == _one(kind, option, name, runs[column])]
+    found = candidates(frames, rule)
+    found = found[found["id"].isin(runs["id"])].drop_duplicates("id")
+    found["chosen"] = found["complete"] & ~found.duplicated(CELL)
+    first = runs.iloc[0]
+    metrics = runs["metric"].dropna()
+    metric = str(metrics.iloc[0]) if len(metrics) else ""
+    found["value"] = found["id"].map(_values(frames, found, metric))
+    table = runs[["trial", "draw", "id", "state"]].merge(
+        found[["id", "step", "score", "value", "chosen"]], on="id", how="left"
+    )
+    place = pd.Series(range(len(found)), index=found["id"])
+    table["chosen"] = table["chosen"].eq(True)
+    table = table.assign(place=table["id"].map(place)).sort_values(
+        ["trial", "place", "draw"], ignore_index=True
+    )
+    return Why(
+        dataset=str(first["dataset_label"]),
+        label=str(first["label"]),
+        test_environments=tuple(first["test_environments"]),
+        rule=rule,
+        metric=metric,
+        runs=table.drop(columns="place"),
+    )
+
+
+def _one(kind: str, option: str, name: str | None, there: Iterable[str]) -> str:
+    """The named one of those that are there; the only one if none is named."""
+    known = list(dict.fromkeys(there))
+    if name is None and len(known) > 1:
+        raise UserError(f"{option} must say which {kind}: {', '.join(known)}")
+    if name is not None and name not in known:
+        raise unknown(kind, name, known)
+    return known[0] if name is None else name
+
+
+def _values(frames: Frames, found: pd.DataFrame, metric: str) -> "pd.Series[float]":
+    """By id: the mean of the metric over the test environments' `in` splits at the run's step."""
+    records = at(frames.metrics, found[["id", "step", "test_environments"]])
+    own = records[(records["split"] == "in") & (records["metric"] == metric)]
+    tested = [e in t for e, t in zip(own["environment"], own["test_environments"], strict=True)]
+    parts = own[pd.Series(tested, own.index, dtype=bool)].groupby("id")["value"]
+    return parts.agg(lambda values: values.mean(skipna=False))
+
+
+def text(cell: Why) -> str:
+    """The cell for a terminal: a sentence, the runs, the mean."""
+    tests = "+".join(cell.test_environments)
+    lines = [
+        f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: "
+        f"{cell.metric or 'nothing recorded yet'}",
+        f"{cell.rule}: {RULES[cell.rule].summary}.",
+        "In each trial the run and step with the best score is chosen; ties go to the lowest draw, "
+        "then to the earliest step.",
+        "",
+        _table(cell),
+        "",
+        _mean(cell),
+    ]
+    states = cell.runs.loc[~cell.runs["state"].isin(ENDED), "state"].value_counts()
+    if cell.waiting:
+        trials = ", ".join(map(str, cell.waiting))
+        counts = ", ".join(f"{n} {state}" for state, n in states.items()) or "runs that judge them"
+        lines.append(f"Nothing is chosen yet in trial {trials}: still missing are {counts}.")
+    return "\n".join(lines) + "\n"
+
+
+def _table(cell: Why) -> str:
+    rows = []
+    for run in cell.runs.to_dict(orient="records"):
+        judged = not pd.isna(run["step"])
+        numbers = [number(run[k], float("nan"), cell.metric) if judged else "-" for k in SHOWN]
+        step = str(int(run["step"])) if judged else "-"
+        mark = "chosen" if run["chosen"] else ""
+        path = f"runs/{run['id']}"
+        rows.append([run["trial"], run["draw"], step, *numbers, mark, run["state"], path])
+    header = ["trial", "draw", "step", *SHOWN, "", "state", "run"]
+    align = ["right"] * (3 + len(SHOWN)) + ["left"] * 3
+    return tabulate(rows, header, "simple", disable_numparse=True, colalign=align)
+
+
+SHOWN = ("score", "value")
+
+
+def _mean(cell: Why) -> str:
+    values = cell.runs.loc[cell.runs["chosen"], "value"].to_numpy(float)
+    if not len(values):
+        return "No trial is complete."
+    mean, error = mean_and_error(values)
+    kind = " (%)" if cell.metric in PROPORTIONS else ""
+    planned = cell.runs["trial"].nunique()
+    what = "mean ± standard error over trials (ddof=1)" if len(values) > 1 else "one trial"
+    return (
+        f"{cell.metric}{kind}: {number(mean, error, cell.metric)}, {what}, "
+        f"n = {len(values)} of {planned}"
+    )

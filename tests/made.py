@@ -1,0 +1,94 @@
+"""Results directories with made-up numbers."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from oodbench.records import Results, RunSpec
+
+Curve = Callable[[str, str, int], float]
+"""Environment, split and step to the metric's value."""
+
+
+class Made:
+    """A results directory in the making; environments are `a`, `b`, `c`, those not tested train."""
+
+    environments = ("a", "b", "c")
+
+    def __init__(self, path: Path) -> None:
+        self.results = Results(path)
+        self.runs: dict[str, RunSpec] = {}
+
+    def add(
+        self,
+        dataset: str,
+        label: str,
+        test: tuple[str, ...],
+        trial: int,
+        curve: Curve,
+        *,
+        draw: int = 0,
+        steps: Sequence[int] = (10, 20, 30),
+        metric: str = "accuracy",
+        state: str = "done",
+        seconds: float = 1.0,
+        memory: float | None = None,
+        error: str = "",
+        hparams: dict[str, object] | None = None,
+        validation: tuple[str, ...] = (),
+    ) -> str:
+        """Add a run in a state; returns its id."""
+        spec = RunSpec(
+            dataset=dataset,
+            algorithm="ERM",
+            hparams=hparams or {"lr": 0.1 / (1 + draw), "optimizer": "adam"},
+            label=label,
+            network="MLP",
+            network_hparams={},
+            test_environments=test,
+            validation_environments=validation,
+            draw=draw,
+            trial=trial,
+            steps=30,
+            evaluate_every=10,
+        )
+        self.runs[spec.id] = spec
+        self.results.write_plan("made", {"sweep": {"steps": 30}}, self.runs)
+        if state == "planned":
+            return spec.id
+        directory = self.results.run(spec.id)
+        directory.path.mkdir(parents=True, exist_ok=True)
+        training = [e for e in self.environments if e not in (*test, *validation)]
+        context = {
+            "dataset_label": dataset,
+            "training_environments": training,
+            "metric": metric,
+            "higher_is_better": metric == "accuracy",
+        }
+        provenance = {"oodbench": "0.1.0", "commit": "0123456789abcdef", "host": "h"}
+        directory.start(spec, context, provenance | {"started": f"2026-01-0{1 + trial}"})
+        for step in steps:
+            cost = {"training_seconds": seconds * step} | ({"memory_mb": memory} if memory else {})
+            evaluations = [
+                {"environment": e, "split": s, "metric": metric, "value": v, "count": 8}
+                for e in self.environments
+                for s in ("in", "out")
+                for v in (curve(e, s, step),)
+            ]
+            directory.append({"step": step, "train": {}, "cost": cost, "evaluations": evaluations})
+        if state in ("done", "diverged"):
+            directory.finish(state, steps[-1], seconds * steps[-1])
+        if state == "failed":
+            directory.fail(error, "trace")
+        if state == "running":
+            directory.beat(steps[-1], "elsewhere")
+        return spec.id
+
+
+def flat(value: float) -> Curve:
+    """The same value everywhere."""
+    return lambda environment, split, step: value
+
+
+def rising(value: float, test: str = "a") -> Curve:
+    """Rises by a point a step; 0.2 below elsewhere on the test environment."""
+    return lambda environment, split, step: value + step / 1000 - 0.2 * (environment == test)
