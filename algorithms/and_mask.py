@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Problem, register
+from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import choice, hparam, uniform
 
 
@@ -18,6 +19,9 @@ class ANDMask(Algorithm):
     divided by the fraction it kept (the released code; arXiv:2007.01434's code always does). With
     `geometric_mean` the kept components take the geometric mean of the magnitudes. The weight
     decay joins after the mask and before the optimizer's moments.
+
+    Every run records, for each layer, the fraction of its components that an update kept and the
+    norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,34 @@ class ANDMask(Algorithm):
         """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
         excess = net.abs_().sub_(self.hparams.tau * units - 1e-4)
         return excess.sign_().relu_()
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """An ordinary update, with what it kept and the weights that it started from."""
+        norms = {f"weight norm {name}": norm(layer) for name, layer in layers(self.network)}
+        metrics = super().update(batch, step)
+        kept = {f"kept {name}": nonzero(layer) for name, layer in layers(self.network)}
+        return {**metrics, **kept, **norms}
+
+
+def layers(network: nn.Module) -> list[tuple[str, list[nn.Parameter]]]:
+    """The modules that have trained parameters of their own, by name, with those parameters."""
+    found = []
+    for name, module in network.named_modules():
+        trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
+        if trained:
+            found.append((name or "network", trained))
+    return found
+
+
+def norm(parameters: list[nn.Parameter]) -> Tensor:
+    """The Euclidean norm of all components together."""
+    return torch.stack([p.detach().norm() for p in parameters]).norm()
+
+
+def nonzero(parameters: list[nn.Parameter]) -> Tensor:
+    """The fraction of all components in which the gradient is not zero."""
+    count = sum(p.grad.count_nonzero() for p in parameters if p.grad is not None)
+    return torch.as_tensor(count / sum(p.numel() for p in parameters))
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")

@@ -303,3 +303,13 @@ def _values(
 
     values = {**draw(space, owner, index, family), **given}
     return asdict(checked(space, values, f"the hyperparameters of {owner.split('/')[-1]}"))
+
+
+def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:
+    """The one run of a sweep with one dataset, one algorithm and, unless `keys` say other, trial 0.
+
+    Raises UserError as a sweep would.
+    """
+    values = {"name": "single", "datasets": [dataset], "algorithms": [algorithm], "trials": [0]}
+    (run,) = make_plan(validate(values | keys, "a single run")).runs.values()
+    return run
