@@ -320,3 +320,13 @@ def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
             place = f"the hyperparameters of {cls.__name__}"
             taken = getattr(checked(cls.Hparams, {name: value}, place), name)
             assert type(taken) is type(value) and taken == value, f"'{name}' would become {taken}"
+
+
+@_rule
+def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
+    """Where `signs_suffice`, `combine_signs` gives what `combine` gives."""
+    algorithm = tiny_algorithm(cls, tiny_problem(task))
+    if algorithm.signs_suffice:
+        stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        found = algorithm.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
+        _require_close(found, algorithm.combine(stack), "`combine_signs` differs")

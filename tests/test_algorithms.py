@@ -179,6 +179,18 @@ class BranchingCombine(Algorithm):
         return gradients.amax(0) if self.hparams.weight > 1 else gradients.sum(0)
 
 
+class OtherSigns(Algorithm):
+    """A sum of gradients, and a mean where signs are to suffice."""
+
+    signs_suffice = True
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        return gradients.sum(0)
+
+    def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
+        return 2 * mean
+
+
 class OutOfLimits(Algorithm):
     """Draws that a user could not set."""
 
@@ -208,6 +220,7 @@ class OutOfLimits(Algorithm):
         (Noisy, "the same value twice"),
         (Branching, "never branch on a drawn number"),
         (BranchingCombine, "never branch on a drawn number"),
+        (OtherSigns, "`combine_signs` differs"),
         (OutOfLimits, "'weight' in the hyperparameters of OutOfLimits must be at least 0.5"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
