@@ -5,6 +5,8 @@ import hashlib
 import json
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +274,8 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
     assert render(tree)
     assert [tree["states"][s] for s in tree["runs"]["state"]] == ["done", "lost", "done"]
     assert tree["runs"]["step"][0] == 30
+
+
+def test_its_rooms_do_without_torch() -> None:
+    code = "import sys, oodbench.watch, oodbench.why; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
