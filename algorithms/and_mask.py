@@ -1,11 +1,13 @@
-"""The AND-mask over environments."""
+"""The AND-mask over environments or examples, and its complement."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Problem, register
-from oodbench.hparams import hparam, uniform
+from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.hparams import choice, hparam, uniform
 
 
 @register("ANDMask", paper="arXiv:2009.00329")
@@ -17,6 +19,9 @@ class ANDMask(Algorithm):
     divided by the fraction it kept (the released code; arXiv:2007.01434's code always does). With
     `geometric_mean` the kept components take the geometric mean of the magnitudes. The weight
     decay joins after the mask and before the optimizer's moments.
+
+    Every run records, for each layer, the fraction of its components that an update kept and the
+    norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -26,6 +31,8 @@ class ANDMask(Algorithm):
         tau: float = hparam(1.0, uniform(0.5, 1.0), low=0.0, high=1.0)
         rescale: bool = hparam(True)
         geometric_mean: bool = hparam(False)
+        batch_norm: str = hparam("default", options=("default", "environment", "pooled", "coupled"))
+        """What a unit's gradient means below batch normalisation, see `oodbench.gradients`."""
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -35,19 +42,106 @@ class ANDMask(Algorithm):
         return None
 
     @classmethod
-    def neutral(cls, problem: Problem) -> dict[str, object]:
+    def neutral(cls, problem: Problem) -> dict[str, Any] | None:
         """tau = 0 keeps every component."""
         return {"tau": 0.0}
 
+    @property
+    def batch_norm(self) -> str:
+        """As the hyperparameter says."""
+        chosen: str = self.hparams.batch_norm
+        return super().batch_norm if chosen == "default" else chosen
+
+    @property
+    def signs_suffice(self) -> bool:
+        """The geometric mean needs the magnitudes."""
+        return not self.hparams.geometric_mean
+
     def combine(self, gradients: Tensor) -> Tensor:
-        """The masked mean of the environments' gradients (E, *shape) of one parameter."""
-        agreement = gradients.sign().sum(0).abs()
-        mask = agreement >= self.hparams.tau * len(gradients) - 1e-4
+        """The masked mean of the units' gradients (U, *shape) of one parameter."""
         mean = gradients.mean(0)
         if self.hparams.geometric_mean:
             magnitude = (gradients.abs() + 1e-10).log().mean(0).exp()
             mean = mean.sign() * magnitude
-        kept: Tensor = mask * mean
-        if self.hparams.rescale:
-            kept = kept / (1e-10 + mask.to(kept.dtype).mean())
-        return kept
+        return self.combine_signs(gradients.sign().sum(0), mean, len(gradients))
+
+    def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
+        """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
+        mask = self.mask(net, units)
+        scale = 1 / (1e-10 + mask.mean()) if self.hparams.rescale else 1.0
+        return mask.mul_(mean).mul_(scale)
+
+    def mask(self, net: Tensor, units: int) -> Tensor:
+        """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
+        excess = net.abs_().sub_(self.hparams.tau * units - 1e-4)
+        return excess.sign_().relu_()
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """An ordinary update, with what it kept and the weights that it started from."""
+        norms = {f"weight norm {name}": norm(layer) for name, layer in layers(self.network)}
+        metrics = super().update(batch, step)
+        kept = {f"kept {name}": nonzero(layer) for name, layer in layers(self.network)}
+        return {**metrics, **kept, **norms}
+
+
+def layers(network: nn.Module) -> list[tuple[str, list[nn.Parameter]]]:
+    """The modules that have trained parameters of their own, by name, with those parameters."""
+    found = []
+    for name, module in network.named_modules():
+        trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
+        if trained:
+            found.append((name or "network", trained))
+    return found
+
+
+def norm(parameters: list[nn.Parameter]) -> Tensor:
+    """The Euclidean norm of all components together."""
+    return torch.stack([p.detach().norm() for p in parameters]).norm()
+
+
+def nonzero(parameters: list[nn.Parameter]) -> Tensor:
+    """The fraction of all components in which the gradient is not zero."""
+    count = sum(p.grad.count_nonzero() for p in parameters if p.grad is not None)
+    return torch.as_tensor(count / sum(p.numel() for p in parameters))
+
+
+@register("ExampleANDMask", paper="arXiv:2009.00329")
+class ExampleANDMask(ANDMask):
+    """AND-mask with every example of a batch as an environment of its own.
+
+    Section 4.2's memorization and label-noise studies, which take tau = 0.2, batches of 80 and one
+    environment; here the unit is an example of any training environment. Batch normalisation uses
+    the statistics of the whole batch as constants, where the released code lets each example's
+    gradient pass through them (`batch_norm` = "coupled", many times dearer).
+    """
+
+    unit = "example"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(ANDMask.Hparams):
+        """Range of tau: the paper's grid."""
+
+        tau: float = hparam(0.2, choice(0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), low=0.0, high=1.0)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """One environment has examples enough."""
+        return None
+
+
+@register("XORMask", paper="thesis version of arXiv:2009.00329, figure 3.7")
+class XORMask(ANDMask):
+    """The complement of AND-mask: the mean gradient where the environments' signs do not agree.
+
+    A component is kept if |mean_e sign(g_e)| < tau, so that AND-mask and XOR-mask without rescaling
+    add up to ERM's gradient. It shows what AND-mask leaves out and is expected to fail.
+    """
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, Any] | None:
+        """No tau keeps the components on which all environments agree."""
+        return None
+
+    def mask(self, net: Tensor, units: int) -> Tensor:
+        """What AND-mask masks."""
+        return 1 - super().mask(net, units)

@@ -14,8 +14,10 @@ class VREx(Penalized):
 
     The variance is the population's. The paper sums the risks: its beta is E * penalty_weight for
     E environments. Its code for Colored MNIST adds w (R_1 - R_2)^2 to R_1 + R_2, which is
-    penalty_weight = 2 w (and the whole doubled).
+    penalty_weight = 2 w (and the whole doubled; its ||w||^2 then counts half), and divides by w.
     """
+
+    weight_unit = 2.0
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):

@@ -2,13 +2,14 @@
 
 import typer
 
-from oodbench import data, report, sweep
+from oodbench import data, diagnose, report, sweep
 from oodbench import list as listing
 
 main = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 main.add_typer(sweep.app, name="sweep")
 main.add_typer(report.app, name="report")
 main.add_typer(data.app, name="data")
+main.add_typer(diagnose.app, name="diagnose")
 main.add_typer(listing.app, name="list")
 
 if __name__ == "__main__":

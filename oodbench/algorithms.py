@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.gradients import combined_backward
+from oodbench.gradients import BATCH_NORM, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
 from oodbench.networks import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
@@ -78,7 +78,8 @@ class Algorithm(nn.Module):
     """A learning method. Override the first level that fits:
 
     1. `objective(out)`: what is minimised, from the stacked outputs of one forward pass;
-    2. `combine(gradients)`: how the environments' gradients of one parameter become one;
+    2. `combine(gradients)`: how the units' gradients of one parameter become one, where a unit is
+       an environment or an example;
     3. `update(batch, step)`: the whole step.
 
     `objective` and `combine` are pure: they depend on parameters, batch, step and hyperparameters
@@ -88,6 +89,8 @@ class Algorithm(nn.Module):
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    unit: ClassVar[str] = "environment"
+    """Whose gradients `combine` is given: those of every `environment` or of every `example`."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
@@ -155,8 +158,22 @@ class Algorithm(nn.Module):
         return out.risks.mean()
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """One gradient (*shape) of a parameter from those of the E environments' risks, (E, *shape)."""
+        """One gradient (*shape) of a parameter from those of the U units' risks, (U, *shape)."""
         return gradients.mean(0)
+
+    @property
+    def batch_norm(self) -> str:
+        """Which meaning of batch normalisation the units' gradients have, see `oodbench.gradients`."""
+        return BATCH_NORM[self.unit]
+
+    @property
+    def signs_suffice(self) -> bool:
+        """Whether `combine_signs` does what `combine` does, from less and so in less time."""
+        return False
+
+    def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
+        """As `combine`, from the sum of the units' signs and their mean, (*shape), to be overwritten."""
+        raise NotImplementedError
 
     def weight_decay(self, step: int) -> float:
         """The coupled weight decay of an update."""
@@ -189,7 +206,8 @@ class Algorithm(nn.Module):
             loss.backward()  # type: ignore[no-untyped-call]
             metrics = out.metrics
         else:
-            loss, metrics = combined_backward(self, batch, step)
+            combined = combined_backward(self, batch, step)
+            loss, metrics = combined.loss, combined.metrics
         self.step_optimizer(optimizer, step)
         return {"loss": loss.detach(), **metrics}
 
@@ -214,6 +232,9 @@ class Penalized(Algorithm):
     anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and either a
     hyperparameter `penalty_weight` or a method `final_weight`.
     """
+
+    weight_unit: ClassVar[float] = 1.0
+    """Our weight where the weight of the paper's code, by which that code divides, is 1."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -252,8 +273,8 @@ class Penalized(Algorithm):
         return weight
 
     def divisor(self, step: int) -> float:
-        """What everything is divided by at `step`: the weight where it exceeds 1, if asked for."""
-        excess = self.weight(step) - 1
+        """What everything is divided by at `step`: weight / weight_unit above 1, if asked for."""
+        excess = self.weight(step) / self.weight_unit - 1
         divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
         return divisor
 

@@ -10,13 +10,17 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tabulate import tabulate
 
+from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.allocator import keep_freed_memory
+from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results, RunSpec
+from oodbench.tasks import Task
 from oodbench.train import Run, Settings, execute
 
 Row = tuple[str, str, str, str]
@@ -62,13 +66,13 @@ def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
 def step_ratios() -> list[Row]:
     """Update steps against ERM's, and the making of a batch against a step."""
     rows = []
-    for algorithms, size, reach, peer in (
+    for names, size, reach, peer in (
         (("IRM", "VREx"), 32, 1.15, {"IRM": "2.59", "VREx": "1.26"}),
         (("DANN",), 256, 1.6, {"DANN": "3.17"}),
     ):
-        works = [updates(name, size) for name in ("ERM", *algorithms)]
+        works = [updates(name, size) for name in ("ERM", *names)]
         erm, *others = paired(works, 20 if size == 32 else 2)
-        for name, seconds in zip(algorithms, others, strict=True):
+        for name, seconds in zip(names, others, strict=True):
             work = f"update step, {name} / ERM at 16 environments x {size}"
             rows.append((work, f"<= {reach}", f"{seconds / erm:.2f}", peer[name]))
     run = Run(spec("ERM", 256), Settings())
@@ -78,21 +82,108 @@ def step_ratios() -> list[Row]:
     return rows
 
 
+def on_random_data(
+    algorithm: str,
+    network: str,
+    shape: tuple[int, ...],
+    size: tuple[int, int],
+    device: str = "cpu",
+    **values: object,
+) -> tuple[Algorithm, Batch]:
+    """An algorithm and a batch of E environments of B random examples, `size` = (E, B)."""
+    classes = 1 if network == "MLP" else 10
+    task = Task("multiclass" if classes > 1 else "binary", classes)
+    hidden = {"depth": 3, "activation": "leaky_relu"} if network == "MLP" else {}
+    cls: Any = algorithms.get(algorithm)
+    problem = Problem(shape, task, tuple(f"e{i}" for i in range(size[0])), 100)
+    built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams(**values))
+    built = built.to(device)
+    built.optimizers = built.configure()
+    y = torch.randint(max(2, classes), size, device=device)
+    return built, Batch(torch.randn(*size, *shape, device=device), y if classes > 1 else y.float())
+
+
+def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
+    """The update step of an algorithm on a batch, to its end on the device."""
+
+    def work() -> None:
+        algorithm.update(batch, 0)
+        if batch.x.is_cuda:
+            torch.cuda.synchronize(batch.x.device)
+
+    for _ in range(3):
+        work()
+    return work
+
+
+def mask_ratios() -> list[Row]:
+    """Update steps of AND-mask, over environments and over examples, against ERM's."""
+    rows = []
+    cases: list[tuple[str, str, tuple[int, ...], tuple[int, int], str, str]] = [
+        ("ANDMask", "MLP", (18,), (16, 256), "<= 1.15", "1.34"),
+        ("ANDMask", "MLP", (18,), (16, 32), "<= 1.5", "4.22"),
+        ("ANDMask", "MLP", (18,), (64, 16), "<= 2", "-"),
+        ("ExampleANDMask", "MLP", (18,), (1, 128), "<= 1.4", "-"),
+        ("ExampleANDMask", "MLP", (18,), (1, 1024), "<= 1.4", "-"),
+        ("ExampleANDMask", "ConvNet", (3, 32, 32), (1, 80), "<= 4", "-"),
+    ]
+    for name, network, shape, size, reach, peer in cases:
+        works = [random_updates(*on_random_data(n, network, shape, size)) for n in ("ERM", name)]
+        erm, seconds = paired(works, 1 if network == "ConvNet" else max(1, 4096 // math.prod(size)))
+        work = f"update step, {name} / ERM, {network} at {size[0]} x {size[1]}"
+        rows.append((work, reach, f"{seconds / erm:.2f}", peer))
+    return rows
+
+
+def looped(algorithm: Algorithm, batch: Batch) -> None:
+    """A backward pass through the whole batch for each example, as arXiv:2009.00329's code does it."""
+    parameters = list(algorithm.network.parameters())
+    for loss in algorithm.outputs(batch, 0).losses.flatten():
+        torch.autograd.grad(loss, parameters, retain_graph=True)
+
+
+def device_ratios(device: str = "cuda", network: str = "FastResNet") -> list[Row]:
+    """The per-example AND-mask at 1 x 80 on a GPU: time and memory; `coupled` against the loop."""
+    shape, size = (3, 32, 32), (1, 80)
+    works, peaks = [], []
+    for name in ("ERM", "ExampleANDMask"):
+        works.append(random_updates(*on_random_data(name, network, shape, size, device)))
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        works[-1]()
+        peaks.append(torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0)
+    erm, pooled = paired(works, 1)
+    built = on_random_data("ExampleANDMask", network, shape, size, device, batch_norm="coupled")
+
+    def loop() -> None:
+        looped(*built)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    coupled, loops = paired([random_updates(*built), loop], 1)
+    what = f"{network} at 1 x 80, {device}"
+    return [
+        (f"update step, ExampleANDMask / ERM, {what}", "<= 4", f"{pooled / erm:.2f}", "-"),
+        (f"its memory above ERM's, {what}, GB", "<= 2", f"{peaks[1] - peaks[0]:.2f}", "-"),
+        (f"coupled / 80 backward passes, {what}", "<= 0.5", f"{coupled / loops:.2f}", "-"),
+    ]
+
+
 def run_cost(directory: Path) -> Row:
-    """CPU seconds of one more run of a sweep, less its training and evaluation."""
+    """Seconds of one more run of a sweep, less its training and evaluation."""
     costs = []
     for trial in range(10):
         values = {"name": "b", "datasets": ["Spirals"], "algorithms": ["ERM"], "trials": [trial]}
         run = next(iter(make_plan(validate(values | {"steps": 20}, "bench")).runs.values()))
         target = Results(directory).run(run.id)
-        start = time.process_time()
+        start = time.perf_counter()
         execute(run, target, Settings())
-        total = time.process_time() - start
+        total = time.perf_counter() - start
         work = [r["cost"] for r in target.records()]
         evaluation = sum(c["evaluation_seconds"] for c in work)
         costs.append(total - work[-1]["training_seconds"] - evaluation)
     return (
-        "one more run beyond training and evaluation, CPU s",
+        "one more run beyond training and evaluation, s",
         "<= 0.1",
         f"{statistics.median(costs):.3f}",
         "5.5",
@@ -191,7 +282,9 @@ def main() -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        rows = step_ratios()
+        rows = [*step_ratios(), *mask_ratios()]
+        if torch.cuda.is_available():
+            rows += device_ratios()
         rows.append(run_cost(Path(folder) / "cost"))
         rows.append(status_time(Path(folder) / "status"))
         rows += page_cost(Path(folder) / "page")

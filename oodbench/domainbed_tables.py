@@ -6,7 +6,7 @@ between steps to the first; the oracle sees the last step alone; runs that have 
 error is the population's (ddof=0), 0.0 for one trial.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -127,13 +127,13 @@ def tables(frames: Frames) -> Sheet:
         found.append(_averages(f"Averages: {name}", cells, labels, list(sweeps)))
         board, theirs = _ours(frames, ours)
         found += theirs
-        rows.append(_rows(cells, name, board))
+        rows += _rows(cells, name, board)
     notes = (
         "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
         "the oracle sees the last step, ties between draws go to the last one; X: no result. "
         "Ours: the same runs by our rules, with ddof=1.",
     )
-    return Sheet(found, notes, (), pd.concat(rows, ignore_index=True))
+    return Sheet(found, notes, (), pd.DataFrame(rows))
 
 
 def _sorted(datasets: Iterable[str]) -> list[str]:
@@ -230,7 +230,7 @@ def _ours(frames: Frames, rule: str) -> tuple[pd.DataFrame, list[Block]]:
     return alone[names], theirs
 
 
-def _rows(cells: pd.DataFrame, rule: str, board: pd.DataFrame) -> pd.DataFrame:
+def _rows(cells: pd.DataFrame, rule: str, board: pd.DataFrame) -> list[dict[Hashable, Any]]:
     key = ["dataset", "label", "environment"]
     rows = [
         (rule, *names, *_mean_and_error(values), len(values))
@@ -238,4 +238,4 @@ def _rows(cells: pd.DataFrame, rule: str, board: pd.DataFrame) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(rows, columns=["rule", *key, "mean", "error", "n"])
     ours = {"mean": "ours", "stderr": "ours_stderr", "n": "ours_n"}
-    return frame.merge(board.rename(columns=ours), on=key, how="left")
+    return frame.merge(board.rename(columns=ours), on=key, how="left").to_dict(orient="records")

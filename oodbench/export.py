@@ -17,7 +17,7 @@ def tidy(frames: Frames) -> pd.DataFrame:
     runs["test_environments"] = runs["test_environments"].map("+".join)
     hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
     table = pd.concat([runs[list(RUN_COLUMNS)], hparams], axis=1)
-    for name in table.columns[table.dtypes == object]:
+    for name in table.select_dtypes(object):
         values = table[name]
         mixed = values.map(lambda v: isinstance(v, list | tuple | dict)).any()
         table[name] = (values.map(str) if mixed else values).astype("category")
@@ -27,9 +27,9 @@ def tidy(frames: Frames) -> pd.DataFrame:
     wide = table.iloc[rows].reset_index(drop=True)
     names = list(Frames.METRIC_COLUMNS)
     values = metrics.reset_index(drop=True)
-    return pd.concat(
-        [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]], axis=1
-    )
+    parts = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
+    joined: pd.DataFrame = pd.concat(parts, axis=1)
+    return joined
 
 
 def write_parquet(frames: Frames, path: Path) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -52,7 +53,8 @@ def summary(cls: type) -> str:
 
 
 def _show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(*(Column(name, min_width=16 * (name == "paper")) for name in header))
+    columns = (Column(name, min_width=16 * (name == "paper")) for name in header)
+    table = Table(*columns, box=SIMPLE)
     for row in rows:
         table.add_row(*row)
     Console().print(table)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oodbench.errors import UserError
 from oodbench.hparams import checked, choice, hparam, log_uniform_int
 from oodbench.registry import Registry
 
@@ -114,6 +115,108 @@ class Linear(Network):
         self.classifier = nn.Linear(self.num_features, num_outputs, bias=False)
         nn.init.ones_(self.classifier.weight)
         self.classifier.weight.requires_grad_(hparams.train_classifier or num_outputs > 1)
+
+
+def conv_block(inputs: int, outputs: int) -> nn.Sequential:
+    """A 3 x 3 convolution without bias that keeps the size, batch normalisation, ReLU."""
+    conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+def _require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
+    """The number of channels; raises UserError unless the inputs are (C, H, W), large enough."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < pixels:
+        raise UserError(
+            f"the network {name} takes images of at least {pixels} x {pixels} pixels, "
+            f"not inputs of the shape {input_shape}"
+        )
+    return input_shape[0]
+
+
+@register("ConvNet")
+class ConvNet(Network):
+    """A small convolutional network: `depth` blocks, each halves the image and doubles the width."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The width is that of the first block."""
+
+        width: int = hparam(16, low=1)
+        depth: int = hparam(2, low=1)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        channels = _require_image("ConvNet", input_shape, 2**hparams.depth)
+        widths = [channels] + [hparams.width * 2**i for i in range(hparams.depth)]
+        blocks = [
+            nn.Sequential(conv_block(i, o), nn.MaxPool2d(2)) for i, o in itertools.pairwise(widths)
+        ]
+        self.num_features = widths[-1]
+        self.featurizer = nn.Sequential(*blocks, nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+
+class Residual(nn.Module):
+    """x + f(x)."""
+
+    def __init__(self, f: nn.Module) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x + f(x)."""
+        result: Tensor = x + self.f(x)
+        return result
+
+
+class Scale(nn.Module):
+    """x times a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """factor * x."""
+        return self.factor * x
+
+
+@register("FastResNet")
+class FastResNet(Network):
+    """The residual network of arXiv:2009.00329's CIFAR-10 studies (its released code).
+
+    6,573,120 parameters for 3 channels and 10 classes; `width` is that of the first block. The
+    logits are the last layer's output times 1/8.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The width is the released code's."""
+
+        width: int = hparam(64, low=1)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        w = hparams.width
+        self.num_features = 8 * w
+        self.featurizer = nn.Sequential(
+            conv_block(_require_image("FastResNet", input_shape, 8), w),
+            conv_block(w, 2 * w),
+            nn.MaxPool2d(2),
+            Residual(nn.Sequential(conv_block(2 * w, 2 * w), conv_block(2 * w, 2 * w))),
+            conv_block(2 * w, 4 * w),
+            nn.MaxPool2d(2),
+            conv_block(4 * w, 8 * w),
+            nn.MaxPool2d(2),
+            Residual(nn.Sequential(conv_block(8 * w, 8 * w), conv_block(8 * w, 8 * w))),
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
+        )
+        self.classifier = nn.Sequential(
+            nn.Linear(self.num_features, num_outputs, bias=False), Scale(1 / 8)
+        )
 
 
 def initialize(modules: Iterable[nn.Module], init: str, bias: float) -> None:

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from oodbench.errors import UserError, unknown
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda p: 1.0,
@@ -17,6 +20,10 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "ganin": lambda p: (1 + 10 * p) ** -0.75,
 }
 """Learning-rate factors as functions of the progress p = step / steps in [0, 1)."""
+DECAYS = ("after", "coupled")
+"""How weight decay enters `TemporalANDMask`."""
+ROUND_OFF = 1e-6
+"""By how much a mean of signs may fall short of a threshold that it meets."""
 
 
 def make_optimizer(
@@ -33,3 +40,72 @@ def set_rates(optimizer: torch.optim.Optimizer, lr: float, weight_decay: float) 
     """Set the learning rate and the (coupled) weight decay of the next step."""
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = lr, weight_decay
+
+
+class TemporalANDMask(torch.optim.Optimizer):
+    """Adam whose updates pass where the gradient's sign agreed over the last steps.
+
+    Algorithm 1 of arXiv:2009.00329, for the gradient g of one environment a step:
+
+        m = b1 m + (1 - b1) g,   v = b2 v + (1 - b2) g^2,   a = b3 a + (1 - b3) sign(g),
+        theta -= lr * m * 1[|a| >= tau] / sqrt(v + eps)
+
+    The moments of a masked component go on accumulating. As printed nothing is corrected for
+    starting at zero: |a| is at most 1 - b3^t after t steps, so that the first ones are masked.
+    With `bias_correction` m, v and a are divided by 1 - b^t, each by its own b. `decay` says how
+    weight decay enters: `after`, as a second update theta -= lr * weight_decay * theta that no
+    mask stops (the paper's choice), or `coupled`, added to g for the moments m and v, not for the
+    signs. b2 and eps are not in the paper; the defaults of b1, b3, tau and weight_decay are those
+    of its best run (table 3). tau = 0 is Adam.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        lr: float = 0.0078,
+        betas: tuple[float, float, float] = (0.21, 0.999, 0.79),
+        tau: float = 0.36,
+        eps: float = 1e-8,
+        weight_decay: float = 0.057,
+        decay: str = "after",
+        bias_correction: bool = False,
+    ) -> None:
+        """Raises UserError for betas outside [0, 1), tau outside [0, 1] or an unknown `decay`."""
+        if not all(0 <= beta < 1 for beta in betas):
+            raise UserError(f"TemporalANDMask: 'betas' must be in [0, 1), not {betas}")
+        if not 0 <= tau <= 1:
+            raise UserError(f"TemporalANDMask: 'tau' must be between 0 and 1, not {tau}")
+        if decay not in DECAYS:
+            raise unknown("decay", decay, DECAYS, "TemporalANDMask")
+        settings = {"lr": lr, "betas": betas, "tau": tau, "eps": eps}
+        settings |= {"weight_decay": weight_decay, "decay": decay}
+        super().__init__(parameters, settings | {"bias_correction": bias_correction})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            zero = torch.zeros_like(parameter)
+            state |= {"step": 0, "m": zero, "v": zero.clone(), "a": zero.clone()}
+        state["step"] += 1
+        decay, rate = group["weight_decay"], group["lr"]
+        state["a"].lerp_(gradient.sign(), 1 - group["betas"][2])
+        if group["decay"] == "coupled":
+            gradient = gradient + decay * parameter
+        state["m"].lerp_(gradient, 1 - group["betas"][0])
+        state["v"].lerp_(gradient.square(), 1 - group["betas"][1])
+        m, v, a = (
+            state[name] / (1 - beta ** state["step"]) if group["bias_correction"] else state[name]
+            for name, beta in zip("mva", group["betas"], strict=True)
+        )
+        kept = a.abs() >= group["tau"] - ROUND_OFF
+        parameter -= rate * kept * m / (v + group["eps"]).sqrt()
+        if group["decay"] == "after":
+            parameter -= rate * decay * parameter

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
 from oodbench.paths import folder
 from oodbench.records import RunSpec
+from oodbench.resources import parse_yaml
 from oodbench.seeds import derive
 
 
@@ -43,6 +43,8 @@ class Sweep(BaseModel):
     evaluate_every: Literal["default"] | int = "default"
     network: str | Component = "default"
     holdout: float = Field(0.2, ge=0, lt=1)
+    resources: dict[str, Any] = {}
+    """What the launcher `slurm` asks for; the keys of `oodbench.resources.Resources`."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,16 @@ def find(sweep: str) -> Path:
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
     try:
-        values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        values = parse_yaml(path.read_text(), str(path))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise UserError(f"--set takes key=value, not '{setting}'")
-        values[key] = yaml.safe_load(value)
+        values[key] = parse_yaml(value, f"--set {key}")
     return validate(values, str(path))
 
 
@@ -98,15 +100,20 @@ def validate(values: Mapping[str, Any], place: str) -> Sweep:
     try:
         return Sweep.model_validate(values)
     except ValidationError as error:
-        # of the alternatives of a union, tell of the one that came furthest
-        first = max(error.errors(), key=lambda e: len(e["loc"]))
+        errors = error.errors()
+        # of the alternatives of a union, tell of those that came furthest
+        depth = max(len(e["loc"]) for e in errors)
+        furthest = [e for e in errors if len(e["loc"]) == depth]
+        first = furthest[0]
         keys = [str(k) for k in first["loc"]]
         if first["type"] == "extra_forbidden":
             known = (Sweep if len(keys) == 1 else Component).model_fields
             raise unknown("key", keys[-1], known, place) from error
-        message = first["msg"][:1].lower() + first["msg"][1:]
+        wanted = dict.fromkeys(
+            e["msg"][:1].lower() + e["msg"][1:] for e in furthest if e["loc"][0] == first["loc"][0]
+        )
         got = "" if first["type"] == "missing" else f", not {first['input']!r}"
-        raise UserError(f"{place}: {keys[0]}: {message}{got}") from error
+        raise UserError(f"{place}: {keys[0]}: {', or '.join(wanted)}{got}") from error
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
@@ -121,6 +128,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
             raise UserError(f"a dataset of sweep '{sweep.name}' has no name: {item!r}")
         dataset = make(str(options.pop("name")), options, data_dir)
         dataset.check()
+        sizes = _sizes(sweep, dataset)
         for tests in _test_sets(sweep, dataset):
             for entry in _components(sweep.algorithms):
                 reason = _skip(entry.name, dataset, tests, sweep)
@@ -129,6 +137,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                     impossible.append(Impossible(dataset.label, label, tests, reason))
                     continue
                 for run in _runs(sweep, dataset, tests, entry):
+                    _check_training(run, dataset, sizes)
                     if run.id in runs:
                         raise UserError(
                             f"sweep '{sweep.name}' holds {run.label} on {run.dataset} twice; "
@@ -211,6 +220,23 @@ def _training(dataset: Any, tests: Sequence[str], validation: Sequence[str]) -> 
     return names
 
 
+def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
+    """How many examples each environment has to train on, by the first trial's data and splits."""
+    from oodbench.splits import split
+
+    trial = _indices(sweep.trials, "trials")[0]
+    return {
+        name: len(split(environment, sweep.holdout, dataset.name, name, trial)["in"])
+        for name, environment in dataset.load(trial).items()
+    }
+
+
+def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> None:
+    for name in _training(dataset, run.test_environments, run.validation_environments):
+        if not sizes[name]:
+            raise UserError(f"{dataset.label}: environment '{name}' has no example to train on")
+
+
 def _steps(sweep: Sweep, dataset: Any) -> int:
     steps = dataset.metadata.steps if sweep.steps == "default" else sweep.steps
     if steps < 1:
@@ -277,3 +303,13 @@ def _values(
 
     values = {**draw(space, owner, index, family), **given}
     return asdict(checked(space, values, f"the hyperparameters of {owner.split('/')[-1]}"))
+
+
+def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:
+    """The one run of a sweep with one dataset, one algorithm and, unless `keys` say other, trial 0.
+
+    Raises UserError as a sweep would.
+    """
+    values = {"name": "single", "datasets": [dataset], "algorithms": [algorithm], "trials": [0]}
+    (run,) = make_plan(validate(values | keys, "a single run")).runs.values()
+    return run

@@ -102,9 +102,13 @@ def _classes(targets: Array) -> npt.NDArray[np.int64]:
     return (targets.argmax(-1) if targets.ndim > 1 else targets).astype(np.int64)
 
 
+def _finite(p: Predictions) -> Array:
+    return np.asarray(np.isfinite(p.logits).all(axis=1))
+
+
 def _right(p: Predictions) -> Array:
     """(N,) whether the most probable class is the target; a prediction that is NaN is wrong."""
-    finite = np.isfinite(p.logits).all(axis=1)
+    finite = _finite(p)
     guess = probabilities(np.where(finite[:, None], p.logits, 0)).argmax(axis=1)
     return np.asarray((guess == _classes(p.targets)) & finite)
 
@@ -115,7 +119,7 @@ def calibration_error(p: Predictions) -> float:
     Each bin counts by its examples (Guo et al., arXiv:1706.04599, eq. 3). NaN predictions count as
     certain and wrong.
     """
-    finite = np.isfinite(p.logits).all(axis=1)
+    finite = _finite(p)
     sure = probabilities(np.where(finite[:, None], p.logits, 0)).max(axis=1)
     confidence = np.where(finite, sure, 1.0)
     bins = np.minimum(np.ceil(confidence * BINS).astype(int) - 1, BINS - 1)

@@ -17,6 +17,8 @@ from oodbench import __version__
 def commit() -> str | None:
     """The git commit of the code, with `+` if files differ from it; None outside a checkout."""
     here = Path(__file__).resolve().parent.parent
+    if (here / "COMMIT").is_file():  # a frozen copy
+        return (here / "COMMIT").read_text().strip() or None
     if not (here / ".git").exists():
         return None
 
@@ -31,6 +33,12 @@ def commit() -> str | None:
         return None
 
 
+def slurm_job() -> str | None:
+    """The Slurm job that this process is part of, as `id` or `array_index`; None outside of one."""
+    array, index = (os.environ.get(f"SLURM_ARRAY_{n}_ID") for n in ("JOB", "TASK"))
+    return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
+
+
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
     """What is recorded beside a run's spec; none of it is part of the run's identity."""
     return {
@@ -41,6 +49,8 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
         "python": platform.python_version(),
         "host": os.uname().nodename,
         "device": device,
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "slurm_job": slurm_job(),
         "threads": threads,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -22,6 +22,7 @@ from typing import Any
 from filelock import FileLock
 
 from oodbench.errors import UserError
+from oodbench.provenance import slurm_job
 
 SCHEMA = 1
 LOST_AFTER = 120.0
@@ -133,10 +134,15 @@ class RunDirectory:
         write_whole(self.path / "run.json", _dumps(run))
         (self.path / "failed.json").unlink(missing_ok=True)
 
-    def beat(self, step: int, host: str) -> None:
-        """Say that the run is alive at `step`."""
-        beat = {"step": step, "time": time.time(), "host": host, "pid": os.getpid()}
+    def beat(self, step: int) -> None:
+        """Say that this process has the run at `step`; `job` and `node` are Slurm's."""
+        beat = {"step": step, "time": time.time(), "host": os.uname().nodename, "pid": os.getpid()}
+        beat |= {"job": slurm_job(), "node": os.environ.get("SLURMD_NODENAME")}
         write_whole(self.path / "heartbeat", _dumps(beat))
+
+    def rest(self) -> None:
+        """Say that nobody has the run any more, though it has not ended."""
+        (self.path / "heartbeat").unlink(missing_ok=True)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record to the metrics."""

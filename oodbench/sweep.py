@@ -1,10 +1,11 @@
-"""Sweeps on the command line: plan, launch, status, retry, clean."""
+"""Sweeps on the command line: plan, launch, status, cancel, retry, clean."""
 
 import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.flags import Flags, resource_flags
+from oodbench.job import Job
+from oodbench.job import Settings as RunSettings
 from oodbench.plan import Impossible, Plan, Sweep, find, make_plan, read
 from oodbench.records import Results, RunSpec
+from oodbench.resources import Resources, resources
+from oodbench.states import states
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -26,7 +32,9 @@ Settings = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE ove
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core or device.")]
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of a run; changes the last bits.")]
-Launcher = Annotated[str, typer.Option(help="local or debug.")]
+Launcher = Annotated[str, typer.Option(help="local, debug or slurm.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Slurm: show the jobs, submit nothing.")]
+Snapshot = Annotated[bool, typer.Option("--snapshot", help="Slurm: run a frozen copy of the code.")]
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
 ]
@@ -61,7 +69,9 @@ def plan(
 
 @app.command()
 @reports_mistakes
+@resource_flags
 def launch(
+    flags: Flags,
     sweep: Name = "quickstart",
     out: Out = None,
     launcher: Launcher = "local",
@@ -71,11 +81,14 @@ def launch(
     data_dir: DataDir = None,
     plugin: Plugins = None,
     set_: Settings = None,
+    dry_run: DryRun = False,
+    snapshot: Snapshot = False,
     keep_predictions: KeepPredictions = False,
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
     made = _plan(sweep, set_, plugin, data_dir)
+    asked = resources((f"the resources of {sweep}", made.sweep.resources), ("the flags", flags))
     _show_plan(made)
     if not made.runs:
         reasons = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in made.impossible}
@@ -83,111 +96,108 @@ def launch(
             f"sweep '{made.sweep.name}' has no possible run: {'; '.join(sorted(reasons))}"
         )
     results = Results(out or Path("results") / made.sweep.name)
-    _adopt(results, made, data_dir, plugin or [])
+    settings = RunSettings(data_dir, "cpu", threads, tuple(plugin or []), keep_predictions)
+    _check(launcher)
+    job = Job(made.sweep.name, results, made.runs, (), settings, 1, (devices,), (), asked, snapshot)
+    if dry_run:
+        _dry_run(job, launcher)
+        return
+    _adopt(job, launcher, made.sweep)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Launch into {results.path}?", default=True, abort=True)
     ids = [i for i in made.runs if results.run(i).state() not in ("done", "diverged", "failed")]
-    _train(
-        results,
-        made.runs,
-        ids,
-        launcher,
-        workers,
-        devices,
-        threads,
-        data_dir,
-        plugin or [],
-        keep_predictions,
-    )
+    _train(replace(job, ids=tuple(ids)), launcher, workers)
 
 
 @app.command()
 @reports_mistakes
+@resource_flags
 def retry(
+    flags: Flags,
     sweep: Name = "quickstart",
     out: Out = None,
-    launcher: Launcher = "local",
+    launcher: Annotated[str | None, typer.Option(help="The last launch's by default.")] = None,
     workers: Workers = None,
     devices: Devices = "auto",
     threads: Threads = 1,
+    snapshot: Snapshot = False,
 ) -> None:
     """Train the failed and lost runs of a sweep again, from their last checkpoints."""
     results = _results(sweep, out)
     stored = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
-    ids = [i for i in specs if results.run(i).state() in ("failed", "lost")]
     settings = stored["settings"]
+    launcher = launcher or settings.get("launcher", "local")
+    _check(launcher)
+    asked = resources(("the last launch", settings.get("resources", {})), ("the flags", flags))
+    ids = [i for i, s in states(results).items() if s.state in ("failed", "lost")]
     data_dir = Path(settings["data_dir"]) if settings["data_dir"] else None
     from oodbench.registry import load_plugins
 
     load_plugins(settings["plugins"])
-    for run_id in ids:
-        results.run(run_id).forget()
-    _train(results, specs, ids, launcher, workers, devices, threads, data_dir, settings["plugins"])
+    plugins, keep = tuple(settings["plugins"]), settings["keep_predictions"]
+    how = RunSettings(data_dir, "cpu", threads, plugins, keep)
+    job = Job(stored["name"], results, specs, tuple(ids), how, 1, (devices,), (), asked, snapshot)
+    _train(job, launcher, workers)
 
 
 @app.command()
 @reports_mistakes
-def status(sweep: Name = "quickstart", out: Out = None) -> None:
-    """Say what is planned, running, done, failed or lost; reads the disk only."""
+def status(
+    sweep: Name = "quickstart",
+    out: Out = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Until nothing is left to do.")] = False,
+) -> None:
+    """Say what is planned, queued, running, done, failed or lost, by the disk and by Slurm."""
+    from oodbench import status as view
+
     results = _results(sweep, out)
-    stored = results.plan()
-    states: dict[str, str] = {i: results.run(i).state() for i in stored["runs"]}
-    rows: dict[tuple[str, str], Counter[str]] = {}
-    for run_id, spec in stored["runs"].items():
-        rows.setdefault((spec["dataset"], spec["label"]), Counter())[states[run_id]] += 1
-    known = ["planned", "running", "done", "diverged", "failed", "lost"]
-    table = Table("dataset", "algorithm", *known, title=f"{stored['name']} in {results.path}")
-    for (dataset, label), counts in rows.items():
-        table.add_row(dataset, label, *(str(counts[s] or "") for s in known))
-    totals = Counter(states.values())
-    table.add_section()
-    table.add_row("all", "", *(str(totals[s] or "") for s in known))
-    console.print(table)
-    for run_id, state in states.items():
-        if state == "running":
-            beat = results.run(run_id).heartbeat() or {}
-            console.print(
-                f"running: {_words(stored['runs'][run_id])}: step {beat.get('step')} "
-                f"on {beat.get('host')}",
-                markup=False,
-                highlight=False,
-            )
-        if state == "failed":
-            failure = results.run(run_id).failure() or {}
-            console.print(
-                f"failed: {_words(stored['runs'][run_id])}: {failure.get('error')} "
-                f"({results.run(run_id).path / 'failed.json'})",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
-    if totals["failed"] or totals["lost"]:
-        console.print("`retry` trains failed and lost runs again; `launch` goes on with lost ones.")
+    if watch:
+        view.watch(results, console)
+    else:
+        view.show(results, console)
+
+
+@app.command()
+@reports_mistakes
+def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
+    """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
+    from oodbench.cluster import cancel as cancel_jobs
+    from oodbench.submissions import Submissions
+
+    submissions = Submissions(_results(sweep, out))
+    open_ = [s for s in submissions if not s.cancelled]
+    count = cancel_jobs([s.name for s in open_])
+    for submission in open_:
+        submissions.write(replace(submission, cancelled=True))
+    console.print(f"{count} jobs cancelled.", highlight=False)
 
 
 @app.command()
 @reports_mistakes
 def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None:
-    """Delete the checkpoints of ended runs, and the directories of runs not in the sweep."""
+    """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
+    from oodbench.predictions import spare
+
     results = _results(sweep, out)
     planned = results.plan()["runs"]
     strangers = [p for p in (results.path / "runs").glob("*") if p.name not in planned]
     ended = [i for i in planned if results.run(i).end() is not None]
     checkpoints = [c for i in ended if (c := results.run(i).checkpoint).exists()]
     size = sum(f.stat().st_size for p in strangers for f in p.rglob("*") if f.is_file())
-    size += sum(c.stat().st_size for c in checkpoints)
+    predictions = spare(results)
+    size += sum(c.stat().st_size for c in (*checkpoints, *predictions))
     console.print(
-        f"{len(checkpoints)} checkpoints of ended runs and {len(strangers)} runs that are not in "
-        f"the sweep: {size / 2**20:.1f} MB.",
+        f"{len(checkpoints)} checkpoints of ended runs, {len(predictions)} files of predictions that "
+        f"no rule chose and {len(strangers)} runs that are not in the sweep: {size / 2**20:.1f} MB.",
         highlight=False,
     )
-    if not (checkpoints or strangers):
+    if not (checkpoints or predictions or strangers):
         return
     if not yes:
         typer.confirm("Delete them?", abort=True)
-    for checkpoint in checkpoints:
-        checkpoint.unlink()
+    for file in (*checkpoints, *predictions):
+        file.unlink()
     for path in strangers:
         shutil.rmtree(path)
 
@@ -209,17 +219,17 @@ def _results(sweep: str, out: Path | None) -> Results:
     return Results(out or Path("results") / read(find(sweep)).name)
 
 
-def _adopt(results: Results, made: Plan, data_dir: Path | None, plugins: Sequence[str]) -> None:
+def _adopt(job: Job, launcher: str, sweep: Sweep) -> None:
     """Write the plan into the results directory, unless it holds another sweep's results."""
-    runs = dict(made.runs)
+    results, runs = job.results, job.specs
     if (results.path / "sweep.json").exists():
         stored = results.plan()
-        if stored["name"] != made.sweep.name:
+        if stored["name"] != sweep.name:
             raise UserError(
-                f"{results.path} holds the sweep '{stored['name']}', not '{made.sweep.name}'; "
+                f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
                 "use another --out"
             )
-        old, new = stored["settings"]["sweep"], _fixed(made.sweep)
+        old, new = stored["settings"]["sweep"], _fixed(sweep)
         for key, value in new.items():
             if old[key] != value:
                 raise UserError(
@@ -229,12 +239,16 @@ def _adopt(results: Results, made: Plan, data_dir: Path | None, plugins: Sequenc
         runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()} | runs
     elif results.path.exists() and any(results.path.iterdir()):
         raise UserError(f"{results.path} is not empty and holds no sweep; use another --out")
+    data_dir = job.settings.data_dir
     settings = {
-        "sweep": _fixed(made.sweep),
+        "sweep": _fixed(sweep),
         "data_dir": str(data_dir.absolute()) if data_dir else None,
-        "plugins": list(plugins),
+        "plugins": list(job.settings.plugins),
+        "keep_predictions": job.settings.keep_predictions,
+        "launcher": launcher,
+        "resources": job.resources.model_dump(exclude_defaults=True),
     }
-    results.write_plan(made.sweep.name, settings, runs)
+    results.write_plan(sweep.name, settings, runs)
 
 
 def _fixed(sweep: Sweep) -> dict[str, Any]:
@@ -243,39 +257,65 @@ def _fixed(sweep: Sweep) -> dict[str, Any]:
     return sweep.model_dump(mode="json", include=keys)
 
 
-def _train(
-    results: Results,
-    specs: Mapping[str, RunSpec],
-    ids: Sequence[str],
-    launcher: str,
-    workers: int | None,
-    wanted_devices: str,
-    threads: int,
-    data_dir: Path | None,
-    plugins: Sequence[str],
-    keep_predictions: bool = False,
-) -> None:
-    from oodbench import launchers
-    from oodbench.train import Settings as RunSettings
+def _check(launcher: str) -> None:
+    from oodbench.launchers import LAUNCHERS
 
-    if launcher not in launchers.LAUNCHERS:
-        raise unknown("launcher", launcher, launchers.LAUNCHERS)
-    devices = launchers.devices(wanted_devices)
-    count = workers or (os.cpu_count() or 1 if devices == ("cpu",) else len(devices))
-    settings = RunSettings(data_dir, devices[0], threads, tuple(plugins), keep_predictions)
-    job = launchers.Job(results, dict(specs), tuple(ids), settings, count, devices)
+    if launcher not in LAUNCHERS:
+        raise unknown("launcher", launcher, LAUNCHERS)
+
+
+def _cluster_device(wanted: str, asked: Resources) -> str:
+    """The device of a run in a job, where it sees one GPU or none."""
+    if wanted not in ("auto", "cpu"):
+        raise UserError(f"with --launcher slurm, --devices is auto or cpu, not '{wanted}'")
+    return "cuda:0" if wanted == "auto" and asked.gpu_count else "cpu"
+
+
+def _dry_run(job: Job, launcher: str) -> None:
+    """Show what `launch --launcher slurm` would submit."""
+    from oodbench.progress import title
+    from oodbench.slurm import planned_arrays
+
+    if launcher != "slurm":
+        raise UserError("--dry-run shows Slurm jobs: add --launcher slurm")
+    device = _cluster_device(job.devices[0], job.resources)
+    arrays = planned_arrays(replace(job, ids=tuple(job.specs), devices=(device,)))
+    for array in arrays:
+        console.print(f"\n{array.folder}: {len(array.packs)} jobs", soft_wrap=True)
+        console.print(array.text, markup=False, highlight=False, soft_wrap=True)
+    first = arrays[0].packs[0] if arrays else None
+    if first is not None:
+        console.print(f"The first job's {len(first.ids)} runs, {first.workers} at a time:")
+        for run_id in first.ids[:5]:
+            console.print(f"  {title(job.specs[run_id])}", markup=False, highlight=False)
+
+
+def _train(job: Job, launcher: str, workers: int | None) -> None:
+    from oodbench import launchers
+
+    results, specs = job.results, job.specs
+    if launcher == "slurm":
+        job = replace(job, devices=(_cluster_device(job.devices[0], job.resources),))
+    else:
+        devices = launchers.devices(job.devices[0])
+        count = workers or (os.cpu_count() or 1 if devices == ("cpu",) else len(devices))
+        job = replace(job, devices=devices, workers=count)
     try:
-        states = launchers.LAUNCHERS[launcher](job) if ids else {}
+        ended = launchers.LAUNCHERS[launcher](job) if job.ids else {}
     except KeyboardInterrupt:
         console.print("Interrupted; the same launch goes on where it was.")
         raise SystemExit(130) from None
+    queued = sum(state == "queued" for state in ended.values())
+    if queued:
+        console.print(f"{queued} runs queued; `status --watch` follows them.", highlight=False)
+        return
     final = Counter(results.run(i).state() for i in specs)
     console.print(
         ", ".join(f"{n} {s}" for s, n in final.items())
         + f" of {len(specs)} runs in {results.path}",
         highlight=False,
     )
-    elsewhere = sum(s == "elsewhere" for s in states.values())
+    elsewhere = sum(s == "elsewhere" for s in ended.values())
     if elsewhere:
         console.print(f"{elsewhere} runs are being trained by another launch.")
     if final["done"] + final["diverged"]:
@@ -314,12 +354,6 @@ def _show_impossible(cells: Sequence[Impossible]) -> None:
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _words(spec: Mapping[str, Any]) -> str:
-    from oodbench.progress import title
-
-    return title(RunSpec.from_json(spec))
 
 
 def _duration(seconds: float) -> str:

@@ -22,6 +22,7 @@ from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
 from oodbench.evaluate import evaluate, logits
 from oodbench.hparams import checked
+from oodbench.job import Settings as Settings
 from oodbench.networks import build
 from oodbench.predictions import keep, keep_examples
 from oodbench.provenance import provenance
@@ -37,15 +38,20 @@ EVALUATION_CHECKPOINT_SECONDS = 1.0
 """A checkpoint is due after so long, the shorter of the two at an evaluation."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How runs are executed; none of it changes what they compute."""
+@dataclass
+class Interrupts:
+    """What has been asked of the run being trained, from a signal handler; seen every few steps."""
 
-    data_dir: Path | None = None
-    device: str = "cpu"
-    threads: int = 1
-    plugins: tuple[str, ...] = ()
-    keep_predictions: bool = False
+    save: bool = False
+    stop: bool = False
+
+    def ask_to_save(self) -> None:
+        """Have a checkpoint written soon."""
+        self.save = True
+
+    def ask_to_stop(self) -> None:
+        """Have a checkpoint written soon, and the training end there."""
+        self.stop = True
 
 
 @dataclass(frozen=True)
@@ -254,20 +260,23 @@ def train(
     directory: RunDirectory,
     settings: Settings,
     progress: Callable[[int], None] = lambda step: None,
+    interrupts: Interrupts | None = None,
 ) -> str:
     """Train a run to its end, from its last checkpoint on; returns `done` or `diverged`.
 
-    `progress` is told the number of steps done, several times a second where steps are that fast.
+    If `interrupts` ask to stop before, it returns `interrupted`, with a checkpoint of the last
+    step. `progress` is told the number of steps done, several times a second where steps are that fast.
     The caller holds the run's lock. Raises UserError for a spec that cannot be run.
     """
     keep_freed_memory()
     torch.set_num_threads(settings.threads)
+    interrupts = interrupts or Interrupts()
+    directory.beat(0)
     run = start_or_resume(spec, directory, settings)
     directory.start(
         spec, run.context, provenance(settings.device, settings.threads, settings.plugins)
     )
-    host = os.uname().nodename
-    directory.beat(run.step, host)
+    directory.beat(run.step)
     last_beat = last_checkpoint = time.monotonic()
     while run.step < spec.steps:
         ends = (
@@ -286,13 +295,18 @@ def train(
             directory.append(_record(run, directory))
         now = time.monotonic()
         if now - last_beat > BEAT_SECONDS:
-            directory.beat(run.step, host)
+            directory.beat(run.step)
             last_beat = now
         due = EVALUATION_CHECKPOINT_SECONDS if evaluated else CHECKPOINT_SECONDS
-        if now - last_checkpoint > due or run.step == spec.steps:
+        asked = interrupts.save or interrupts.stop
+        if asked or now - last_checkpoint > due or run.step == spec.steps:
+            interrupts.save = False
             save_checkpoint(run, directory.checkpoint)
             last_checkpoint = time.monotonic()
         progress(run.step)
+        if interrupts.stop and run.step < spec.steps:
+            directory.rest()
+            return "interrupted"
     directory.finish("done", run.step, run.seconds)
     return "done"
 
@@ -309,25 +323,31 @@ def execute(
     directory: RunDirectory,
     settings: Settings,
     progress: Callable[[int], None] = lambda step: None,
+    interrupts: Interrupts | None = None,
 ) -> tuple[str, str]:
     """Train a run unless it has ended or another process trains it; never raises for its errors.
 
-    Returns the state (`done`, `diverged`, `failed`, or `elsewhere` while another process holds the
-    run) and, for a failure, one sentence; the traceback is in failed.json.
+    Returns the state (`done`, `diverged`, `failed`, `interrupted`, or `elsewhere` while another
+    process holds the run) and, for a failure, one sentence; the traceback is in failed.json.
     """
-    lock = directory.lock()
     try:
+        lock = directory.lock()
         lock.acquire()
     except Timeout:
         return "elsewhere", ""
+    except OSError as error:  # a full disk, or one that is not there
+        return "failed", f"{type(error).__name__}: {error}"
     try:
         end = directory.end()
         if end is not None:
             return str(end["status"]), ""
-        return train(spec, directory, settings, progress), ""
+        return train(spec, directory, settings, progress, interrupts), ""
     except Exception as error:
         message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        directory.fail(message, traceback.format_exc())
+        try:
+            directory.fail(message, traceback.format_exc())
+        except OSError:  # a full disk: the log is all that can tell
+            traceback.print_exc()
         return "failed", message
     finally:
         lock.release()

@@ -1,14 +1,18 @@
 """What several test files share."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
+
+from tests.slurm.cluster import Cluster, missing
 
 settings.register_profile(
     "seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -55,3 +59,26 @@ def _fetch(root: Path, raw: Path) -> None:
             (part / name).write_bytes(content.read())
     raw.parent.mkdir(exist_ok=True)
     part.rename(raw)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A Slurm cluster with all nodes up and no jobs, and this process as its client."""
+    for name, value in shared_cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)
+    yield shared_cluster
+    shared_cluster.empty()

@@ -80,7 +80,7 @@ class Made:
         if state == "failed":
             directory.fail(error, "trace")
         if state == "running":
-            directory.beat(steps[-1], "elsewhere")
+            directory.beat(steps[-1])
         return spec.id
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 from torch import Tensor
 
@@ -34,3 +35,15 @@ class Exploding(Algorithm):
 
     def objective(self, out: Outputs) -> Tensor:
         return out.risks.mean() / (out.step < 70 or float("nan"))
+
+
+@register("Slow", paper="none")
+class Slow(Algorithm):
+    """Sleeps $SLOW_SECONDS at every step; its numbers do not depend on it."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        time.sleep(float(os.environ.get("SLOW_SECONDS", "0")))
+        return super().update(batch, step)
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean()

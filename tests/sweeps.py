@@ -1,5 +1,6 @@
 """Small sweeps for the tests."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import yaml
 
 from oodbench.plan import Plan, make_plan, validate
 from oodbench.records import Results
+from oodbench.states import states
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -38,3 +40,14 @@ def outcome(results: Results) -> dict[str, tuple[str, list[dict[str, Any]]]]:
         records = [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
         found[run_id] = (directory.state(), records)
     return found
+
+
+def settle(results: Results, seconds: float = 120) -> dict[str, str]:
+    """The states of all runs once a cluster has none of them queued or running any more."""
+    until = time.monotonic() + seconds
+    while True:
+        now = {i: s.state for i, s in states(results).items()}
+        if not {"queued", "running"} & set(now.values()):
+            return now
+        assert time.monotonic() < until, f"not over after {seconds:.0f} s: {states(results)}"
+        time.sleep(0.3)

@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
+from oodbench.errors import UserError
 from oodbench.networks import build
 from oodbench.tasks import Task
-from oodbench.tiny import TASKS, tiny_algorithm, tiny_problem
+from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 
 ANDMASK: Any = algorithms.get("ANDMask")
 
@@ -144,3 +147,113 @@ def test_the_patchwork_and_the_invariant_solution(seed: int) -> None:
 
 def test_one_environment_is_refused() -> None:
     assert "at least two" in ANDMASK.skip(tiny_problem(TASKS["binary"], ("a",)))
+
+
+@pytest.mark.parametrize("name", ["ANDMask", "XORMask"])
+@pytest.mark.parametrize("rescale", [False, True])
+def test_the_signs_and_the_mean_are_enough(name: str, rescale: bool) -> None:
+    gradients = random_gradients(5)
+    for tau in (0.0, 0.2, 0.5, 1.0):
+        problem = tiny_problem(TASKS["binary"])
+        algorithm = tiny_algorithm(algorithms.get(name), problem, {"tau": tau, "rescale": rescale})
+        assert algorithm.signs_suffice
+        found = algorithm.combine_signs(gradients.sign().sum(0), gradients.mean(0), 5)
+        assert torch.equal(found, algorithm.combine(gradients))
+
+
+@pytest.mark.parametrize("tau", [0.2, 0.5, 1.0])
+def test_the_xor_mask_is_the_rest(tau: float) -> None:
+    gradients = random_gradients(5)
+    values = {"tau": tau, "rescale": False}
+    problem = tiny_problem(TASKS["binary"])
+    kept = and_mask(5, **values).combine(gradients)
+    rest = tiny_algorithm(algorithms.get("XORMask"), problem, values).combine(gradients)
+    assert ((kept == 0) | (rest == 0)).all()
+    assert torch.equal(kept + rest, gradients.mean(0))
+
+
+def expected_square(units: int, tau: Fraction) -> float:
+    """E[u^2] of a masked mean of standard normal numbers without rescaling.
+
+    Given a net count S of signs, the mean of the U numbers has E[u^2] = (U + (S^2 - U) 2/pi) / U^2,
+    since the magnitudes are independent of the signs, with means sqrt(2/pi).
+    """
+    total = 0.0
+    for positive in range(units + 1):
+        net = abs(2 * positive - units)
+        if Fraction(net, units) >= tau:
+            square = (units + (net**2 - units) * 2 / math.pi) / units**2
+            total += math.comb(units, positive) / 2**units * square
+    return total
+
+
+@pytest.mark.parametrize("units", [2, 5, 8])
+def test_masked_noise_has_the_expected_magnitude(units: int) -> None:
+    """Full agreement: 2^(1 - U) (2/pi + (1 - 2/pi) / U); everything: 1 / U (arXiv:2009.00329, 3.2)."""
+    whole = 2 ** (1 - units) * (2 / math.pi + (1 - 2 / math.pi) / units)
+    assert expected_square(units, Fraction(1)) == pytest.approx(whole)
+    assert expected_square(units, Fraction(0)) == pytest.approx(1 / units)
+    generator = torch.Generator().manual_seed(units)
+    noise = torch.randn(units, 400_000, generator=generator)
+    for tau in (Fraction(0), Fraction(1, 2), Fraction(1)):
+        squares = and_mask(units, tau=float(tau), rescale=False).combine(noise).double().square()
+        error = 4 * float(squares.std()) / math.sqrt(len(squares))
+        assert float(squares.mean()) == pytest.approx(expected_square(units, tau), abs=error)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 6), st.floats(0, 1))
+@settings(max_examples=30)
+def test_masked_descent_meets_the_bound(seed: int, units: int, size: int, tau: float) -> None:
+    """Proposition 1: min_k |m * g|^2 <= 2 L(theta_0) / (eta K) for eta <= 1 / (smoothness), L >= 0."""
+    generator = torch.Generator().manual_seed(seed)
+    options: Any = {"generator": generator, "dtype": torch.float64}
+    roots = torch.randn(units, size, size, **options)
+    matrices, centres = roots @ roots.mT, torch.randn(units, size, **options)
+    theta = torch.randn(size, **options)
+    algorithm = and_mask(units, tau=tau, rescale=False)
+    rate = 1 / float(torch.linalg.eigvalsh(matrices.mean(0)).max())
+
+    def risks(theta: Tensor) -> Tensor:
+        away = theta - centres
+        return torch.einsum("ui,uij,uj->u", away, matrices, away) / 2
+
+    start, squares = float(risks(theta).mean()), []
+    for _ in range(25):
+        gradients = torch.einsum("uij,uj->ui", matrices, theta - centres)
+        masked = algorithm.combine(gradients)
+        squares.append(float(masked.square().sum()))
+        theta = theta - rate * masked
+    assert min(squares) <= 2 * start / (rate * len(squares)) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("tau", [-0.1, 1.1, float("nan")])
+def test_tau_outside_its_range_is_named(tau: float) -> None:
+    with pytest.raises(UserError, match=r"'tau' in the hyperparameters of ANDMask must be"):
+        and_mask(2, tau=tau)
+
+
+def test_examples_are_units_of_any_environment() -> None:
+    """Ten examples, stacked as one or as five environments, give the same gradient."""
+    one, five = tiny_batch(TASKS["binary"], 0, 1, 10), tiny_problem(TASKS["binary"])
+    example: Any = algorithms.get("ExampleANDMask")
+    assert example.skip(tiny_problem(TASKS["binary"], ("a",))) is None
+    split = Batch(one.x.view(5, 2, 4), one.y.view(5, 2))
+    found = [network_step(tiny_algorithm(example, five, PLAIN), batch, 0) for batch in (one, split)]
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", ["ANDMask", "ExampleANDMask"])
+def test_one_unit_keeps_all_that_is_not_zero(name: str) -> None:
+    problem = tiny_problem(TASKS["regression"], ("a",))
+    batch = tiny_batch(TASKS["regression"], 0, 1, 1)
+    values = {**PLAIN, "tau": 1.0, "rescale": False}
+    found = network_step(tiny_algorithm(algorithms.get(name), problem, values), batch, 0)
+    erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, 0)
+    torch.testing.assert_close(found, erm)
+
+
+def test_a_threshold_between_two_counts_is_not_rounded() -> None:
+    """Two and a half of five environments: a net count of two is masked, of three kept."""
+    gradients = torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    found = and_mask(5, tau=0.5, rescale=False).combine(gradients.double())
+    assert found.tolist() == [0.0, pytest.approx(0.6)]

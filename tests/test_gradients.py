@@ -1,43 +1,396 @@
+"""Per-unit gradients against a plain loop over the units, in float64."""
+
+import copy
+import itertools
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Problem
-from oodbench.gradients import combined_backward
-from oodbench.networks import build
+from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
+from oodbench.gradients import combined_backward, stacked_gradients
+from oodbench.networks import Network, build
+from oodbench.stacks import Product
 from oodbench.tasks import Task
 from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 
-
-class Recorder(Algorithm):
-    """Keeps the stacked gradients it is given, and takes their sum."""
-
-    def combine(self, gradients: Tensor) -> Tensor:
-        self.__dict__.setdefault("seen", []).append(gradients.detach().clone())
-        return gradients.sum(0)
+ANDMASK: Any = algorithms.get("ANDMask")
 
 
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
-def test_each_environments_gradient_is_that_of_a_backward_pass_of_its_own(task: Task) -> None:
-    algorithm: Any = tiny_algorithm(Recorder, tiny_problem(task))
-    batch = tiny_batch(task)
-    loss, _ = combined_backward(algorithm, batch, 0)
-    named = list(algorithm.network.named_parameters())
-    assert len(algorithm.seen) == len(named)
-    risks = []
-    for e in range(5):
-        network = tiny_algorithm(Algorithm, tiny_problem(task)).network
-        risk = task.losses(network(batch.x[e]), batch.y[e]).mean()
-        risk.backward()  # type: ignore[no-untyped-call]
-        risks.append(risk.item())
-        for stacked, parameter in zip(algorithm.seen, network.parameters(), strict=True):
-            assert parameter.grad is not None
-            torch.testing.assert_close(stacked[e], parameter.grad)
-    assert loss.item() == pytest.approx(sum(risks) / 5)
-    for stacked, (_, parameter) in zip(algorithm.seen, named, strict=True):
-        torch.testing.assert_close(parameter.grad, stacked.sum(0))
+class Custom(nn.Module):
+    """A layer that no rule knows: a learned exponent and a layer of its own."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.exponent = nn.Parameter(torch.linspace(0.5, 1.5, size))
+        self.inner = nn.Linear(size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inner(x).abs().add(0.1) ** self.exponent
+        return result
+
+
+class Twice(nn.Module):
+    """The same layer, used twice."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(self.layer(x).tanh())
+        return result
+
+
+class Outside(nn.Module):
+    """A parameter that is used outside its layer too."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x).tanh() @ self.layer.weight
+        return result
+
+
+class Several(nn.Module):
+    """A layer with two outputs and one with two inputs."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.pair, self.product = Pair(size), Weighted(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.product(*self.pair(x))
+        return result
+
+
+class Weighted(nn.Module):
+    """x * w * y."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(0.5, 1.5, size))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * self.w * y
+
+
+class Pair(nn.Module):
+    """x + w and x * w."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.linspace(0.5, 1.5, size))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x + self.w, x * self.w
+
+
+class Words(nn.Module):
+    """Three words an example, out of seven; the last is padding."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, size, padding_idx=6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.table((x[:, :3].abs() * 5).long().clamp(max=6)).tanh().sum(1)
+        return result
+
+
+def image() -> nn.Module:
+    """(N, 4) to (N, 2, 4, 4)."""
+    return nn.Sequential(nn.Linear(4, 32), nn.Unflatten(1, (2, 4, 4)))
+
+
+FEATURIZERS: dict[str, tuple[nn.Module, int]] = {}
+torch.manual_seed(0)
+FEATURIZERS["mlp"] = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh()), 6
+FEATURIZERS["inplace"] = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True)), 8
+FEATURIZERS["no_bias"] = nn.Sequential(nn.Linear(4, 5, bias=False), nn.LeakyReLU()), 5
+FEATURIZERS["sequence"] = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3), nn.Flatten()), 6
+FEATURIZERS["shared"] = nn.Sequential(nn.Linear(4, 5), Twice(nn.Linear(5, 5))), 5
+FEATURIZERS["words"] = Words(6), 6
+FEATURIZERS["norms"] = (
+    nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 6), nn.GroupNorm(2, 6)),
+    6,
+)
+FEATURIZERS["rows"] = (
+    nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (2, 3)), nn.LayerNorm(3), nn.Flatten()),
+    6,
+)
+FEATURIZERS["convolution"] = (
+    nn.Sequential(
+        image(),
+        nn.Conv2d(2, 4, 3, padding=1, stride=2),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(4, 6, 2, groups=2, bias=False, dilation=(1, 1)),
+        nn.Flatten(),
+    ),
+    6,
+)
+FEATURIZERS["dilated"] = (
+    nn.Sequential(image(), nn.Conv2d(2, 3, 2, dilation=3, padding=(1, 0)), nn.Flatten()),
+    9,
+)
+FALLBACKS: dict[str, tuple[nn.Module, int]] = {
+    "custom": (nn.Sequential(nn.Linear(4, 5), nn.Tanh(), Custom(5)), 5),
+    "reflected": (
+        nn.Sequential(image(), nn.Conv2d(2, 1, 2, padding=1, padding_mode="reflect"), nn.Flatten()),
+        25,
+    ),
+    "several": (nn.Sequential(nn.Linear(4, 5), Several(5)), 5),
+    "outside": (nn.Sequential(nn.Linear(4, 5), Outside(5)), 5),
+}
+NORMALISED: dict[str, tuple[nn.Module, int]] = {
+    "dense": (
+        nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(inplace=True), nn.Linear(5, 5)),
+        5,
+    ),
+    "images": (
+        nn.Sequential(
+            image(),
+            nn.Conv2d(2, 3, 3, bias=False),
+            nn.BatchNorm2d(3),
+            nn.Tanh(),
+            nn.Conv2d(3, 4, 2),
+            nn.BatchNorm2d(4, affine=False, momentum=None),
+            nn.Flatten(),
+        ),
+        4,
+    ),
+    "no_memory": (nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=False)), 5),
+}
+
+
+class Example(Algorithm):
+    """Every example a unit."""
+
+    unit = "example"
+
+
+def made(parts: tuple[nn.Module, int], cls: Any = Algorithm, **values: object) -> Any:
+    """An algorithm on a network with the featurizer, of float64."""
+    network = Network()
+    network.featurizer, size = copy.deepcopy(parts)
+    network.num_features, network.classifier = size, nn.Linear(size, 3)
+    algorithm = tiny_algorithm(cls, tiny_problem(TASKS["multiclass"]), values).double()
+    torch.manual_seed(3)
+    algorithm.network = network.double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    algorithm.optimizers = algorithm.configure()
+    return algorithm
+
+
+def losses_of(algorithm: Any, network: Any, x: Tensor, y: Tensor) -> Tensor:
+    losses: Tensor = algorithm.problem.task.losses(network(x), y)
+    return losses
+
+
+def by_loop(algorithm: Any, batch: Batch, meaning: str) -> dict[str, Tensor]:
+    """Stacked gradients from one backward pass for each unit."""
+    size = 1 if algorithm.unit == "example" else batch.y.shape[1]
+    x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
+    network = copy.deepcopy(algorithm.network)
+    if meaning == "pooled":
+        for name, module in list(network.named_modules()):
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                parent, _, child = name.rpartition(".")
+                setattr(network.get_submodule(parent), child, Constant(module))
+    found = []
+    for start in range(0, len(x), size):
+        rows = slice(start, start + size)
+        if meaning == "environment":
+            losses = losses_of(algorithm, network, x[rows], y[rows])
+        else:
+            losses = losses_of(algorithm, network, x, y)[rows]
+        network.zero_grad()
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+        found.append([p.grad.clone() for p in network.parameters()])
+    names = [name for name, _ in algorithm.network.named_parameters()]
+    stacks = [torch.stack(gradients) for gradients in zip(*found, strict=True)]
+    algorithm.reference = network
+    return dict(zip(names, stacks, strict=True))
+
+
+class Constant(nn.Module):
+    """Batch normalisation whose batch statistics are constants."""
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        if norm.weight is not None:
+            self.weight, self.bias = norm.weight, norm.bias
+        else:
+            self.weight, self.bias = 1.0, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        dims = [d for d in range(x.dim()) if d != 1]
+        variance, mean = torch.var_mean(x.detach(), dims, correction=0, keepdim=True)
+        shape = mean.shape
+        weight, bias = (
+            p.view(shape) if isinstance(p, Tensor) else p for p in (self.weight, self.bias)
+        )
+        return (x - mean) / (variance + 1e-5).sqrt() * weight + bias
+
+
+def check(algorithm: Any, batch: Batch, meaning: str) -> None:
+    """Stacks to 1e-10, and the masks of every tau in every component."""
+    wanted = by_loop(algorithm, batch, meaning)
+    found, result = stacked_gradients(algorithm, batch)
+    assert result.batch_norm == algorithm.batch_norm
+    assert found.keys() == wanted.keys()
+    for name, stack in wanted.items():
+        torch.testing.assert_close(found[name], stack, rtol=1e-10, atol=1e-10, msg=name)
+
+
+def masks(algorithm: Any, batch: Batch, meaning: str) -> None:
+    """The AND-mask by the fast way has the loop's components, for every tau."""
+    stacks = by_loop(algorithm, batch, meaning)
+    units = len(next(iter(stacks.values())))
+    for level in range(units + 1):
+        values = dict(vars(algorithm.hparams), tau=level / units)
+        algorithm.hparams = type(algorithm.hparams)(**values)
+        combined_backward(algorithm, batch, 0)
+        for name, parameter in algorithm.network.named_parameters():
+            stack = stacks[name].clone()
+            stack[stack.abs() < 1e-13] = 0
+            kept = stack.sign().sum(0).abs() >= level - 1e-4
+            gradient = parameter.grad
+            gradient = torch.where(gradient.abs() < 1e-13, 0, gradient)
+            wanted = kept * stack.mean(0) / (1e-10 + kept.double().mean())
+            torch.testing.assert_close(gradient, wanted, rtol=1e-9, atol=1e-10, msg=name)
+
+
+SIZES = [(1, 1), (1, 4), (3, 1), (5, 6)]
+
+
+@pytest.fixture(params=SIZES, ids=str)
+def batch(request: pytest.FixtureRequest) -> Iterator[Batch]:
+    environments, examples = request.param
+    yield tiny_batch(TASKS["multiclass"], 1, environments, examples)
+
+
+@pytest.mark.parametrize("cls", [Algorithm, Example], ids=["environments", "examples"])
+@pytest.mark.parametrize("name", list(FEATURIZERS))
+def test_every_layer_gives_the_loops_gradients(name: str, cls: Any, batch: Batch) -> None:
+    check(made(FEATURIZERS[name], cls), batch, "environment")
+
+
+@pytest.mark.filterwarnings("ignore:the gradients of")
+@pytest.mark.parametrize("cls", [Algorithm, Example], ids=["environments", "examples"])
+@pytest.mark.parametrize("name", list(FALLBACKS))
+def test_other_layers_fall_back_and_are_exact(name: str, cls: Any, batch: Batch) -> None:
+    check(made(FALLBACKS[name], cls), batch, "environment")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("custom", "layer Custom"), ("reflected", "layer Conv2d"), ("outside", "network Network")],
+)
+def test_the_fallback_says_so(name: str, what: str) -> None:
+    with pytest.warns(UserWarning, match=f"gradients of the {what} are made by torch.func"):
+        stacked_gradients(made(FALLBACKS[name]), tiny_batch(TASKS["multiclass"]))
+
+
+@pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
+@pytest.mark.parametrize("name", ["mlp", "sequence", "shared", "words", "norms", "convolution"])
+def test_the_masks_are_the_loops_in_every_component(name: str, unit: str) -> None:
+    for environments, examples in ((1, 1), (3, 1), (2, 2), (3, 4)):
+        batch = tiny_batch(TASKS["multiclass"], 2, environments, examples)
+        masks(made(FEATURIZERS[name], algorithms.get(unit)), batch, "environment")
+
+
+@pytest.mark.filterwarnings("ignore:the gradients of")
+@pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
+def test_so_are_those_of_the_fallback(unit: str) -> None:
+    batch = tiny_batch(TASKS["multiclass"], 2, 3, 2)
+    masks(made(FALLBACKS["custom"], algorithms.get(unit)), batch, "environment")
+
+
+@pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
+@pytest.mark.parametrize("meaning", ["environment", "pooled", "coupled"])
+@pytest.mark.parametrize("name", list(NORMALISED))
+def test_batch_normalisation_has_three_meanings(name: str, meaning: str, unit: str) -> None:
+    batch = tiny_batch(TASKS["multiclass"], 1, 3, 4)
+    algorithm = made(NORMALISED[name], algorithms.get(unit), batch_norm=meaning)
+    if unit == "ExampleANDMask" and meaning == "environment":
+        with pytest.raises(ValueError, match="more than one value per channel"):
+            stacked_gradients(algorithm, batch)
+        return
+    before = copy.deepcopy(algorithm)
+    check(algorithm, batch, meaning)
+    masks(before, batch, meaning)
+
+
+def test_the_default_meaning_depends_on_the_unit() -> None:
+    assert made(NORMALISED["dense"], ANDMASK).batch_norm == "environment"
+    assert made(NORMALISED["dense"], algorithms.get("ExampleANDMask")).batch_norm == "pooled"
+
+
+@pytest.mark.parametrize("meaning", ["environment", "pooled"])
+@pytest.mark.parametrize("name", ["dense", "images"])
+def test_running_statistics_are_those_of_the_forward_passes(name: str, meaning: str) -> None:
+    """One pass after the other over the environments, or one over the whole batch."""
+    batch = tiny_batch(TASKS["multiclass"], 1, 3, 4)
+    algorithm = made(NORMALISED[name], ANDMASK, batch_norm=meaning)
+    network = copy.deepcopy(algorithm.network)
+    stacked_gradients(algorithm, batch)
+    for x in batch.x if meaning == "environment" else [batch.x.flatten(0, 1)]:
+        network(x)
+    for key, value in network.state_dict().items():
+        torch.testing.assert_close(algorithm.network.state_dict()[key], value, msg=key)
+
+
+def test_evaluation_mode_uses_the_running_statistics() -> None:
+    batch = tiny_batch(TASKS["multiclass"], 1, 3, 4)
+    algorithm = made(NORMALISED["dense"])
+    algorithm.network(batch.x[0])
+    algorithm.eval()
+    check(algorithm, batch, "environment")
+
+
+def test_at_tau_zero_the_coupled_meaning_is_erm() -> None:
+    """In a network with batch normalisation, where the other two are not."""
+    batch = tiny_batch(TASKS["multiclass"], 1, 3, 4)
+    erm = network_step(made(NORMALISED["dense"], Algorithm, **PLAIN), batch, 0)
+    for meaning in ("environment", "pooled", "coupled"):
+        values = {**PLAIN, "tau": 0.0, "batch_norm": meaning}
+        found = network_step(made(NORMALISED["dense"], ANDMASK, **values), batch, 0)
+        assert torch.allclose(found, erm, rtol=1e-9, atol=1e-12) == (meaning == "coupled")
+
+
+@pytest.mark.parametrize(("name", "shape"), [("ConvNet", (2, 6, 6)), ("FastResNet", (3, 8, 8))])
+def test_the_convolutional_networks_take_the_fast_way(
+    name: str, shape: tuple[int, ...], recwarn: pytest.WarningsRecorder
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, *shape, generator=generator, dtype=torch.float64)
+    batch = Batch(x, torch.randint(3, (2, 3), generator=generator))
+    problem = Problem(shape, Task("multiclass", 3), ("a", "b"), 10)
+    for unit, meaning in (
+        ("ANDMask", "environment"),
+        ("ExampleANDMask", "pooled"),
+        ("ExampleANDMask", "coupled"),
+    ):
+        cls: Any = algorithms.get(unit)
+        network = build(name, {"width": 2}, shape, 3, 0)
+        check(cls(network, problem, cls.Hparams(batch_norm=meaning)).double(), batch, meaning)
+    assert not recwarn.list
+
+
+def test_the_mean_of_the_gradients_is_the_gradient_of_the_mean() -> None:
+    for task in TASKS.values():
+        batch, problem = tiny_batch(task), tiny_problem(task)
+        combined = network_step(tiny_algorithm(Through, problem, PLAIN), batch, 0)
+        erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, 0)
+        torch.testing.assert_close(combined, erm)
 
 
 class Through(Algorithm):
@@ -47,20 +400,109 @@ class Through(Algorithm):
         return super().combine(gradients)
 
 
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
-def test_the_mean_of_the_gradients_is_the_gradient_of_the_mean(task: Task) -> None:
-    batch, problem = tiny_batch(task), tiny_problem(task)
-    combined = network_step(tiny_algorithm(Through, problem, PLAIN), batch, 0)
-    erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, 0)
-    torch.testing.assert_close(combined, erm)
-
-
 def test_fixed_parameters_get_no_gradient() -> None:
-    task = Task("regression")
-    problem = Problem((4,), task, ("a", "b"), 10)
+    problem = Problem((4,), Task("regression"), ("a", "b"), 10)
     network = build("Linear", {}, (4,), 1, 0).double()
-    algorithm = Recorder(network, problem, Recorder.Hparams(**PLAIN))
-    combined_backward(algorithm, tiny_batch(task, environments=2), 0)
-    assert {n for n, p in network.named_parameters() if p.grad is not None} == {
-        "featurizer.1.weight"
-    }
+    algorithm = Through(network, problem, Through.Hparams(**PLAIN))
+    combined_backward(algorithm, tiny_batch(Task("regression"), environments=2), 0)
+    named = network.named_parameters()
+    assert {n for n, p in named if p.grad is not None} == {"featurizer.1.weight"}
+
+
+def test_the_network_is_left_as_it_was() -> None:
+    algorithm = made(FEATURIZERS["mlp"])
+    x = torch.ones(2, 4, dtype=torch.float64)
+    before = algorithm.network(x)
+    with pytest.raises(IndexError):
+        stacked_gradients(algorithm, Batch(torch.ones(2, 3, 4).double(), torch.full((2, 3), 7)))
+    assert torch.equal(algorithm.network(x), before)
+    assert not any("forward" in module.__dict__ for module in algorithm.network.modules())
+
+
+def test_nothing_is_stacked_for_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an MLP the signs of examples come from products of signs."""
+
+    def refused(self: Product) -> Tensor:
+        raise AssertionError("a stack was made")
+
+    monkeypatch.setattr(Product, "stacked", refused)
+    algorithm = made(FEATURIZERS["mlp"], algorithms.get("ExampleANDMask"))
+    combined_backward(algorithm, tiny_batch(TASKS["multiclass"]), 0)
+    with pytest.raises(AssertionError, match="a stack was made"):
+        stacked_gradients(algorithm, tiny_batch(TASKS["multiclass"]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_blocks_of_any_size_give_the_same(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(5, 2, 7, 3, generator=generator, dtype=dtype)
+    right = torch.randn(5, 2, 4, 3, generator=generator, dtype=dtype)
+    for positions in (1, 3):
+        product = Product(left[..., :positions], right[..., :positions], torch.Size([14, 2, 2]))
+        stack = product.stacked()
+        for size in (1, 60, 2**20):
+            monkeypatch.setattr("oodbench.stacks.BLOCK", {"cpu": size})
+            net, mean = product.signs()
+            assert torch.equal(net, stack.sign().sum(0))
+            torch.testing.assert_close(mean, stack.mean(0))
+
+
+def test_a_gradient_that_is_not_a_number_stays_visible() -> None:
+    """A masked component too: the run is to be found diverged, not to be healed in silence."""
+    for unit, name in itertools.product(("ANDMask", "ExampleANDMask"), ("mlp", "convolution")):
+        algorithm = made(FEATURIZERS[name], algorithms.get(unit))
+        batch = tiny_batch(TASKS["multiclass"])
+        batch.x[1, 2, 0] = float("nan")
+        combined_backward(algorithm, batch, 0)
+        weight = algorithm.network.classifier.weight
+        assert weight.grad.isnan().all()
+
+
+class Unused(Twice):
+    """The same layer, used twice; the second output is thrown away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x).tanh()
+        self.layer(result)
+        return result
+
+
+@pytest.mark.parametrize("cls", [Algorithm, Example], ids=["environments", "examples"])
+def test_an_output_that_the_risk_does_not_depend_on(cls: Any) -> None:
+    layers = nn.Sequential(nn.Linear(4, 5), Unused(nn.Linear(5, 5)))
+    check(made((layers, 5), cls), tiny_batch(TASKS["multiclass"]), "environment")
+
+
+def test_a_parameter_that_no_risk_depends_on_gets_none() -> None:
+    algorithm = made(FEATURIZERS["mlp"], ANDMASK)
+    algorithm.network.spare = nn.Linear(3, 3).double()
+    combined_backward(algorithm, tiny_batch(TASKS["multiclass"]), 0)
+    assert all(p.grad is None for p in algorithm.network.spare.parameters())
+    assert algorithm.network.classifier.weight.grad is not None
+
+
+@pytest.mark.parametrize("unit", ["environment", "example"])
+def test_a_layers_stack_is_freed_before_the_next_is_made(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[weakref.ref[Tensor]] = []
+    stacked = Product.stacked
+
+    def watched(self: Product) -> Tensor:
+        assert not any(stack() is not None for stack in alive)
+        stack = stacked(self)
+        alive.append(weakref.ref(stack))
+        return stack
+
+    monkeypatch.setattr(Product, "stacked", watched)
+    cls = Through if unit == "environment" else ThroughExamples
+    combined_backward(made(FEATURIZERS["mlp"], cls), tiny_batch(TASKS["multiclass"]), 0)
+    assert len(alive) == 3
+
+
+class ThroughExamples(Through):
+    """Combines the gradients of examples."""
+
+    unit = "example"

@@ -5,17 +5,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.launchers import LAUNCHERS, Job, devices, local
+from oodbench.job import Job, Settings
+from oodbench.launchers import LAUNCHERS, devices
 from oodbench.plan import Plan
+from oodbench.pool import local
 from oodbench.records import Results
 from oodbench.registry import load_plugins
-from oodbench.train import Settings
-from tests.sweeps import outcome, tiny, tiny_file
+from oodbench.resources import Resources
+from tests.sweeps import outcome, settle, tiny, tiny_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = "tests.odd_methods"
@@ -26,7 +29,9 @@ def job(plan: Plan, out: Path, workers: int = 2) -> Job:
     if not (out / "sweep.json").exists():
         results.write_plan(plan.sweep.name, {}, plan.runs)
     ids = [i for i in plan.runs if results.run(i).end() is None]
-    return Job(results, plan.runs, tuple(ids), Settings(plugins=(PLUGIN,)), workers)
+    settings = Settings(plugins=(PLUGIN,))
+    packed = Resources(cpus=2, runs_per_job=len(ids))
+    return Job(plan.sweep.name, results, plan.runs, tuple(ids), settings, workers, resources=packed)
 
 
 @pytest.fixture(scope="module")
@@ -36,33 +41,50 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results(out)
 
 
-@pytest.mark.parametrize("name", ["debug", "local"])
+Train = Callable[[Job], dict[str, str]]
+
+
+@pytest.fixture(params=sorted(LAUNCHERS))
+def train(request: pytest.FixtureRequest) -> Train:
+    """Every launcher; what a cluster has queued is waited for."""
+    launcher = LAUNCHERS[request.param]
+    if request.param != "slurm":
+        return launcher
+    request.getfixturevalue("cluster")
+
+    def wait(job: Job) -> dict[str, str]:
+        assert set(launcher(job).values()) == {"queued"}
+        return settle(job.results)
+
+    return wait
+
+
 def test_all_launchers_give_the_same_records(
-    name: str, tmp_path: Path, undisturbed: Results
+    train: Train, tmp_path: Path, undisturbed: Results
 ) -> None:
-    states = LAUNCHERS[name](job(tiny(trials=3), tmp_path))
+    states = train(job(tiny(trials=3), tmp_path))
     assert set(states.values()) == {"done"}
     assert outcome(Results(tmp_path)) == outcome(undisturbed)
 
 
-@pytest.mark.parametrize("name", ["debug", "local"])
-def test_a_failed_run_does_not_stop_the_others(name: str, tmp_path: Path) -> None:
+def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> None:
     load_plugins([PLUGIN])
     plan = tiny(algorithms=["Raising", "Exploding", "ERM"], trials=2)
-    states = LAUNCHERS[name](job(plan, tmp_path))
+    states = train(job(plan, tmp_path))
     by_label = {(plan.runs[i].label, state) for i, state in states.items()}
     assert by_label == {("Raising", "failed"), ("Exploding", "diverged"), ("ERM", "done")}
 
 
-@pytest.mark.parametrize("name", ["debug", "local"])
 def test_a_run_that_another_process_holds_is_left_to_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oodbench.launchers.PATIENCE", 0.5)
+    monkeypatch.setattr("oodbench.pool.PATIENCE", 0.5)
     asked = job(tiny(), tmp_path)
     with Results(tmp_path).run(asked.ids[0]).lock():
-        states = LAUNCHERS[name](asked)
-    assert [states[i] for i in asked.ids] == ["elsewhere", "done", "done", "done"]
+        states = train(asked)
+    first, *others = (states[i] for i in asked.ids)
+    assert first in ("elsewhere", "lost")  # a cluster's job that stood back is gone
+    assert others == ["done", "done", "done"]
     assert Results(tmp_path).run(asked.ids[0]).records() == []
 
 

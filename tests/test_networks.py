@@ -8,11 +8,16 @@ from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks import build, networks
 
+IMAGES = ("ConvNet", "FastResNet")
 
-@pytest.mark.parametrize("name", list(networks))
-@pytest.mark.parametrize("shape", [(3,), (2, 4, 4)])
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(n, s) for n in networks for s in ((3,), (2, 8, 9)) if n not in IMAGES or len(s) == 3],
+)
 def test_the_parts_have_the_promised_shapes(name: str, shape: tuple[int, ...]) -> None:
     network = build(name, {}, shape, 3, seed=0)
+    network.eval()
     x = torch.randn(5, *shape)
     features = network.featurizer(x)
     assert features.shape == (5, network.num_features)
@@ -23,13 +28,13 @@ def test_the_parts_have_the_promised_shapes(name: str, shape: tuple[int, ...]) -
 @pytest.mark.parametrize("name", list(networks))
 def test_weights_depend_on_the_seed_alone(name: str) -> None:
     def weights(seed: int) -> Tensor:
-        return nn.utils.parameters_to_vector(build(name, {}, (6,), 2, seed).parameters())
+        return nn.utils.parameters_to_vector(build(name, {}, (2, 8, 8), 2, seed).parameters())
 
     torch.manual_seed(123)
     first = weights(0)
     torch.manual_seed(456)
     assert torch.equal(first, weights(0))
-    if name == "MLP":
+    if name != "Linear":
         assert not torch.equal(first, weights(1))
 
 
@@ -93,3 +98,37 @@ def test_mistakes_are_named() -> None:
         build("MLP", {"widht": 3}, (4,), 1, 0)
     with pytest.raises(UserError, match=r"'width' in .* must be at least 1, not 0"):
         build("MLP", {"width": 0}, (4,), 1, 0)
+
+
+def test_the_residual_network_is_the_released_one() -> None:
+    network = build("FastResNet", {}, (3, 32, 32), 10, 0)
+    assert sum(p.numel() for p in network.parameters()) == 6_573_120
+    sizes: list[tuple[int, ...]] = []
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda m, i, o: sizes.append(tuple(o.shape[1:])))
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        features = network.eval().featurizer(x)
+        logits = network(x)
+    assert sizes[: len(sizes) // 2] == [
+        *((64, 32, 32), (128, 32, 32), (128, 16, 16), (128, 16, 16)),
+        *((256, 16, 16), (512, 8, 8), (512, 4, 4), (512, 4, 4)),
+    ]
+    weight = network.get_parameter("classifier.0.weight")
+    torch.testing.assert_close(logits, 0.125 * features @ weight.T)
+
+
+def test_a_residual_block_adds_its_input() -> None:
+    network = build("FastResNet", {"width": 1}, (1, 8, 8), 2, 0)
+    x = torch.randn(3, 2, 4, 4)
+    block = network.get_submodule("featurizer.3").eval()
+    torch.testing.assert_close(block(x), x + block.get_submodule("f")(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("ConvNet", (4,)), ("ConvNet", (1, 3, 8)), ("FastResNet", (3, 7, 8))]
+)
+def test_images_that_are_none_or_too_small_are_named(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=rf"the network {name} takes images of at least \d x \d"):
+        build(name, {}, shape, 2, 0)

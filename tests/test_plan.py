@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
+from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
+from oodbench.hparams import defaults
 from oodbench.plan import find, make_plan, read, validate
 from tests.sweeps import TINY, tiny
 
@@ -28,7 +30,11 @@ def test_lists_choose_draws_and_trials() -> None:
 def test_draw_0_is_the_defaults_and_others_are_drawn_once_for_all_trials() -> None:
     runs = specs(hparam_draws=3, trials=2, algorithms=["IRM"])
     weights = {(r.draw, r.trial): r.hparams["penalty_weight"] for r in runs}
-    assert weights[0, 0] == weights[0, 1] == 100.0
+    assert (
+        weights[0, 0]
+        == weights[0, 1]
+        == defaults(algorithms.get("IRM").Hparams, "linear")["penalty_weight"]
+    )
     assert weights[1, 0] == weights[1, 1] != weights[2, 0]
 
 
@@ -129,6 +135,17 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         make_plan(validate(TINY | changes, "tiny"))
     assert "\n" not in str(caught.value)
+
+
+def test_an_empty_training_set_is_named() -> None:
+    dataset = {"name": "LinearSEM", "num_examples": 1}
+    with pytest.raises(UserError, match=r"environment '0\.2' has no example to train on"):
+        tiny(datasets=[dataset])
+
+
+def test_all_alternatives_are_told() -> None:
+    with pytest.raises(UserError, match=r"steps: input should be 'default', or .*integer"):
+        validate(TINY | {"steps": "many"}, "tiny")
 
 
 def test_missing_files_and_wrong_yaml(tmp_path: Path) -> None:

@@ -58,6 +58,6 @@ def test_its_algorithm_and_dataset_run_as_plug_ins(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-@pytest.mark.parametrize("verb", ["plan", "launch", "status", "retry", "clean"])
+@pytest.mark.parametrize("verb", ["plan", "launch", "status", "retry", "cancel", "clean"])
 def test_it_shows_every_verb(verb: str) -> None:
     assert f"python -m oodbench.sweep {verb}" in README

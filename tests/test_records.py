@@ -80,7 +80,7 @@ def test_the_states_of_a_run(tmp_path: Path) -> None:
     run.path.mkdir()
     run.start(SPEC, {}, {})
     assert run.state() == "lost"
-    run.beat(3, os.uname().nodename)
+    run.beat(3)
     assert run.state() == "running"
     run.fail("why", "trace")
     assert run.state() == "failed"

@@ -59,7 +59,7 @@ def test_the_papers_form_sums_the_risks(values: list[float], beta: float) -> Non
     torch.testing.assert_close(ours, paper, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("weight", "divisor"), [(0.5, 1.0), (1.0, 1.0), (2e4, 2e4)])
+@pytest.mark.parametrize(("weight", "divisor"), [(0.5, 1.0), (1.0, 1.0), (2e4, 1e4)])
 def test_the_weight_is_one_until_the_switch_and_divides_everything_after(
     weight: float, divisor: float
 ) -> None:

@@ -1,0 +1,44 @@
+"""The SAND-mask: a smoothed AND-mask."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Problem, algorithms, register
+from oodbench.hparams import hparam, log_uniform, uniform
+
+
+@register("SANDMask", paper="arXiv:2106.02266")
+class SANDMask(Algorithm):
+    """The mean gradient, weighted by how much signs and magnitudes agree across environments.
+
+    A component's weight is max(0, tanh(k / var_e(g_e) * (|mean_e sign(g_e)| - tau))), with the
+    variance not the population's (arXiv:2007.01434's code); each tensor is divided by its mean
+    weight. tau = 1, the default there, would weight everything by zero: here it is 0.5.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Ranges: arXiv:2007.01434's code."""
+
+        tau: float = hparam(0.5, uniform(0.0, 1.0), low=0.0, high=1.0)
+        k: float = hparam(10.0, log_uniform(1e-3, 1e5), low=1e-6)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """A variance needs two environments too."""
+        return algorithms.get("ANDMask").skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, Any] | None:
+        """Even at tau = 0 the weights differ between components."""
+        return None
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        """The weighted mean of the environments' gradients (E, *shape) of one parameter."""
+        excess = gradients.sign().mean(0).abs() - self.hparams.tau
+        weights = (self.hparams.k / gradients.var(0) * excess).tanh()
+        weights = torch.where(excess > 0, weights, torch.zeros_like(weights))
+        return weights * gradients.mean(0) / (1e-10 + weights.mean())

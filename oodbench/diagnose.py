@@ -1,0 +1,103 @@
+"""Pictures and tables of what the AND-mask does, and why: python -m oodbench.diagnose NAME."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oodbench.errors import UserError, reports_mistakes
+
+if TYPE_CHECKING:
+    from oodbench.findings import Finding
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+Out = Annotated[Path, typer.Option(help="Where NAME.png and NAME.svg go.")]
+Counts = Annotated[str, typer.Option(help="Numbers of environments, with commas between.")]
+OUT = Path("results/diagnose")
+
+
+@app.command()
+@reports_mistakes
+def kept(
+    run: Annotated[Path | None, typer.Option(help="A recorded run: RESULTS/runs/ID.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Of the new run, without --run.")] = 300,
+    tau: Annotated[float, typer.Option(help="Of the new run.")] = 1.0,
+    trial: Annotated[int, typer.Option(min=0, help="Of the new run.")] = 0,
+    out: Out = OUT,
+) -> None:
+    """Fraction kept and weight norm of each layer during a run of AND-mask."""
+    from oodbench import kept
+
+    _show(kept.kept(run, steps, tau, trial), "kept", out)
+
+
+@app.command("random-gradients")
+@reports_mistakes
+def random_gradients(
+    environments: Counts = "2,3,5,7,10,15,20,30,40,60,80,100,150,200",
+    tau: Annotated[float, typer.Option()] = 0.6,
+    components: Annotated[int, typer.Option(min=1)] = 3000,
+    draws: Annotated[int, typer.Option(min=2, help="Of the gradients, for the estimate.")] = 20,
+    out: Out = OUT,
+) -> None:
+    """Size of the mean of random gradients, masked and not: exact and measured."""
+    from oodbench import noise
+
+    counts = _counts(environments)
+    _show(noise.random_gradients(counts, tau, components, draws), "random-gradients", out)
+
+
+@app.command()
+@reports_mistakes
+def correlation(
+    environments: Annotated[int, typer.Option(min=2)] = 16,
+    examples: Annotated[int, typer.Option(min=2, help="Per environment.")] = 1024,
+    seeds: Annotated[int, typer.Option(min=2, help="Networks and data sets.")] = 10,
+    out: Out = OUT,
+) -> None:
+    """Correlation of masked gradients with mechanism and shortcut, AND and XOR, against tau."""
+    from oodbench.correlation import correlation
+
+    _show(correlation(environments, examples, seeds), "correlation", out)
+
+
+@app.command()
+@reports_mistakes
+def consistency(out: Out = OUT) -> None:
+    """Consistency scores of minima where they are known: diagonal Hessians and the patchwork."""
+    from oodbench.patchwork import consistency
+
+    _show(consistency(), "consistency", out)
+
+
+@app.command()
+@reports_mistakes
+def environments(
+    environments: Counts = "2,4,8,16,32,64",
+    trials: Annotated[int, typer.Option(min=1)] = 3,
+    steps: Annotated[int, typer.Option(min=1)] = 300,
+    out: Out = OUT,
+) -> None:
+    """Test accuracy of ERM and AND-mask by the number of environments."""
+    from oodbench import environment_counts
+
+    finding = environment_counts.environments(_counts(environments), trials, steps)
+    _show(finding, "environments", out)
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise UserError(f"--environments takes numbers such as 2,4,8, not '{text}'") from None
+
+
+def _show(finding: "Finding", name: str, out: Path) -> None:
+    from oodbench.findings import show
+
+    show(finding, name, out)
+
+
+if __name__ == "__main__":
+    app()

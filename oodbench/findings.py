@@ -1,0 +1,64 @@
+"""What a diagnostic finds: a table to print and a picture to save."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Told apart by the colour-blind too (Okabe and Ito, 2008)."""
+STYLE = {
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": "medium",
+    "font.size": 10,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "oodbench",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A table of texts, remarks below it, and what draws it into a figure."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    draw: Callable[[Figure], None]
+    size: tuple[float, float] = (8.0, 3.6)
+    """Of the picture, in inches."""
+
+
+def show(finding: Finding, name: str, directory: Path) -> None:
+    """Print the table, and write NAME.png and NAME.svg, the same bytes for the same finding."""
+    table = Table(title=finding.title, title_justify="left", box=box.SIMPLE_HEAD)
+    for i, column in enumerate(finding.header):
+        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+    for row in finding.rows:
+        table.add_row(*row)
+    console = Console(markup=False)
+    console.print(table)
+    for note in finding.notes:
+        console.print(note, highlight=False)
+    for path in save(finding, name, directory):
+        print(path)
+
+
+def save(finding: Finding, name: str, directory: Path) -> tuple[Path, Path]:
+    """Write the picture as PNG and SVG; the two paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    png, svg = directory / f"{name}.png", directory / f"{name}.svg"
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=finding.size, layout="constrained")
+        finding.draw(figure)
+        figure.savefig(png, dpi=150)
+        figure.savefig(svg, metadata={"Date": None})
+    return png, svg

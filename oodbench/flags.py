@@ -1,0 +1,51 @@
+"""The fields of `Resources` as flags of a command."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from oodbench.errors import UserError
+from oodbench.resources import Resources, parse_yaml
+
+Flags = dict[str, Any]
+
+
+def resource_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for each resource; those that are set are its first argument."""
+    fields: dict[str, Any] = {}
+    for name, field in Resources.model_fields.items():
+        kind: Any = list[str] | None if name == "slurm" else str | None
+        fields[name] = Annotated[
+            kind, typer.Option(help=field.description, rich_help_panel="Slurm")
+        ]
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        flags = {name: values.pop(name) for name in fields}
+        command({name: _value(name, v) for name, v in flags.items() if v}, **values)
+
+    signature = inspect.signature(command)
+    _, *own = signature.parameters.values()
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in fields.items()
+    ]
+    wrapped.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    hints = {p.name: p.annotation for p in own}
+    wrapped.__annotations__ = {**hints, **fields, "return": None}
+    return wrapped
+
+
+def _value(name: str, value: Any) -> Any:
+    if name != "slurm":
+        return parse_yaml(value, f"--{name.replace('_', '-')}")
+    pairs = {}
+    for item in value:
+        key, equals, text = item.partition("=")
+        if not equals:
+            raise UserError(f"--slurm takes key=value, not '{item}'")
+        pairs[key] = parse_yaml(text, f"--slurm {key}")
+    return pairs

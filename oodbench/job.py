@@ -1,0 +1,44 @@
+"""What a launcher is asked to do. Imports no torch."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oodbench.records import Results, RunSpec
+from oodbench.resources import Resources
+
+Specs = dict[str, RunSpec]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How runs are executed; none of it changes what they compute."""
+
+    data_dir: Path | None = None
+    device: str = "cpu"
+    threads: int = 1
+    plugins: tuple[str, ...] = ()
+    keep_predictions: bool = False
+    """Whether every example's logits are kept at the evaluations."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some runs of a sweep, and by what they are to be trained."""
+
+    name: str
+    """The sweep's."""
+    results: Results
+    specs: Specs
+    """All runs of the sweep."""
+    ids: tuple[str, ...]
+    """Those to train."""
+    settings: Settings
+    workers: int
+    devices: tuple[str, ...] = ("cpu",)
+    """Given to the workers in turn."""
+    gpus: tuple[str, ...] = ()
+    """Names as in CUDA_VISIBLE_DEVICES, given to the workers in turn; each sees its own only."""
+    resources: Resources = field(default_factory=Resources)
+    """What a cluster is asked for."""
+    snapshot: bool = False
+    """Whether a cluster's jobs run a frozen copy of the code."""

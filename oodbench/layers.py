@@ -1,0 +1,244 @@
+"""Layers whose per-unit gradients are known in closed form, and how any other layer gets its own.
+
+A rule runs one layer on the examples of U units with its parameters held fixed, and returns the
+output and its pullback: a function from the output's cotangent to the gradients of each parameter
+for every unit. Dimension 0 of a layer's input holds the examples, unit after unit.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from oodbench.stacks import Gradients, Product, Rows, Stack
+
+Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
+Rule = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
+
+
+def parts(network: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
+    """The layers to be run by a rule, each with its rule.
+
+    A module with parameters of its own and no rule is one layer, together with all it contains;
+    it gets its gradients from `any_layer`.
+    """
+    rule = _rule(network)
+    if rule is not None:
+        yield network, rule
+    elif any(p is not None and p.requires_grad for p in network._parameters.values()):
+        yield network, any_layer
+    else:
+        for child in dict.fromkeys(network.children()):
+            yield from parts(child)
+
+
+def _rule(module: nn.Module) -> Rule | None:
+    """The rule of a layer as torch has it; a subclass may do something else."""
+    kind = type(module)
+    if kind is nn.Conv2d and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
+        return None
+    if kind is nn.Embedding and (
+        module.max_norm is not None or module.scale_grad_by_freq or module.sparse
+    ):
+        return None
+    return _RULES.get(kind)
+
+
+def _fixed(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else parameter.detach()
+
+
+def _trained(
+    *gradients: tuple[Tensor | None, Callable[[], Gradients]],
+) -> Mapping[Tensor, Gradients]:
+    return {p: make() for p, make in gradients if p is not None and p.requires_grad}
+
+
+def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
+    """The weight's gradient is a product over the unit's rows."""
+    seen = x.detach()
+
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        left = cotangent.reshape(units, -1, module.out_features)
+        right = seen.reshape(units, -1, module.in_features)
+        product = Product(left.mT[:, None], right.mT[:, None], module.weight.shape)
+        return _trained(
+            (module.weight, lambda: product),
+            (module.bias, lambda: Stack(left.sum(1) if left.shape[1] > 1 else left[:, 0])),
+        )
+
+    return F.linear(x, module.weight.detach(), _fixed(module.bias)), pullback
+
+
+def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
+    """The weight's gradient is a product over the unit's examples and positions."""
+    seen, groups = x.detach(), module.groups
+
+    def by_unit(columns: Tensor) -> Tensor:
+        """(N, C, L) to (U, G, C / G, B * L)."""
+        shape = (units, -1, groups, columns.shape[1] // groups, columns.shape[2])
+        return columns.reshape(shape).permute(0, 2, 3, 1, 4).flatten(3)
+
+    def weight(cotangent: Tensor) -> Gradients:
+        kernel: Any = (module.kernel_size, module.dilation, module.padding, module.stride)
+        right = by_unit(F.unfold(seen, *kernel))
+        return Product(by_unit(cotangent.flatten(2)), right, module.weight.shape)
+
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        return _trained(
+            (module.weight, lambda: weight(cotangent)),
+            (module.bias, lambda: Stack(_sum(cotangent.flatten(2), units, 1))),
+        )
+
+    kernel: Any = (module.stride, module.padding, module.dilation, groups)
+    return F.conv2d(x, module.weight.detach(), _fixed(module.bias), *kernel), pullback
+
+
+def _sum(values: Tensor, units: int, kept: int) -> Tensor:
+    """Sums of (N, *dims) over each unit's rows and all dimensions but `kept`, counted from 1."""
+    values = torch.unflatten(values, 0, (units, -1))
+    return values.sum([d for d in range(1, values.dim()) if d != kept + 1])
+
+
+def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullback]:
+    """Scale and shift the channels, dimension 1, of a normalised input."""
+    if module.weight is None:
+        return normalized, lambda cotangent: {}
+    shape = (1, -1, *[1] * (normalized.dim() - 2))
+    seen = normalized.detach()
+
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        return _trained(
+            (module.weight, lambda: Stack(_sum(cotangent * seen, units, 1))),
+            (module.bias, lambda: Stack(_sum(cotangent, units, 1))),
+        )
+
+    weight, bias = module.weight.detach().view(shape), module.bias.detach().view(shape)
+    return torch.addcmul(bias, normalized, weight), pullback
+
+
+def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
+    """In training mode by the statistics that `batch_norm` names, see `oodbench.gradients`."""
+    if not (module.training or module.running_mean is None):
+        normalized = F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
+    elif batch_norm == "environment":
+        normalized = _by_own_statistics(module, x, units)
+    else:
+        dims = [d for d in range(x.dim()) if d != 1]
+        variance, mean = torch.var_mean(x.detach(), dims, correction=0)
+        _remember(module, mean[None], variance[None], x.numel() // x.shape[1])
+        normalized = F.batch_norm(x, mean, variance, eps=module.eps)
+    return _scale(module, normalized, units)
+
+
+def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
+    """Each unit's rows by their own mean and variance, through which the gradient flows."""
+    rows = torch.unflatten(x, 0, (units, -1)).transpose(0, 1)  # (B, U, C, ...)
+    if rows.numel() == rows.shape[1] * rows.shape[2]:
+        raise ValueError("batch normalisation needs more than one value per channel and unit")
+    folded = rows.flatten(1, 2)
+    dims = [d for d in range(folded.dim()) if d != 1]
+    variance, mean = torch.var_mean(folded.detach(), dims, correction=0)
+    shape = (units, x.shape[1])
+    _remember(module, mean.view(shape), variance.view(shape), folded.numel() // folded.shape[1])
+    normalized = F.batch_norm(folded, None, None, training=True, eps=module.eps)
+    return normalized.view(rows.shape).transpose(0, 1).flatten(0, 1)
+
+
+@torch.no_grad()
+def _remember(module: Any, means: Tensor, variances: Tensor, count: int) -> None:
+    """Update the running statistics as one forward pass after the other would, (passes, C) each."""
+    if not module.training or module.running_mean is None:
+        return
+    for mean, variance in zip(means, variances * (count / max(count - 1, 1)), strict=True):
+        module.num_batches_tracked.add_(1)
+        momentum = module.momentum
+        if momentum is None:
+            momentum = 1 / float(module.num_batches_tracked)
+        module.running_mean.lerp_(mean, momentum)
+        module.running_var.lerp_(variance, momentum)
+
+
+def group_norm(
+    module: nn.GroupNorm, x: Tensor, units: int, batch_norm: str
+) -> tuple[Tensor, Pullback]:
+    """Each example by its own statistics."""
+    return _scale(module, F.group_norm(x, module.num_groups, eps=module.eps), units)
+
+
+def layer_norm(
+    module: nn.LayerNorm, x: Tensor, units: int, batch_norm: str
+) -> tuple[Tensor, Pullback]:
+    """Each row by its own statistics; scale and shift have the shape of a row."""
+    normalized = F.layer_norm(x, module.normalized_shape, eps=module.eps)
+    seen, row = normalized.detach(), (units, -1, *module.normalized_shape)
+
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        return _trained(
+            (module.weight, lambda: Stack((cotangent * seen).reshape(row).sum(1))),
+            (module.bias, lambda: Stack(cotangent.reshape(row).sum(1))),
+        )
+
+    if module.weight is not None:
+        normalized = normalized * module.weight.detach()
+    if module.bias is not None:
+        normalized = normalized + module.bias.detach()
+    return normalized, pullback
+
+
+def embedding(
+    module: nn.Embedding, x: Tensor, units: int, batch_norm: str
+) -> tuple[Tensor, Pullback]:
+    """Only the rows that were looked up have a gradient, and the row for padding never has."""
+
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        if module.padding_idx is not None:
+            cotangent = cotangent * (x != module.padding_idx).unsqueeze(-1)
+        values = cotangent.reshape(units, -1, module.embedding_dim)
+        rows = x.reshape(units, -1)
+        return _trained((module.weight, lambda: Rows(values, rows, module.weight.shape)))
+
+    return F.embedding(x, module.weight.detach(), module.padding_idx), pullback
+
+
+def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
+    """Any deterministic layer from one tensor to another: `torch.func`, its pullback for each unit.
+
+    Units must not see each other in it, and nothing random may happen in it.
+    """
+    module = copy(module)
+    module.__dict__.pop("forward", None)  # the caller's, which would come back here
+    fixed = {name: p.detach() for name, p in module.named_parameters()}
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    seen = x.detach()
+
+    def of_one(x: Tensor, cotangent: Tensor) -> Any:
+        def run(parameters: dict[str, Tensor]) -> Tensor:
+            output: Tensor = functional_call(module, fixed | parameters, (x,))
+            return output
+
+        pull = vjp(run, {name: fixed[name] for name in trained})[1]
+        return pull(cotangent)[0]
+
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        split = (torch.unflatten(values, 0, (units, -1)) for values in (seen, cotangent))
+        stacks = vmap(of_one)(*split)
+        return {p: Stack(stacks[name]) for name, p in trained.items()}
+
+    return functional_call(module, fixed, (x,)), pullback
+
+
+_RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear,
+    nn.Conv2d: conv2d,
+    nn.BatchNorm1d: batch_norm,
+    nn.BatchNorm2d: batch_norm,
+    nn.BatchNorm3d: batch_norm,
+    nn.GroupNorm: group_norm,
+    nn.LayerNorm: layer_norm,
+    nn.Embedding: embedding,
+}

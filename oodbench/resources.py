@@ -1,0 +1,172 @@
+"""What the jobs of a sweep ask a cluster for: from a per-user file, the sweep file and flags."""
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from oodbench.errors import UserError, unknown
+
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
+_MEMORY = re.compile(r"(?P<number>\d+)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
+_GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
+
+
+class Resources(BaseModel):
+    """What one Slurm job is given, and how runs are put into jobs."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    partition: str | None = Field(
+        default=None, description="Partition; the cluster's default if not given."
+    )
+    account: str | None = Field(default=None, description="Account that is charged.")
+    qos: str | None = Field(default=None, description="Quality of service.")
+    gpus: str = Field(default="0", description="GPUs of a job: a number, or type:number.")
+    cpus: int = Field(default=1, ge=1, description="CPU cores of a job.")
+    memory: str | None = Field(default=None, description="Memory of a job, such as 8G.")
+    time: str = Field(
+        default="1:00:00", description="Time limit of a job: minutes, H:M:S or D-H:M:S."
+    )
+    constraint: str | None = Field(default=None, description="Features that the node must have.")
+    parallel: int | None = Field(
+        default=None, ge=1, description="Jobs of an array that run at a time."
+    )
+    runs_per_job: int = Field(default=1, ge=1, description="Runs that share a job.")
+    runs_per_gpu: int = Field(default=1, ge=1, description="Runs that share a GPU at a time.")
+    max_jobs: int | None = Field(default=None, ge=1, description="Most jobs you may have queued.")
+    slurm: dict[str, Any] = Field(
+        default={}, description="Any other option of sbatch or submitit, KEY=VALUE."
+    )
+
+    @field_validator("gpus", "memory", "time", mode="before")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @field_validator("time")
+    @classmethod
+    def _is_time(cls, value: str) -> str:
+        if not minutes(value):
+            raise ValueError("must be minutes, H:M:S or D-H:M:S")
+        return value
+
+    @field_validator("gpus")
+    @classmethod
+    def _is_gpus(cls, value: str) -> str:
+        if not _GPUS.fullmatch(value):
+            raise ValueError("must be a number of GPUs or type:number")
+        return value
+
+    @field_validator("memory")
+    @classmethod
+    def _is_memory(cls, value: str | None) -> str | None:
+        if value is not None:
+            megabytes(value)
+        return value
+
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs a job is given."""
+        return int(self.gpus.rpartition(":")[2])
+
+    @property
+    def gpu_type(self) -> str | None:
+        """Which GPUs; None for any."""
+        return self.gpus.rpartition(":")[0] or None
+
+    def at_a_time(self, threads: int) -> int:
+        """Runs that a job trains at a time: `runs_per_gpu` a GPU, else one per `threads` cores."""
+        if self.gpu_count:
+            return self.gpu_count * self.runs_per_gpu
+        return max(1, self.cpus // threads)
+
+
+def minutes(text: str) -> float | None:
+    """Slurm's spellings of a time (`90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`) in minutes.
+
+    None for `UNLIMITED`, `infinite` and everything that is not a time.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
+    numbers = [int(n) for n in match["rest"].split(":")]
+    if match["days"] is not None:  # hours first
+        hours, mins, seconds = numbers + [0] * (3 - len(numbers))
+        return int(match["days"]) * 1440 + hours * 60 + mins + seconds / 60
+    if len(numbers) == 1:
+        return float(numbers[0])
+    hours, mins, seconds = [0] * (3 - len(numbers)) + numbers
+    return hours * 60 + mins + seconds / 60
+
+
+def megabytes(text: str) -> int:
+    """`8G`, `512M` or `4096` (megabytes) in megabytes; raises ValueError."""
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("must be an amount of memory, such as 8G")
+    power = "KMGT".index(match["unit"].upper() or "M") - 1
+    return math.ceil(int(match["number"]) * 1024.0**power)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1:30:00 is text, not the number 5400 of YAML 1.1."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$") if tag.endswith(":int") else pattern)
+        for tag, pattern in resolvers
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def parse_yaml(text: str, place: str) -> Any:
+    """The value of a YAML text; raises UserError naming the place."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{place} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def user_file() -> Path:
+    """Where a user keeps defaults for all sweeps: $XDG_CONFIG_HOME/oodbench/resources.yaml."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "oodbench" / "resources.yaml"
+
+
+def resources(*layers: tuple[str, Mapping[str, Any]]) -> Resources:
+    """Resources from (place, values) layers over the user's file, later ones first.
+
+    `slurm` is merged key by key. Raises UserError naming the key and its place.
+    """
+    path = user_file()
+    stored = parse_yaml(path.read_text(), str(path)) if path.is_file() else {}
+    values: dict[str, Any] = {}
+    merged = Resources()
+    for place, layer in [(str(path), stored or {}), *layers]:
+        if not isinstance(layer, Mapping):
+            raise UserError(f"{place} must hold keys and values, such as `partition: gpu`")
+        try:
+            Resources.model_validate(layer)
+        except ValidationError as error:
+            raise _explained(error, place) from error
+        passed = {**values.get("slurm", {}), **layer.get("slurm", {})}
+        values = {**values, **layer, "slurm": passed}
+        merged = Resources.model_validate(values)
+    return merged
+
+
+def _explained(error: ValidationError, place: str) -> UserError:
+    first = error.errors()[0]
+    key = str(first["loc"][0])
+    if first["type"] == "extra_forbidden":
+        return unknown("resource", key, Resources.model_fields, place)
+    message = first["msg"].removeprefix("Value error, ")
+    return UserError(f"{place}: {key}: {message[:1].lower()}{message[1:]}, not {first['input']!r}")

@@ -1,0 +1,145 @@
+"""The gradients of one parameter for U units (environments or examples), in their layer's own form.
+
+Each class holds what a layer's backward pass leaves behind and answers two questions: the stacked
+gradients, (U, *shape), or only the sum of their signs and their mean, (*shape) each, for which
+the stack is never whole in memory. Nothing here tracks gradients itself.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+BLOCK = {"cpu": 2**18, "cuda": 2**27}
+"""Elements of a stack that are made at once, by kind of device: on a CPU they stay in its cache."""
+
+
+class Gradients(Protocol):
+    """The gradients of one parameter for U units."""
+
+    def stacked(self) -> Tensor:
+        """The gradients, (U, *shape)."""
+
+    def signs(self) -> tuple[Tensor, Tensor]:
+        """The sum over units of the gradients' signs, sign(0) = 0, and their mean; (*shape) each."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Gradients that are small enough to be at hand, (U, *shape)."""
+
+    values: Tensor
+
+    def stacked(self) -> Tensor:
+        """As they are."""
+        return self.values
+
+    def signs(self) -> tuple[Tensor, Tensor]:
+        """By their definition."""
+        return self.values.sign().sum(0), self.values.mean(0)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Gradients of a weight matrix: for each unit and group, `left` times `right` transposed.
+
+    `left` (U, G, O, K) holds the cotangents of the O outputs of each of G groups at K positions,
+    `right` (U, G, I, K) what those outputs saw; `shape` is the parameter's, of G * O * I elements.
+    """
+
+    left: Tensor
+    right: Tensor
+    shape: torch.Size
+
+    def stacked(self) -> Tensor:
+        """One batched product."""
+        product = self.left @ self.right.transpose(2, 3)
+        return product.view(len(self.left), *self.shape)
+
+    def signs(self) -> tuple[Tensor, Tensor]:
+        """Without the stack at a single position (K = 1), else by blocks of outputs.
+
+        At one position a unit's gradient is an outer product, so that the sum of the signs is
+        sign(left)' sign(right): one more matrix product of the size of the mean's own. (A product
+        of two numbers that underflows to zero keeps its sign here.)
+        """
+        units, groups, outputs, positions = self.left.shape
+        inputs = self.right.shape[2]
+        net, mean = self.left.new_empty(2, groups, outputs, inputs).unbind()
+        size = max(1, BLOCK.get(self.left.device.type, 2**27) // (units * inputs))
+        for group in range(groups):
+            left, right = self.left[:, group], self.right[:, group].mT
+            if positions == 1:
+                _outer_products(left[:, :, 0], right[:, 0], net[group], mean[group])
+            else:
+                _blocks(left, right, net[group], mean[group], min(size, outputs))
+        return net.view(self.shape), mean.view(self.shape)
+
+
+def _outer_products(left: Tensor, right: Tensor, net: Tensor, mean: Tensor) -> None:
+    """Those of (U, O) and (U, I): the sum of their signs and their mean, (O, I) each."""
+    torch.addmm(mean, left.T, right, beta=0, alpha=1 / len(left), out=mean)
+    large = net.numel() > 2**14
+    if large and left.is_cpu and torch.backends.cpu.get_cpu_capability() == "AVX512":
+        signs = left.sign().to(torch.int8).T, right.sign().to(torch.int8)
+        net.copy_(torch._int_mm(*signs))  # exact, and four times as fast as in float32
+    else:
+        torch.mm(left.sign().T, right.sign(), out=net)
+
+
+def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -> None:
+    """The sum of the signs and the mean of left (U, O, K) times right (U, K, I), `size` rows each."""
+    units, outputs, inputs = len(left), left.shape[1], right.shape[2]
+    buffer = left.new_empty(units * size * inputs)
+    for start in range(0, outputs, size):
+        rows = left[:, start : start + size]
+        block = buffer[: units * rows.shape[1] * inputs].view(units, rows.shape[1], inputs)
+        torch.baddbmm(block, rows, right, beta=0, alpha=1 / units, out=block)
+        torch.sum(block, 0, out=mean[start : start + size])
+        torch.sum(block.sign_(), 0, out=net[start : start + size])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradients of a table whose rows are looked up: the cotangent of each looked-up row.
+
+    `cotangents` is (U, K, D), `rows` (U, K) says which of the table's V rows each was, and `shape`
+    is the table's, (V, D).
+    """
+
+    cotangents: Tensor
+    rows: Tensor
+    shape: torch.Size
+
+    def _sums(self) -> tuple[Tensor, Tensor]:
+        """Each pair of a unit and a row that occurs, as unit * V + row (P,), and its gradient (P, D)."""
+        units = torch.arange(len(self.rows), device=self.rows.device)
+        pairs, inverse = torch.unique(
+            units[:, None] * self.shape[0] + self.rows, return_inverse=True
+        )
+        sums = self.cotangents.new_zeros(len(pairs), self.shape[1])
+        return pairs, sums.index_add_(0, inverse.flatten(), self.cotangents.flatten(0, 1))
+
+    def stacked(self) -> Tensor:
+        """With zeros for the rows that a unit did not look up."""
+        pairs, sums = self._sums()
+        stack = sums.new_zeros(len(self.rows) * self.shape[0], self.shape[1])
+        return stack.index_copy_(0, pairs, sums).view(len(self.rows), *self.shape)
+
+    def signs(self) -> tuple[Tensor, Tensor]:
+        """Over the rows that were looked up alone."""
+        pairs, sums = self._sums()
+        rows = pairs % self.shape[0]
+        net = sums.new_zeros(self.shape).index_add_(0, rows, sums.sign())
+        mean = sums.new_zeros(self.shape).index_add_(0, rows, sums)
+        return net, mean / len(self.rows)
+
+
+def add(first: Gradients, second: Gradients) -> Gradients:
+    """The gradients of a parameter that is used twice."""
+    if isinstance(first, Product) and isinstance(second, Product):
+        if first.left.shape[:3] == second.left.shape[:3]:
+            left = torch.cat([first.left, second.left], 3)
+            return Product(left, torch.cat([first.right, second.right], 3), first.shape)
+    return Stack(first.stacked() + second.stacked())

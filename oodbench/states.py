@@ -1,0 +1,105 @@
+"""The state of every run: what the disk says, joined with what Slurm says. Imports no torch.
+
+The disk decides what has ended. Of the rest Slurm knows which are queued and why, and which can no
+longer be running, because their job is gone.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oodbench import cluster
+from oodbench.cluster import QueuedJob
+from oodbench.errors import UserError
+from oodbench.records import Results
+from oodbench.submissions import Submission, Submissions
+
+STATES = ("planned", "queued", "running", "done", "diverged", "failed", "lost")
+FORGIVEN = 60.0
+"""Seconds that a submission has to appear in Slurm's queue."""
+SILENT = 20.0
+"""Seconds without a heartbeat after which a run whose job has ended is lost."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A run's state and what there is to say about it."""
+
+    state: str
+    """One of `STATES`."""
+    note: str = ""
+    log: Path | None = None
+    """What the run's last job has printed, if it had one."""
+
+
+def slurm_answers(results: Results) -> tuple[dict[tuple[str, int], QueuedJob] | None, str]:
+    """The jobs of a sweep by (submission, index), and why Slurm does not tell, if it does not."""
+    submissions = {s.name: s for s in Submissions(results)}
+    try:
+        found = cluster.queue(list(submissions))
+    except UserError as error:
+        return None, str(error)
+    jobs = {}
+    for (name, index), job in found.items():
+        expected = submissions[name].job
+        if expected is None or job.id.partition("_")[0] == expected:
+            jobs[name, index] = job
+    return jobs, ""
+
+
+def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, State]:
+    """The state of each run, of all planned ones if none are given."""
+    jobs, _ = slurm_answers(results)  # before the disk: what is gone here has ended there
+    submitted = Submissions(results).of_runs()
+    wanted = results.plan()["runs"] if ids is None else ids
+    return {i: _state(results, i, submitted.get(i), jobs) for i in wanted}
+
+
+def _state(
+    results: Results,
+    run_id: str,
+    submitted: tuple[Submission, int] | None,
+    jobs: dict[tuple[str, int], QueuedJob] | None,
+) -> State:
+    run = results.run(run_id)
+    disk = run.state()
+    if submitted is None:
+        return State(disk, _beat_note(run.heartbeat()) if disk == "running" else "")
+    submission, index = submitted
+    log = submission.log(index, results.path / "jobs")
+    if disk in ("done", "diverged", "failed"):
+        return State(disk, log=log)
+    beat = run.heartbeat()
+    if jobs is None:
+        return State("queued" if disk == "planned" else disk, _beat_note(beat), log)
+    job = jobs.get((submission.name, index))
+    if job is not None and job.active:
+        ours = beat is not None and beat.get("job") in (None, job.id)
+        if job.state not in ("PENDING", "REQUEUED", "CONFIGURING") and ours:
+            return State("running", _beat_note(beat), log)
+        if job.state == "PENDING":
+            return State("queued", f"job {job.id}: {job.reason}", log)
+        return State("queued", f"waits in job {job.id} on {job.node}", log)
+    age = time.time() - submission.time
+    if job is None and submission.job is None and age < FORGIVEN:
+        return State("queued", "being submitted", log)
+    if disk == "running" and beat is not None and time.time() - beat["time"] < SILENT:
+        return State("running", _beat_note(beat), log)
+    return State("lost", _gone(job, submission, index, log), log)
+
+
+def _beat_note(beat: dict[str, Any] | None) -> str:
+    if beat is None:
+        return ""
+    where = beat.get("node") or beat["host"]
+    return f"step {beat['step']} on {where}, heartbeat {time.time() - beat['time']:.0f} s ago"
+
+
+def _gone(job: QueuedJob | None, submission: Submission, index: int, log: Path | None) -> str:
+    name = f"{submission.job}_{index}" if len(submission.packs) > 1 else submission.job
+    what = f"job {name} is gone" if job is None else f"job {name} {job.state} on {job.node or '?'}"
+    if log is None:
+        what += ", without a log: can the node see the results directory, and has it room there?"
+    return what

@@ -1,0 +1,96 @@
+"""What `status` shows: counts, what runs where, what went wrong and where its log is."""
+
+import time
+from collections import Counter
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from oodbench.progress import title
+from oodbench.records import Results, RunSpec
+from oodbench.states import STATES, State, slurm_answers, states
+
+LINES = 20
+"""Runs of one state that are listed."""
+TAIL = 3
+"""Lines of a log that are shown."""
+REFRESH_SECONDS = 2.0
+ENDED = ("done", "diverged", "failed", "lost")
+
+
+def show(results: Results, console: Console) -> None:
+    """Print the status of a sweep once."""
+    console.print(render(results, states(results)), soft_wrap=True)
+
+
+def watch(results: Results, console: Console) -> None:
+    """Show the status, refreshed, with a bar, until no run is queued or running."""
+    bar = Progress(
+        TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )
+    task = bar.add_task("runs", total=len(results.plan()["runs"]))
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            now = states(results)
+            bar.update(task, completed=sum(s.state in ENDED for s in now.values()))
+            live.update(Group(render(results, now), bar), refresh=True)
+            if not any(s.state in ("queued", "running") for s in now.values()):
+                return
+            time.sleep(REFRESH_SECONDS)
+
+
+def render(results: Results, now: dict[str, State]) -> RenderableType:
+    """The counts as a table, then a line or two for each run that is under way or went wrong."""
+    stored = results.plan()
+    specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
+    parts: list[RenderableType] = [_table(f"{stored['name']} in {results.path}", specs, now)]
+    _, problem = slurm_answers(results)
+    if problem:
+        parts.append(Text(f"Slurm does not tell: {problem}"))
+    for state in ("queued", "running", "failed", "lost"):
+        ids = [i for i in specs if now[i].state == state]
+        lines = [_line(results, i, specs[i], now[i]) for i in ids]
+        if state == "queued":  # one line for all that wait for the same
+            counts = Counter(now[i].note for i in ids)
+            lines = [f"queued: {n} runs: {note}" for note, n in counts.items()]
+        parts += [Text(line) for line in lines[:LINES]]
+        if len(lines) > LINES:
+            parts.append(Text(f"{state}: and {len(lines) - LINES} more"))
+    if any(s.state in ("failed", "lost") for s in now.values()):
+        parts.append(
+            Text("`retry` trains failed and lost runs again; `launch` goes on with lost ones.")
+        )
+    return Group(*parts)
+
+
+def _table(heading: str, specs: dict[str, RunSpec], now: dict[str, State]) -> Table:
+    rows: dict[tuple[str, str], Counter[str]] = {}
+    for run_id, spec in specs.items():
+        rows.setdefault((spec.dataset, spec.label), Counter())[now[run_id].state] += 1
+    totals = Counter(s.state for s in now.values())
+    columns = [s for s in STATES if totals[s] or s == "done"]
+    table = Table("dataset", "algorithm", *columns, title=heading)
+    for (dataset, label), counts in rows.items():
+        table.add_row(dataset, label, *(str(counts[s] or "") for s in columns))
+    table.add_section()
+    table.add_row("all", "", *(str(totals[s] or "") for s in columns))
+    return table
+
+
+def _line(results: Results, run_id: str, spec: RunSpec, state: State) -> str:
+    """A run, what there is to say about it and, if it went wrong, the end of its log."""
+    run = results.run(run_id)
+    text = f"{state.state}: {title(spec)}: {state.note}"
+    tail: list[str] = []
+    if state.state == "failed":
+        failure = run.failure() or {}
+        text += f"{failure.get('error')} ({run.path / 'failed.json'})"
+        tail = str(failure.get("traceback", "")).splitlines()[-TAIL:]
+    if state.log is not None and state.state in ("failed", "lost"):
+        text += f"\n    log: {state.log}"
+        if state.state == "lost":
+            tail = state.log.read_text(errors="replace").splitlines()[-TAIL:]
+    return "\n      ".join([text, *tail])

@@ -1,0 +1,79 @@
+"""What a sweep has submitted to a cluster, on disk. Imports no torch.
+
+OUT/jobs/<name>/submission.json   one array of jobs: which runs are in which
+                *_log.out, .err   what the jobs print
+OUT/jobs/lock                     held by the launch that submits
+OUT/code/<fingerprint>/           the frozen code of launches with --snapshot
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from oodbench.records import Results, write_whole
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One array of jobs. It is written before Slurm has it; its name is the name of its jobs."""
+
+    name: str
+    packs: tuple[tuple[str, ...], ...]
+    """The ids of the runs in each job of the array."""
+    time: float
+    """When it was submitted, in seconds since 1970."""
+    commit: str | None
+    job: str | None = None
+    """Slurm's id of the array; None until Slurm has answered."""
+    cancelled: bool = False
+
+    def log(self, index: int, folder: Path) -> Path | None:
+        """Where the job at an index of the array tells of its errors, or None if it has no log."""
+        pattern = f"{self.job}_{index}_*.err" if len(self.packs) > 1 else f"{self.job}_*.err"
+        return max(folder.glob(f"{self.name}/{pattern}"), default=None)
+
+
+class Submissions:
+    """The submissions in a results directory."""
+
+    def __init__(self, results: Results) -> None:
+        self.folder = results.path.absolute() / "jobs"
+
+    def lock(self) -> FileLock:
+        """Held while a launch looks at what is queued and submits the rest."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.folder / "lock")
+
+    def write(self, submission: Submission) -> None:
+        """Write or rewrite a submission."""
+        (self.folder / submission.name).mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(submission))
+        write_whole(self.folder / submission.name / "submission.json", text)
+
+    def __iter__(self) -> Iterator[Submission]:
+        """All submissions, the oldest first."""
+        found = []
+        for path in self.folder.glob("*/submission.json"):
+            values = json.loads(path.read_text())
+            values["packs"] = tuple(tuple(pack) for pack in values["packs"])
+            found.append(Submission(**values))
+        return iter(sorted(found, key=lambda s: s.time))
+
+    def of_runs(self) -> dict[str, tuple[Submission, int]]:
+        """The last submission of each run and the job's index in its array, unless cancelled."""
+        return {
+            run_id: (submission, index)
+            for submission in self
+            if not submission.cancelled
+            for index, pack in enumerate(submission.packs)
+            for run_id in pack
+        }
+
+    @staticmethod
+    def now() -> float:
+        """The time for `Submission.time`."""
+        return time.time()

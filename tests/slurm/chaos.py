@@ -1,0 +1,152 @@
+"""Kill jobs, nodes and daemons at random during sweeps; each must end as if nothing had happened.
+
+    python -m tests.slurm.chaos [--rounds 10] [--runs 60] [--blows 8] [--seed 0]
+
+A round is one sweep, bounded in blows and time. Leaves with 1 if a run is missing or differs.
+"""
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from oodbench.job import Job, Settings
+from oodbench.launchers import debug
+from oodbench.plan import Plan
+from oodbench.records import Results
+from oodbench.registry import load_plugins
+from oodbench.resources import Resources
+from oodbench.slurm import slurm
+from tests.slurm.cluster import Cluster, missing
+from tests.sweeps import outcome, settle, tiny
+
+PLUGIN = "tests.odd_methods"
+SECONDS = 300.0
+"""The longest that a round may take after its last blow."""
+LAUNCHES = 3
+"""Launches that a sweep may need: jobs that Slurm itself has given up are launched again."""
+
+
+def job(plan: Plan, out: Path) -> Job:
+    """All runs of a plan, ten in a job."""
+    results = Results(out)
+    results.write_plan(plan.sweep.name, {"plugins": [PLUGIN]}, plan.runs)
+    settings = Settings(plugins=(PLUGIN,))
+    asked = Resources(partition="low", runs_per_job=10, time="0:30:00")
+    return Job(plan.sweep.name, results, plan.runs, tuple(plan.runs), settings, 1, resources=asked)
+
+
+def blows(cluster: Cluster, rng: random.Random) -> dict[str, Callable[[], object]]:
+    """What can happen, by name."""
+    jobs = cluster.ask("squeue", "-h", "--array", "-t", "R", "-o", "%i").split()
+    nodes = [n for n in cluster.nodes if cluster.daemons[n].poll() is None]
+
+    def crash(node: str) -> None:
+        cluster.kill_node(node)
+        cluster.give_up(node)
+
+    def split(node: str) -> None:
+        cluster.kill_slurmd(node)
+        cluster.give_up(node)
+
+    found: dict[str, Callable[[], object]] = {}
+    if jobs:
+        chosen = rng.choice(jobs)
+        found["signal"] = lambda: cluster.ask("scancel", "--signal=USR2", chosen)
+        found["requeue"] = lambda: cluster.ask("scontrol", "requeue", chosen)
+    if len(nodes) > 1:
+        node = rng.choice(nodes)
+        found |= {"crash": lambda: crash(node), "split": lambda: split(node)}
+    return found
+
+
+def disturb(cluster: Cluster, rng: random.Random, count: int, results: Results) -> Counter[str]:
+    """Deal `count` blows, each some seconds after the last; nodes come back in between."""
+    dealt: Counter[str] = Counter()
+    for _ in range(count):
+        time.sleep(rng.uniform(1, 5))
+        for node in cluster.nodes:
+            if cluster.daemons[node].poll() is not None and rng.random() < 0.6:
+                cluster.start_node(node)
+        if all(results.run(i).end() for i in results.plan()["runs"]):
+            break
+        possible = blows(cluster, rng)
+        if possible:
+            name = rng.choice(sorted(possible))
+            possible[name]()
+            dealt[name] += 1
+    for node in cluster.nodes:
+        if cluster.daemons[node].poll() is not None:
+            cluster.start_node(node)
+    return dealt
+
+
+def round_(
+    cluster: Cluster, plan: Plan, out: Path, rng: random.Random, count: int
+) -> tuple[Results, Counter[str], int]:
+    """One disturbed sweep; its results, what happened and how many launches it took."""
+    asked = job(plan, out)
+    slurm(asked)
+    dealt = disturb(cluster, rng, count, asked.results)
+    launches = 1
+    while True:
+        states = settle(asked.results, SECONDS)
+        left = tuple(i for i, state in states.items() if state in ("planned", "lost"))
+        if not left or launches == LAUNCHES:
+            break
+        slurm(replace(asked, ids=left))
+        launches += 1
+    return asked.results, dealt, launches
+
+
+def main() -> int:
+    """Run the rounds; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in (("rounds", 10), ("runs", 60), ("blows", 8), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args()
+    reason = missing()
+    if reason is not None:
+        raise SystemExit(reason)
+    load_plugins([PLUGIN])
+    plan = tiny(algorithms=["Slow"], trials=options.runs, steps=200, evaluate_every=50)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        debug(job(plan, Path(folder) / "undisturbed"))
+        expected = outcome(Results(Path(folder) / "undisturbed"))
+        cluster = Cluster(Path(folder) / "slurm")
+        os.environ.update(cluster.environment, SLOW_SECONDS="0.01")
+        done = equal = 0
+        try:
+            cluster.start()
+            for number in range(options.rounds):
+                rng = random.Random(options.seed + number)
+                start = time.monotonic()
+                results, dealt, launches = round_(
+                    cluster, plan, Path(folder) / f"round{number}", rng, options.blows
+                )
+                found = outcome(results)
+                table = results.load().runs
+                assert len(table) == table["id"].nunique() == options.runs
+                ended = sum(state == "done" for state, _ in found.values())
+                same = sum(found[i] == expected[i] for i in expected)
+                done, equal = done + ended, equal + same
+                print(
+                    f"round {number}: {ended} done, {same} equal, {launches} launches, "
+                    f"{time.monotonic() - start:.0f} s, {dict(dealt)}",
+                    flush=True,
+                )
+                cluster.empty()
+        finally:
+            cluster.stop()
+    total = options.rounds * options.runs
+    print(f"{done} of {total} runs done, {equal} with the records of the undisturbed sweep")
+    return 0 if done == equal == total else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,118 @@
+"""Whatever happens to jobs and nodes, a sweep ends as an undisturbed one would have."""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oodbench.job import Job, Settings
+from oodbench.launchers import debug
+from oodbench.plan import Plan
+from oodbench.records import Results
+from oodbench.registry import load_plugins
+from oodbench.resources import Resources
+from oodbench.slurm import slurm
+from oodbench.states import states
+from tests.slurm.cluster import Cluster
+from tests.sweeps import outcome, settle, tiny
+
+PLUGIN = "tests.odd_methods"
+
+
+def until(condition: Callable[[], object], seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, f"not so after {seconds:.0f} s"
+        time.sleep(0.1)
+
+
+def slow(trials: int) -> Plan:
+    load_plugins([PLUGIN])
+    return tiny(algorithms=["Slow"], trials=trials, steps=800, evaluate_every=200)
+
+
+def job(plan: Plan, out: Path, **asked: object) -> Job:
+    results = Results(out)
+    results.write_plan(plan.sweep.name, {"plugins": [PLUGIN]}, plan.runs)
+    settings = Settings(plugins=(PLUGIN,))
+    resources = Resources.model_validate(asked)
+    return Job(
+        plan.sweep.name, results, plan.runs, tuple(plan.runs), settings, 1, resources=resources
+    )
+
+
+def places(results: Results) -> dict[str, tuple[str, str]]:
+    """Job and node of each run that is under way, once it has done some steps."""
+    beats = {i: results.run(i).heartbeat() for i in results.plan()["runs"]}
+    return {i: (b["job"], b["node"]) for i, b in beats.items() if b and b["step"]}
+
+
+def restarts(cluster: Cluster, job_id: str) -> int:
+    found = re.search(r"Restarts=(\d+)", cluster.ask("scontrol", "show", "job", job_id))
+    assert found is not None
+    return int(found[1])
+
+
+def test_a_sweep_survives_what_happens_on_a_cluster(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = slow(trials=6)
+    debug(job(plan, tmp_path / "undisturbed"))
+    monkeypatch.setenv("SLOW_SECONDS", "0.015")
+    asked = job(plan, tmp_path / "out", partition="low", time="0:30:00")
+    results = asked.results
+    slurm(asked)
+    until(lambda: len(places(results)) == 6)
+    at = places(results)
+    on = {node: [j for j, n in at.values() if n == node] for node in cluster.nodes}
+    first, second = on["n1"]
+    cluster.ask("scancel", "--signal=USR2", first)
+    cluster.ask("scontrol", "requeue", second)
+    command = ["sbatch", "-p", "main", "-w", "n3", "-c", "2", "--wrap", "sleep 1"]
+    subprocess.run([*command, f"--output={os.devnull}"], check=True, capture_output=True)
+    cluster.kill_slurmd("n2")
+    cluster.give_up("n2")
+    until(lambda: all(restarts(cluster, j) for j, _ in at.values()))
+    cluster.start_node("n2")
+    assert set(settle(results).values()) == {"done"}
+    assert outcome(results) == outcome(Results(tmp_path / "undisturbed"))
+    logs = "".join(p.read_text() for p in tmp_path.glob("out/jobs/*/*_log.*"))
+    assert "Calling checkpoint method" in logs
+
+
+def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = slow(trials=2)
+    debug(job(plan, tmp_path / "undisturbed"))
+    monkeypatch.setenv("SLOW_SECONDS", "0.03")
+    asked = job(plan, tmp_path / "out", cpus=2, time="0:30:00")
+    results = asked.results
+    slurm(asked)
+    until(lambda: len(places(results)) == 2)
+    (run_id, _), ((split, silent), (dead, crashed)) = zip(*places(results).items(), strict=True)
+    twin = (results.run(run_id).heartbeat() or {})["pid"]
+    cluster.kill_node(crashed)
+    cluster.kill_slurmd(silent)
+    for node in (crashed, silent):
+        cluster.give_up(node)
+    cluster.start_node(crashed)
+    until(lambda: restarts(cluster, split) and restarts(cluster, dead))
+    logs = tmp_path / "out" / "jobs"
+    until(
+        lambda: all(
+            "".join(p.read_text() for p in logs.glob(f"*/{j}_*.out")).count("Starting with") == 2
+            for j in (split, dead)
+        )
+    )
+    time.sleep(7)  # longer than the patience with strangers
+    assert (results.run(run_id).heartbeat() or {})["pid"] == twin
+    assert states(results)[run_id].state == "running"
+    for pid in cluster.processes(silent):
+        os.kill(pid, 9)
+    assert set(settle(results).values()) == {"done"}
+    assert outcome(results) == outcome(Results(tmp_path / "undisturbed"))

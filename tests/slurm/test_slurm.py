@@ -1,0 +1,253 @@
+"""Launching on a real Slurm, seeing what it does, and what users get wrong."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from oodbench import cluster as slurm_commands
+from oodbench.cluster import queue
+from oodbench.records import Results
+from oodbench.states import states
+from oodbench.submissions import Submissions
+from oodbench.sweep import app
+from tests.slurm.cluster import Cluster
+from tests.sweeps import settle, tiny_file
+
+SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("oodbench.sweep.console.width", 300)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def launch(sweep: Path, out: Path, *more: str) -> Result:
+    return run("launch", sweep, "--out", out, "--launcher", "slurm", "--yes", *more)
+
+
+def mistake(result: Result) -> str:
+    assert result.exit_code == 2, result.output
+    line = result.output.strip().splitlines()[-1]
+    assert line.startswith("error: ")
+    return line
+
+
+def drain(cluster: Cluster, how: str) -> None:
+    """`drain` the nodes, so that jobs wait, or `resume` them."""
+    for node in cluster.nodes:
+        cluster.ask("scontrol", "update", f"nodename={node}", f"state={how}", "reason=test")
+
+
+def provenance(results: Results) -> list[dict[str, Any]]:
+    infos = [results.run(i).info() for i in results.plan()["runs"]]
+    return [info["provenance"] for info in infos if info is not None]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_dry_run_shows_what_is_then_submitted(tmp_path: Path) -> None:
+    sweep, out = tiny_file(tmp_path, **SHORT, resources={"time": "0:10:00"}), tmp_path / "out"
+    flags = ("--runs-per-job", "1", "--partition", "low", "--slurm", "comment=mine")
+    shown = launch(sweep, out, "--dry-run", *flags)
+    assert shown.exit_code == 0, shown.output
+    assert not out.exists() and "ERM on LinearSEM (test 5), draw 0, trial 0" in shown.output
+    launched = launch(sweep, out, *flags)
+    assert "2 runs queued" in launched.output
+    (script,) = out.glob("jobs/*/*_submission.sh")
+    assert script.read_text().strip() in shown.output
+    assert "--time=10" in script.read_text() and "--comment=mine" in script.read_text()
+    again = launch(sweep, out, *flags)
+    assert "2 queued" in again.output or "2 runs queued" in again.output
+    assert len(list(Submissions(Results(out)))) == 1
+    assert set(settle(Results(out)).values()) == {"done"}
+
+
+def test_status_cancel_and_retry(cluster: Cluster, tmp_path: Path) -> None:
+    stranger = subprocess.run(
+        ["sbatch", "--hold", "--output=/dev/null", "--wrap", "true"], capture_output=True, text=True
+    ).stdout.split()[-1]
+    sweep = tiny_file(tmp_path, algorithms=["ERM", "Raising"], trials=1, steps=20)
+    out = tmp_path / "out"
+    results = Results(out)
+    drain(cluster, "drain")
+    launch(sweep, out, "--plugin", "tests.odd_methods", "--slurm", "begin=now+1")
+    shown = run("status", out).output
+    assert re.search(r"queued: 1 runs: job \d+_0: \w+", shown), shown
+    assert "2 jobs cancelled" in run("cancel", out).output
+    assert set(settle(results).values()) == {"planned"}
+    assert stranger in cluster.ask("squeue", "-h", "-o", "%i")
+    drain(cluster, "resume")
+    launch(sweep, out, "--plugin", "tests.odd_methods")
+    watched = run("status", out, "--watch")
+    assert watched.exit_code == 0
+    shown = run("status", out).output
+    assert "failed: Raising on LinearSEM" in shown and "the third step is one too many" in shown
+    (log,) = re.findall(r"log: (\S+_log\.err)", shown)
+    assert Path(log).is_file()
+    done = {i: s for i, s in settle(results).items() if s == "done"}
+    before = [(results.run(i).path / "done.json").stat().st_mtime_ns for i in done]
+    assert "1 runs queued" in run("retry", out).output
+    assert sorted(settle(results).values()) == ["done", "failed"]
+    *_, last = Submissions(results)
+    assert [len(pack) for pack in last.packs] == [1]
+    assert [(results.run(i).path / "done.json").stat().st_mtime_ns for i in done] == before
+
+
+def test_each_run_sees_the_gpu_that_it_was_given(cluster: Cluster, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    sweep = tiny_file(tmp_path, **SHORT, trials=4)
+    flags = ("--devices", "cpu")
+    launch(sweep, one, *flags, "--gpus", "1", "--slurm", "nodelist=n1")
+    launch(sweep, two, *flags, "--gpus", "2", "--runs-per-job", "4", "--slurm", "nodelist=n2")
+    assert set(settle(Results(one)).values()) == set(settle(Results(two)).values()) == {"done"}
+    assert {p["gpus"] for p in provenance(Results(one))} == {"0", "1"}
+    found = provenance(Results(two))
+    assert {p["gpus"] for p in found} == {"0", "1"} and len({p["slurm_job"] for p in found}) == 1
+
+
+def test_the_code_that_runs_is_the_code_that_was_submitted(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = tmp_path / "frozen_method.py"
+    text = (
+        "from oodbench.algorithms import Algorithm, register\n"
+        "@register('Frozen', paper='none')\n"
+        "class Frozen(Algorithm):\n"
+        "    '''The mean risk.'''\n"
+        "    def objective(self, out):\n"
+        "        return out.risks.mean()\n"
+    )
+    plugin.write_text(text)
+    sweep = tiny_file(tmp_path, algorithms=["Frozen"], trials=1, steps=20)
+    drain(cluster, "drain")
+    for out, more in (("frozen", ["--snapshot"]), ("changed", [])):
+        command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", out]
+        command += ["--launcher", "slurm", "--yes", "--plugin", "frozen_method", *more]
+        root = Path(__file__).resolve().parents[2]
+        path = os.environ | {"PYTHONPATH": f"{root}:{tmp_path}"}
+        subprocess.run(command, cwd=tmp_path, env=path, check=True, capture_output=True)
+    plugin.write_text(
+        text.replace("return out", "raise RuntimeError('new code')\n        return out")
+    )
+    drain(cluster, "resume")
+    frozen, changed = Results(tmp_path / "frozen"), Results(tmp_path / "changed")
+    assert set(settle(frozen).values()) == {"done"}
+    assert set(settle(changed).values()) == {"failed"}
+    (run_id,) = changed.plan()["runs"]
+    failure = changed.run(run_id).failure()
+    assert failure is not None and "the code has changed since" in failure["error"]
+    assert provenance(frozen)[0]["commit"] is not None
+
+
+def test_a_controller_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
+    cluster.kill_controller()
+    timer = threading.Timer(3.0, cluster.start_controller)
+    timer.start()
+    launched = launch(sweep, out, "--runs-per-job", "2")
+    timer.join()
+    assert "2 runs queued" in launched.output, launched.output
+    assert set(settle(Results(out)).values()) == {"done"}
+
+
+def test_status_without_an_answer_from_slurm(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
+    drain(cluster, "drain")
+    launch(sweep, out)
+    with monkeypatch.context() as away:
+        away.setenv("PATH", str(tmp_path))
+        shown = run("status", out).output
+    drain(cluster, "resume")
+    assert "Slurm does not tell: there is no Slurm on this machine" in shown
+    assert "queued" in shown
+
+
+def test_a_folder_that_the_node_cannot_see(cluster: Cluster, tmp_path: Path) -> None:
+    sweep, out = tiny_file(tmp_path, **SHORT, trials=1), tmp_path / "out"
+    drain(cluster, "drain")
+    launch(sweep, out)
+    out.rename(tmp_path / "elsewhere")
+    drain(cluster, "resume")
+    name = next(iter(Submissions(Results(tmp_path / "elsewhere")))).name
+    until = time.monotonic() + 60
+    while any(job.active for job in queue([name]).values()) and time.monotonic() < until:
+        time.sleep(0.3)
+    (tmp_path / "elsewhere").rename(out)
+    shown = run("status", out).output
+    assert re.search(r"lost: .*without a log: can the node see the results directory", shown), shown
+
+
+def test_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(out)])
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        sweep = tiny_file(tmp_path, **SHORT, trials=1)
+        drain(cluster, "drain")
+        launch(sweep, out)
+        with (out / "jobs" / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError):
+            while True:
+                filler.write(bytes(1024))
+        drain(cluster, "resume")
+        assert set(settle(Results(out)).values()) <= {"lost", "failed"}
+        shown = run("status", out).output
+        assert "has it room there" in shown or "No space left on device" in shown, shown
+        (out / "jobs" / "filler").unlink()
+        run("retry", out)
+        assert set(settle(Results(out)).values()) == {"done"}
+    finally:
+        subprocess.run(["umount", "-l", str(out)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--partition lwo", "unknown partition 'lwo'.*did you mean low"),
+        ("--gpus 3", "3 GPUs for a job, but no node of partition 'main' has more than 2"),
+        ("--gpus a100:1", "1 GPUs of type a100"),
+        ("--partition low --time 3:00:00", "time 3:00:00 is over the limit of.*'low', 2:00:00"),
+        ("--cpus 64", "64 cores"),
+        ("--memory 900G", "900G of memory"),
+        ("--constraint fast", "nvalid feature"),
+        ("--time soon", "the flags: time: must be"),
+        ("--slurm job-name=x", "job_name is set by the launcher"),
+        ("--slurm nonsense", "key=value"),
+        ("--devices cuda:3", "--devices is auto or cpu"),
+    ],
+)
+@pytest.mark.usefixtures("cluster")
+def test_requests_that_cannot_be_met_are_refused_before_anything_is_queued(
+    tmp_path: Path, flags: str, words: str
+) -> None:
+    sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
+    assert re.search(words, mistake(launch(sweep, out, *flags.split())))
+    assert not list(out.glob("jobs/*/*")) and not slurm_commands.ask("squeue", "-h")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_more_jobs_than_the_user_may_queue_are_packed(tmp_path: Path) -> None:
+    sweep, out = tiny_file(tmp_path, **SHORT, trials=7), tmp_path / "out"
+    launch(sweep, out, "--max-jobs", "3", "--slurm", "begin=now+60")
+    (submission,) = Submissions(Results(out))
+    assert [len(pack) for pack in submission.packs] == [3, 3, 1]
+    other = mistake(launch(sweep, tmp_path / "other", "--max-jobs", "3"))
+    assert "you have 3 jobs queued and max_jobs is 3" in other
+    assert {s.state for s in states(Results(out)).values()} == {"queued"}
+    assert json.loads((out / "sweep.json").read_text())["settings"]["launcher"] == "slurm"

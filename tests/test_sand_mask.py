@@ -1,0 +1,34 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench.algorithms import algorithms
+from oodbench.tiny import TASKS, tiny_algorithm, tiny_problem
+
+
+def sand_mask(**values: object) -> Any:
+    return tiny_algorithm(algorithms.get("SANDMask"), tiny_problem(TASKS["binary"]), values)
+
+
+@pytest.mark.parametrize(("tau", "k"), [(0.0, 0.5), (0.4, 2.0), (0.6, 1e3)])
+def test_it_is_the_definition_in_every_component(tau: float, k: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.randn(5, 40, generator=generator, dtype=torch.float64)
+    weights, means = [], []
+    for column in gradients.T.tolist():
+        mean = sum(column) / 5
+        variance = sum((g - mean) ** 2 for g in column) / 4
+        net = abs(sum(math.copysign(1, g) for g in column)) / 5
+        weights.append(max(0.0, math.tanh(k / variance * (net - tau))))
+        means.append(mean)
+    scale = 1e-10 + sum(weights) / len(weights)
+    wanted = torch.tensor([w * m / scale for w, m in zip(weights, means, strict=True)]).double()
+    torch.testing.assert_close(sand_mask(tau=tau, k=k).combine(gradients), wanted)
+
+
+def test_equal_gradients_have_full_weight_and_zeros_none() -> None:
+    gradients = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()
+    assert sand_mask(tau=0.5).combine(gradients).tolist() == pytest.approx([2.0, 0.0])
+    assert sand_mask(tau=1.0).combine(gradients).tolist() == [0.0, 0.0]

@@ -1,0 +1,237 @@
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import statsmodels.api as sm
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+
+from oodbench import statistics as st
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what scikit-posthocs imports is not ours
+    import scikit_posthocs
+
+
+def scores(
+    rng: np.random.Generator,
+    datasets: int,
+    environments: int,
+    trials: int,
+    labels: str = "AB",
+    spread: tuple[float, float, float] = (0.0, 0.0, 1.0),
+    gain: float = 0.0,
+) -> pd.DataFrame:
+    """Random scores: labels but the first differ by effects of dataset, environment and trial."""
+    rows = []
+    for label in labels:
+        own = label != labels[0]
+        for d in range(datasets):
+            of_dataset = rng.normal(0, spread[0]) * own
+            for e in range(environments):
+                of_environment = rng.normal(0, spread[1]) * own
+                for t in range(trials):
+                    value = of_dataset + of_environment + rng.normal(0, spread[2]) * own
+                    rows.append((f"D{d}", label, f"e{e}", t, value + gain * own, True))
+    names = ["dataset", "label", "environment", "trial", "value", "higher"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def table(rng: np.random.Generator, blocks: int, labels: int) -> pd.DataFrame:
+    names = [f"L{i}" for i in range(labels)]
+    return pd.DataFrame(rng.normal(size=(blocks, labels)).round(1), columns=names)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10])
+def test_an_estimate_is_that_of_statsmodels(n: int) -> None:
+    values = np.random.default_rng(n).normal(size=n)
+    found = st.estimate(values)
+    wanted = sm.stats.DescrStatsW(values)
+    assert found.mean == pytest.approx(wanted.mean)
+    assert found.stderr == pytest.approx(scipy.stats.sem(values))
+    assert (found.low, found.high) == pytest.approx(wanted.tconfint_mean(alpha=0.05))
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_too_few_values_have_no_interval(n: int) -> None:
+    found = st.estimate([1.0] * n)
+    assert math.isnan(found.stderr) and math.isnan(found.low) and found.n == n
+
+
+@pytest.mark.parametrize("trials", [3, 5, 10])
+def test_an_estimate_covers_the_mean_as_often_as_it_says(trials: int) -> None:
+    rng = np.random.default_rng(trials)
+    found = [st.estimate(v) for v in rng.normal(1.0, 2.0, size=(4000, trials))]
+    assert 0.94 <= np.mean([f.low <= 1.0 <= f.high for f in found]) <= 0.96
+
+
+@pytest.mark.parametrize("trials", [3, 5, 10])
+@pytest.mark.parametrize("datasets", [1, 4])
+def test_a_gain_covers_the_truth_as_often_as_it_says(trials: int, datasets: int) -> None:
+    """Over one dataset its own effects are fixed: only the trials are random."""
+    rng = np.random.default_rng(trials + datasets)
+    frame = scores(rng, datasets, 2, trials)
+    second = (frame["label"] == "B").to_numpy()
+    hits = []
+    for _ in range(200):
+        places = rng.normal(size=(datasets, 1, 1))
+        places = places + rng.normal(size=(datasets, 2, 1)) / 2
+        truth = float(places.mean()) if datasets == 1 else 0.0
+        frame.loc[second, "value"] = (places + rng.normal(size=(datasets, 2, trials))).ravel()
+        (found,) = st.paired_differences(frame, "A", resamples=1)
+        hits.append(found.gain.low <= truth <= found.gain.high)
+    assert 0.91 <= np.mean(hits) <= 0.99  # of 200
+
+
+def test_a_difference_is_paired_and_has_the_sign_of_better() -> None:
+    frame = scores(np.random.default_rng(0), 2, 3, 4, spread=(0, 0, 1e-3), gain=0.25)
+    common = np.random.default_rng(1).normal(size=24)
+    frame["value"] += np.tile(common, 2)
+    (found,) = st.paired_differences(frame, "A")
+    assert found.gain.mean == pytest.approx(0.25, abs=0.01)
+    assert found.gain.stderr < 0.01 and found.gain.n == 2
+    assert (found.wins, found.ties, found.losses) == (24, 0, 0)
+    assert found.pairs == found.planned == 24 and found.probability == 1.0
+    (lower,) = st.paired_differences(frame.assign(higher=False), "A")
+    assert lower.gain.mean == pytest.approx(-found.gain.mean) and lower.losses == 24
+
+
+def test_a_mean_gain_weighs_datasets_and_environments_alike() -> None:
+    values = {("D", "a", 0): 1.0, ("D", "a", 1): 3.0, ("D", "b", 0): 6.0, ("E", "c", 0): 8.0}
+    rows = [(d, "B", e, t, v, True) for (d, e, t), v in values.items()]
+    rows += [(d, "A", e, t, 0.0, True) for d, e, t in values]
+    names = ["dataset", "label", "environment", "trial", "value", "higher"]
+    (found,) = st.paired_differences(pd.DataFrame(rows, columns=names), "A")
+    assert found.gain.mean == pytest.approx(((2 + 6) / 2 + 8) / 2)
+    draws = st.hierarchical_bootstrap(st.gains(pd.DataFrame(rows, columns=names), "B", "A"), 20_000)
+    assert draws.mean() == pytest.approx(6.0, abs=0.05)
+    assert draws.min() == 1.0 and draws.max() == 8.0
+
+
+def test_the_bootstrap_draws_at_every_level() -> None:
+    """Its variance is that of drawing datasets, environments and trials with replacement."""
+    pairs = pd.DataFrame(
+        [("D", "a", 0, 0.0), ("D", "a", 1, 1.0), ("D", "b", 0, 4.0), ("D", "b", 1, 5.0),
+         ("E", "a", 0, 9.0), ("E", "a", 1, 9.0), ("E", "b", 0, 9.0), ("E", "b", 1, 9.0)],
+        columns=["dataset", "environment", "trial", "gain"],
+    )  # fmt: skip
+    draws = st.hierarchical_bootstrap(pairs, 100_000)
+    # datasets: means 2.5 and 9; in D environments: .5 and 4.5, in them trials: variance 1/4
+    within = (2.0**2 + 0.25 / 2) / 2  # of D's mean, drawn half of the time
+    assert draws.var() == pytest.approx((3.25**2 + within / 2) / 2, rel=0.03)
+    assert len(np.unique(draws.round(9))) > 20
+
+
+def test_ties_losses_and_what_is_missing() -> None:
+    frame = scores(np.random.default_rng(0), 1, 1, 4)
+    frame.loc[frame["label"] == "B", "value"] = [0.004, -0.004, 0.006, math.nan]
+    (found,) = st.paired_differences(frame, "A")
+    assert (found.wins, found.ties, found.losses) == (1, 2, 1)
+    assert math.isnan(found.gain.mean)  # a diverged run is not dropped
+    (short,) = st.paired_differences(frame.iloc[:-1], "A")
+    assert (short.pairs, short.planned) == (3, 4)
+
+
+def test_nothing_in_common_is_nothing() -> None:
+    frame = scores(np.random.default_rng(0), 1, 1, 2)
+    frame.loc[frame["label"] == "B", "dataset"] = "other"
+    (found,) = st.paired_differences(frame, "A")
+    assert found.pairs == 0 and math.isnan(found.gain.mean) and math.isnan(found.probability)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 50])
+def test_the_detectable_difference_is_that_of_statsmodels(n: int) -> None:
+    wanted = 2.0 * TTestPower().solve_power(None, n, 0.05, 0.8)
+    assert st.detectable_difference(2.0, n) == pytest.approx(wanted, rel=1e-3)
+    assert math.isnan(st.detectable_difference(2.0, 1))
+
+
+@pytest.mark.parametrize(("blocks", "labels"), [(4, 3), (7, 14), (31, 6)])
+def test_friedman_and_ranks_are_those_of_scipy(blocks: int, labels: int) -> None:
+    made = table(np.random.default_rng(blocks), blocks, labels)
+    wanted = scipy.stats.friedmanchisquare(*made.to_numpy().T)
+    found = st.friedman(made)
+    assert found is not None
+    assert (found.statistic, found.p) == pytest.approx((wanted.statistic, wanted.pvalue))
+    ranks = scipy.stats.rankdata(-made.to_numpy(), axis=1).mean(axis=0)
+    assert st.mean_ranks(made).reindex(made.columns).tolist() == pytest.approx(ranks.tolist())
+    assert st.mean_ranks(made).is_monotonic_increasing
+
+
+def test_friedman_without_differences() -> None:
+    same = pd.DataFrame(np.ones((3, 3)), columns=list("ABC"))
+    found = st.friedman(same)
+    assert found is not None and (found.statistic, found.p) == (0.0, 1.0)
+    assert st.friedman(same[["A", "B"]]) is None and st.friedman(same.iloc[:1]) is None
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    made = table(np.random.default_rng(3), 9, 6)
+    found = st.holm_against(made, "L2")
+    mean = st.mean_ranks(made)
+    z = (mean["L0"] - mean["L2"]) / math.sqrt(6 * 7 / (6 * 9))
+    assert found.loc["L0", "p"] == pytest.approx(2 * scipy.stats.norm.sf(abs(z)))
+    wanted = multipletests(found["p"], method="holm")[1]
+    assert found["holm"].tolist() == pytest.approx(wanted.tolist())
+    assert "L2" not in found.index and len(found) == 5
+
+
+def test_the_critical_difference_is_the_one_of_scikit_posthocs() -> None:
+    made = table(np.random.default_rng(5), 8, 5)
+    p = scikit_posthocs.posthoc_nemenyi_friedman(made.to_numpy())
+    mean, width = st.mean_ranks(made), st.critical_difference(5, 8)
+    for a, b in itertools.combinations(range(5), 2):
+        apart = abs(mean[f"L{a}"] - mean[f"L{b}"]) > width
+        assert apart == (p.iloc[a, b] < 0.05)
+    # q = 2.949 at 10 labels, 2.728 at 5 (Demsar 2006, table 5)
+    assert st.critical_difference(5, 30) == pytest.approx(2.728 * math.sqrt(30 / 180), rel=1e-3)
+    assert round(st.critical_difference(14, 7), 2) == 7.50
+
+
+def test_cliques_are_the_widest_groups() -> None:
+    mean = pd.Series({"C": 3.0, "A": 1.0, "B": 1.8, "D": 6.0})
+    assert st.cliques(mean, 1.0) == [["A", "B"]]
+    assert st.cliques(mean, 1.5) == [["A", "B"], ["B", "C"]]
+    assert st.cliques(mean, 9.0) == [["A", "B", "C", "D"]]
+
+
+def test_blocks_hold_complete_labels_and_put_divergence_last() -> None:
+    frame = scores(np.random.default_rng(0), 2, 2, 2, labels="ABC")
+    frame["value"] = frame["label"].map({"A": 1.0, "B": 2.0, "C": 3.0})
+    frame.loc[(frame["label"] == "C") & (frame["dataset"] == "D0"), "value"] = math.nan
+    made = st.block_table(frame)
+    assert made.to_numpy()[1].tolist() == [1.0, 2.0, 3.0]
+    assert st.ranks(made).to_numpy()[0].tolist() == [2.0, 1.0, 3.0]
+    short = frame[~((frame["label"] == "B") & (frame["trial"] == 1))]
+    assert list(st.block_table(short)) == ["A", "C"]
+    lower = st.block_table(frame.assign(higher=False))
+    assert lower.to_numpy()[1].tolist() == [-1.0, -2.0, -3.0]
+    assert len(st.block_table(frame, ["dataset", "environment"])) == 4
+
+
+def test_kendall_and_the_stability_of_a_ranking() -> None:
+    made = table(np.random.default_rng(1), 5, 6)
+    found = st.rank_stability(made)
+    assert list(found) == ["0", "1", "2", "3", "4"]
+    whole, part = st.mean_ranks(made), st.mean_ranks(made.drop(2))
+    wanted = scipy.stats.kendalltau(*(r.reindex(made.columns) for r in (whole, part))).statistic
+    assert found["2"] == pytest.approx(wanted)
+    assert st.rank_stability(made.iloc[:1]) == {}
+    assert math.isnan(st.kendall(whole, whole.iloc[:1]))
+
+
+def test_seed_noise_and_search_noise() -> None:
+    values = np.array([[0.5, 0.7], [0.1, 0.2], [0.3, 0.3]])
+    score = np.array([[0.9, 0.9], [0.5, 0.5], [0.1, math.nan]])
+    found = st.noise(score, values)
+    assert found.seed == pytest.approx(values[0].std(ddof=1))
+    # draw r (from 0) is the best of three drawn with p = ((3 - r)^3 - (2 - r)^3) / 27
+    p, means = np.array([19, 7, 1]) / 27, values.mean(axis=1)
+    wanted = math.sqrt((p * means**2).sum() - (p * means).sum() ** 2)
+    assert found.search == pytest.approx(wanted, rel=0.05)
+    assert math.isnan(st.noise(score[:1], values[:1]).search)
+    assert math.isnan(st.noise(score[:, :1], values[:, :1]).seed)
