@@ -1,6 +1,7 @@
 """The HTML report of a sweep that is running, served on this machine alone. Imports no torch."""
 
 import hashlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -36,13 +37,13 @@ class Watched:
     def tree(self) -> dict[str, Any]:
         """The contents as of now, or as of last time where the results cannot be read.
 
-        Making them takes at most a tenth of the time. A run is lost by silence alone, so contents
+        Making them takes at most a third of the time. A run is lost by silence alone, so contents
         with a running one do not last for ever.
         """
         with self._lock:
             age = time.monotonic() - self._made
             running = STATES.index("running") in self._tree["runs"]["state"]
-            if age > 9 * self._took:
+            if age > 2 * self._took:
                 revision = _revision(self._results.path)
                 if revision != self._revision or (running and age > LOST_AFTER):
                     with suppress(UserError, OSError):
@@ -127,6 +128,11 @@ class Server(ThreadingHTTPServer):
             super().__init__((HOST, port), Handler)
         except OSError as error:
             raise UserError(f"port {port} cannot be served: {error.strerror}") from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A page that was closed while it was answered is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

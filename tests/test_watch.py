@@ -90,7 +90,7 @@ def test_it_follows_the_results(server: watch.Server, made: Made) -> None:
     assert status == 200 and new != tag and states(text) == ["done", "done"]
 
 
-def test_making_the_contents_takes_a_tenth_of_the_time(server: watch.Server, made: Made) -> None:
+def test_making_the_contents_takes_a_third_of_the_time(server: watch.Server, made: Made) -> None:
     _, tag, _ = ask(server, "/data.json")
     server.watched._took = 1000.0
     made.add("<b>D", "ERM", ("a",), 1, flat(0.7))
@@ -143,6 +143,18 @@ def test_the_command_says_where_and_ends_on_an_interrupt(made: Made) -> None:
     _, error = process.communicate(timeout=20)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/ \(Ctrl-C ends\)\n", line)
     assert (process.returncode, error) == (0, "")
+
+
+def test_a_page_that_leaves_early_is_no_error(
+    server: watch.Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for broken in (ConnectionResetError(), BrokenPipeError(), KeyError("ours")):
+        try:
+            raise broken
+        except (OSError, KeyError):
+            server.handle_error(None, ("127.0.0.1", 1))
+    told = capfd.readouterr().err
+    assert told.count("Traceback") == 1 and "KeyError: 'ours'" in told
 
 
 @needs_browser

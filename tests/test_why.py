@@ -81,6 +81,9 @@ def test_a_diverged_value_is_neither_dropped_nor_hidden(tmp_path: Path) -> None:
     for trial in (0, 1):
         made.add("D", "ERM", ("a",), trial, flat(math.nan if trial else 0.5), state="diverged")
     assert "accuracy (%): nan, mean" in text(why(made.results.load()))
+    half = Made(tmp_path / "half")
+    half.add("D", "ERM", ("a", "b"), 0, lambda e, s, t: math.nan if e == "b" else 0.5)
+    assert "accuracy (%): nan, one trial" in text(why(half.results.load()))
 
 
 @pytest.mark.parametrize(

@@ -43,28 +43,32 @@ function openRuns(title, runs, values, percent) {
 }
 
 const LIMIT = 500;
+const KINDS = [
+  ["dataset", (run) => data().datasets[data().runs.dataset[run]].name],
+  ["algorithm", (run) => label(data().runs.label[run])],
+  ["test environments", (run) => testsName(data().runs.tests[run])],
+  ["state", (run) => data().states[data().runs.state[run]]],
+];
+
+// What all the runs share is said once, above; the numbers come first.
 function runList(runs, values, percent) {
   const R = data().runs;
   if (!runs.length) return empty("No run behind this number has ended yet.");
-  const facts = runs.slice(0, LIMIT).map((run, i) => ({ run, value: values ? values[i] : null, point: pointOf(run) }));
-  const rows = facts.map(({ run, value, point }) => {
-    const share = data().datasets[R.dataset[run]].percent;
+  const differ = KINDS.filter(([, of]) => runs.some((run) => of(run) !== of(runs[0])));
+  const shared = KINDS.filter((kind) => !differ.includes(kind)).map(([name, of]) => `${name} ${of(runs[0])}`);
+  const rows = runs.slice(0, LIMIT).map((run, i) => {
+    const share = data().datasets[R.dataset[run]].percent, point = pointOf(run);
     const cells = [
       el("button", { type: "button", class: "run", onclick: () => openRun(run) }, el("code", {}, R.id[run])),
-      { content: `${data().datasets[R.dataset[run]].name}`, class: "text wrap" },
-      { content: label(R.label[run]), class: "text" },
-      { content: testsName(R.tests[run]), class: "text" },
-      R.trial[run], R.draw[run],
-      { content: data().states[R.state[run]], class: "text" },
-      point ? point.step : "–",
-      number(point && point.score, share),
-      number(values ? value : point && point.test, values ? percent : share),
+      number(values ? values[i] : point && point.test, values ? percent : share),
+      number(point && point.score, share), point ? point.step : "–", R.draw[run], R.trial[run],
+      ...differ.map(([, of]) => ({ content: of(run), class: "text" })),
     ];
     return { cells, attributes: { class: !values && point && point.chosen ? "picked" : null } };
   });
-  const head = ["run", { text: "dataset", class: "text" }, { text: "algorithm", class: "text" }, { text: "test environments", class: "text" }, "trial", "draw", { text: "state", class: "text" }, "step", "score", "value"];
+  const head = ["run", "value", "score", "step", "draw", "trial", ...differ.map(([name]) => ({ text: name, class: "text" }))];
   const more = runs.length > LIMIT ? ` The first ${LIMIT} of ${runs.length} are listed.` : "";
-  const caption = `${plural(runs.length, "run")}. Step: where ${state.rule} stops the run. Score: what ${state.rule} judges it by. Value: on the test environments at that step.${values ? "" : " Chosen runs are marked."}${more}`;
+  const caption = `${plural(runs.length, "run")}${shared.length ? `; ${shared.join(", ")}` : ""}. Value: on the test environments; score: what ${state.rule} judges by; both at the step where it stops the run.${values ? "" : " Chosen runs are marked."}${more}`;
   return table(caption, head, rows, { label: "runs" });
 }
 
