@@ -13,6 +13,7 @@ import torch
 from tabulate import tabulate
 
 from oodbench.allocator import keep_freed_memory
+from oodbench.bench_report import coverages, memory, table_time
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results, RunSpec
 from oodbench.train import Run, Settings, execute
@@ -127,6 +128,9 @@ def main() -> None:
         rows = step_ratios()
         rows.append(run_cost(Path(folder) / "cost"))
         rows.append(status_time(Path(folder) / "status"))
+        rows += table_time(Path(folder) / "tables")
+        rows.append(memory(Path(folder) / "tables"))
+    rows += coverages()
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))
 
 
