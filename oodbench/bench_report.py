@@ -73,7 +73,8 @@ def table_time(directory: Path, count: int = 10_000) -> list[Row]:
     """Seconds of the command `report table` without and with the cache."""
     write_sweep(directory, count)
     command = [sys.executable, "-m", "oodbench.report", "table", str(directory)]
-    cold, warm = [], []
+    cold: list[float] = []
+    warm: list[float] = []
     for _ in range(3):
         (directory / "cache.arrow").unlink(missing_ok=True)
         for seconds in (cold, warm):
