@@ -269,3 +269,16 @@ def test_the_latex_compiles_as_it_is(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, re.findall(r"^!.*", result.stdout, re.M)
     assert (tmp_path / "t.pdf").stat().st_size > 10_000
+
+
+def test_trials_that_one_directory_lacks_are_no_other_protocol(tmp_path: Path) -> None:
+    mine, theirs = Sweep(tmp_path / "mine"), Sweep(tmp_path / "theirs")
+    for trial in range(3):
+        drawn = {"validation_environments": (f"v{trial}",)}
+        run = spec("D", "ERM", "t", 0, trial)
+        mine.add(RunSpec(**{**run.__dict__, **drawn}), 0.5)
+        if trial < 2:
+            run = spec("D", "IRM", "t", 0, trial)
+            theirs.add(RunSpec(**{**run.__dict__, **drawn}), 0.6)
+    found = comparison(joined([mine.results.path, theirs.results.path]), "ERM")
+    assert found.frame["pairs"].tolist() == [2] and found.frame["planned"].tolist() == [3]
