@@ -95,6 +95,8 @@ def _check(runs: pd.DataFrame) -> None:
     told = runs.assign(draws=draws)
     told["validation_environments"] = told["validation_environments"].map(sorted)
     for dataset, of_dataset in told.groupby("dataset_label", sort=False):
+        trials = of_dataset.groupby("directory")["trial"].agg(set)
+        of_dataset = of_dataset[of_dataset["trial"].isin(set.intersection(*trials))]
         for name in PROTOCOL:
             _alike(of_dataset, name, f"in {name.replace('_', ' ')} of {dataset}")
     made = told[told["provenance"].map(bool)]

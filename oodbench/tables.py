@@ -102,7 +102,7 @@ def _reported(
     datasets = runs.set_index("id")["dataset_label"]
     if metric is not None:
         scored = frames.metrics[frames.metrics["environment"].notna()]
-        pairs = scored[["id", "metric"]].drop_duplicates()
+        pairs = scored[["id", "metric"]].drop_duplicates().astype(object)
         known = pairs["metric"].groupby(pairs["id"].map(datasets)).unique()
         for dataset in main:
             if metric not in known.get(dataset, ()):

@@ -1,0 +1,182 @@
+import os
+import threading
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import oodbench
+from oodbench.errors import UserError
+from oodbench.export import write_parquet
+from oodbench.records import Frames, Results, RunSpec
+
+
+def spec(trial: int) -> RunSpec:
+    return RunSpec(
+        dataset="D",
+        algorithm="ERM",
+        hparams={"lr": 0.1, "nested": [1, 2]},
+        label="ERM",
+        network="mlp",
+        network_hparams={},
+        test_environments=("t",),
+        draw=0,
+        trial=trial,
+        steps=10,
+        evaluate_every=10,
+    )
+
+
+def sweep(path: Path, trials: int = 5) -> tuple[Results, list[str]]:
+    """Trials 0 and 1 have not ended; the others have, with one record each."""
+    results = Results(path)
+    specs = {spec(t).id: spec(t) for t in range(trials)}
+    results.write_plan("s", {}, specs)
+    for trial, run in enumerate(specs.values()):
+        directory = results.run(run.id)
+        directory.path.mkdir(parents=True)
+        directory.start(run, {"metric": "accuracy", "dataset_label": "D"}, {"host": "h"})
+        add(results, run.id, 10, trial / 10)
+        if trial > 1:
+            directory.finish("done", 10, 1.0)
+    return results, list(specs)
+
+
+def add(results: Results, run_id: str, step: int, value: float) -> None:
+    keys = ("environment", "split", "metric", "value", "count")
+    rows = [("t", "in", "accuracy", value, 8), (None, None, "own", value / 2, 1)]
+    evaluations = [dict(zip(keys, row, strict=True)) for row in rows]
+    cost = {"training_seconds": step / 10, "evaluation_seconds": 0.5, "memory_mb": 3.0}
+    results.run(run_id).append(
+        {"step": step, "train": {"x": step}, "cost": cost, "evaluations": evaluations}
+    )
+
+
+def same(a: Frames, b: Frames) -> None:
+    pd.testing.assert_frame_equal(a.runs, b.runs)
+    names = {name: object for name in ("id", "environment", "split", "metric")}
+    pd.testing.assert_frame_equal(a.metrics.astype(names), b.metrics.astype(names))
+
+
+def values(frames: Frames) -> list[float]:
+    return [float(v) for v in frames.metrics["value"]]
+
+
+def test_a_second_reading_gives_the_same_from_the_cache(tmp_path: Path) -> None:
+    results, ids = sweep(tmp_path)
+    first = results.load()
+    assert values(first)[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    cost = first.runs[["last_step", "training_seconds", "evaluation_seconds", "memory_mb"]]
+    assert cost.drop_duplicates().to_numpy().tolist() == [[10, 1.0, 0.5, 3.0]]
+    assert (tmp_path / "cache.arrow").is_file()
+    text = results.run(ids[3]).path / "metrics.jsonl"
+    stat = text.stat()
+    text.write_bytes(b"x" * stat.st_size)  # not read again: the cache has it
+    os.utime(text, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    same(results.load(), first)
+
+
+def test_the_cache_holds_ended_runs_alone_and_sees_their_files_change(tmp_path: Path) -> None:
+    results, ids = sweep(tmp_path)
+    results.load()
+    add(results, ids[0], 20, 0.9)  # still running
+    assert 0.9 in values(results.load())
+    results.run(ids[0]).finish("diverged", 20, 1.0)
+    assert results.load().runs["state"].tolist()[0] == "diverged"
+    add(results, ids[4], 20, 0.7)
+    frames = results.load()
+    assert 0.7 in values(frames)
+    assert list(frames.metrics["id"].drop_duplicates()) == ids  # in the order of the plan
+
+
+def test_a_run_that_is_trained_anew_is_read_anew(tmp_path: Path) -> None:
+    results, ids = sweep(tmp_path)
+    results.load()
+    directory = results.run(ids[2]).path
+    for name in ("done.json", "metrics.jsonl"):
+        (directory / name).unlink()
+    assert results.load().runs["state"].tolist()[2] == "lost"
+    add(results, ids[2], 10, 0.55)
+    results.run(ids[2]).finish("done", 10, 1.0)
+    assert 0.55 in values(results.load())
+
+
+@pytest.mark.parametrize("damage", ["torn", "foreign", "empty", "other", "folder"])
+def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: str) -> None:
+    results, _ = sweep(tmp_path)
+    first = results.load()
+    cache = tmp_path / "cache.arrow"
+    whole = cache.read_bytes()
+    if damage == "torn":
+        cache.write_bytes(whole[: len(whole) // 2])
+    elif damage == "foreign":
+        cache.write_bytes(b"\x80\x04pickle")
+    elif damage == "empty":
+        cache.write_bytes(b"")
+    elif damage == "other":
+        pd.DataFrame({"a": [1]}).to_feather(cache)
+    else:
+        cache.unlink()
+        cache.mkdir()
+    same(results.load(), first)
+    if damage != "folder":
+        assert cache.read_bytes() == whole
+    assert not list(tmp_path.glob(".cache*"))
+
+
+def test_readers_at_once_disturb_nobody(tmp_path: Path) -> None:
+    results, _ = sweep(tmp_path, 40)
+    wanted = results.load()
+    (tmp_path / "cache.arrow").unlink()
+    found: list[Frames] = []
+    readers = [threading.Thread(target=lambda: found.append(results.load())) for _ in range(8)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert len(found) == 8
+    for frames in (*found, results.load()):
+        same(frames, wanted)
+
+
+def test_torn_and_foreign_lines(tmp_path: Path) -> None:
+    results, ids = sweep(tmp_path)
+    text = results.run(ids[0]).path / "metrics.jsonl"
+    whole = text.read_text()
+    add(results, ids[0], 20, 0.9)
+    text.write_text(text.read_text()[:-9])
+    assert values(results.load())[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    text.write_text(whole + "}{\n" + whole)  # what follows a torn line is not trusted
+    assert len(results.load().metrics) == 10
+    text.write_text(whole + '{"step": 3}\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl: line 2 is no record"):
+        results.load()
+
+
+def test_a_sweep_that_has_not_started(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.write_plan("s", {}, {spec(0).id: spec(0)})
+    frames = results.load()
+    assert frames.metrics.empty and frames.runs["state"].tolist() == ["planned"]
+    assert oodbench.load(tmp_path).empty
+
+
+def test_records_go_out_as_one_tidy_frame(tmp_path: Path) -> None:
+    results, ids = sweep(tmp_path / "results")
+    frame = oodbench.load(tmp_path / "results")
+    assert len(frame) == 10 and list(frame.columns[:4]) == ["id", "dataset", "label", "algorithm"]
+    row = frame[(frame["id"] == ids[3]) & (frame["metric"] == "accuracy")].iloc[0]
+    assert (row["trial"], row["state"], row["environment"], row["value"]) == (3, "done", "t", 0.3)
+    assert row["test_environments"] == "t" and row["hparams.lr"] == 0.1
+    assert row["hparams.nested"] == "[1, 2]"
+    assert write_parquet(results.load(), tmp_path / "all.parquet") == 10
+    back = pd.read_parquet(tmp_path / "all.parquet")
+    pd.testing.assert_frame_equal(
+        back.astype(object), frame.astype(object), check_dtype=False, check_names=False
+    )
+
+
+def test_no_sweep_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no sweep"):
+        oodbench.load(tmp_path)
+    assert not list(tmp_path.iterdir())
