@@ -116,8 +116,8 @@ def _draw_ellipses(axes: Axes) -> None:
     for i, (name, h) in enumerate(shown.items()):
         x, y = np.cos(angle) / np.sqrt(h[0]), np.sin(angle) / np.sqrt(h[1])
         axes.plot(x, y, "-" if i < 2 else "--", color=f"C{i}", label=name)
-    axes.set(xlim=(-11, 22), ylim=(-11, 11), aspect="equal", title="Where the loss is 1/2")
-    axes.legend(fontsize="small", loc="center right")
+    axes.set(xlim=(-13, 13), ylim=(-11, 17), aspect="equal", title="Where the loss is 1/2")
+    axes.legend(fontsize="small", loc="upper center", ncols=2)
 
 
 def _draw_fits(axes: Axes) -> None:

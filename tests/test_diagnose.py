@@ -148,7 +148,7 @@ def test_pearson_is_numpys() -> None:
 
 def test_agreement_is_where_the_mechanism_is() -> None:
     """The thesis: about .4 without a mask, more with AND-mask, less with XOR-mask."""
-    options = {"num_environments": 16, "num_examples": 256, "standardize": False}
+    options: dict[str, Any] = {"num_environments": 16, "num_examples": 256, "standardize": False}
     options |= {"shortcut_dims": 32, "shortcut_scale": 0.1}
     found = np.mean([correlations(options, [0.125, 0.75, 1.0], trial) for trial in range(3)], 0)
     (xor_low, _, xor_all), (and_low, and_high, _) = found
@@ -160,7 +160,12 @@ def test_agreement_is_where_the_mechanism_is() -> None:
 
 
 def test_without_a_shortcut_all_signal_is_the_mechanisms() -> None:
-    options = {"num_environments": 4, "num_examples": 64, "shortcut_dims": 8, "shortcut_scale": 0.0}
+    options: dict[str, Any] = {
+        "num_environments": 4,
+        "num_examples": 64,
+        "shortcut_dims": 8,
+        "shortcut_scale": 0.0,
+    }
     found = correlations(options, [0.0], 0)[1, 0]
     assert found[0] == pytest.approx(1)
     assert found[1] < 0.999
