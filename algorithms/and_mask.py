@@ -96,7 +96,9 @@ def layers(network: nn.Module) -> list[tuple[str, list[nn.Parameter]]]:
 
 def norm(parameters: list[nn.Parameter]) -> Tensor:
     """The Euclidean norm of all components together."""
-    return torch.stack([p.detach().norm() for p in parameters]).norm()
+    norms = torch.stack([torch.linalg.vector_norm(p.detach()) for p in parameters])
+    total: Tensor = torch.linalg.vector_norm(norms)
+    return total
 
 
 def nonzero(parameters: list[nn.Parameter]) -> Tensor:

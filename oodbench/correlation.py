@@ -109,9 +109,11 @@ def correlation(environments: int = 16, examples: int = 1024, seeds: int = 10) -
         for m, (axes, mask) in enumerate(zip(panels, MASKS.values(), strict=True)):
             for s, (signal, dash) in enumerate(zip(SIGNALS, ("-", "--"), strict=True)):
                 values = found[:, m, :, s]
-                there = np.isfinite(values).all(0)
-                x, mean = np.array(taus)[there], values[:, there].mean(0)
-                error = values[:, there].std(0, ddof=1) / np.sqrt(seeds)
+                counts = np.isfinite(values).sum(0)
+                there = counts > 1
+                x, values = np.array(taus)[there], values[:, there]
+                mean = np.nanmean(values, 0)
+                error = np.nanstd(values, 0, ddof=1) / np.sqrt(counts[there])
                 axes.plot(x, mean, dash, marker=".", color=f"C{s}", label=signal)
                 axes.fill_between(x, mean - error, mean + error, color=f"C{s}", alpha=0.25, lw=0)
             axes.plot(taus, found[:, m, :, 2].mean(0), ":", color="grey", label="fraction kept")
@@ -123,7 +125,7 @@ def correlation(environments: int = 16, examples: int = 1024, seeds: int = 10) -
     header = ["mask", "tau", "mechanism", "shortcut", "kept"]
     notes = [
         f"Pearson's correlation over the components kept; mean ± standard error of {seeds} "
-        "networks and data sets.",
+        "networks and data sets, or of (as many) as kept three components.",
         f"Spirals, {environments} environments of {examples} examples, MLP at initialisation. "
         "XOR-mask keeps |mean sign| < tau, nothing at tau 0.",
     ]
@@ -131,6 +133,9 @@ def correlation(environments: int = 16, examples: int = 1024, seeds: int = 10) -
 
 
 def _estimate(values: np.ndarray) -> str:
-    if np.isnan(values).any():
+    """Over the seeds that have a value, with their number if some have none."""
+    there = values[np.isfinite(values)]
+    if len(there) < 2:
         return "-"
-    return f"{values.mean():.3f} ± {values.std(ddof=1) / np.sqrt(len(values)):.3f}"
+    count = "" if len(there) == len(values) else f" ({len(there)})"
+    return f"{there.mean():.3f} ± {there.std(ddof=1) / np.sqrt(len(there)):.3f}{count}"

@@ -74,7 +74,7 @@ def consistency(out: Out = OUT) -> None:
 @app.command()
 @reports_mistakes
 def environments(
-    environments: Counts = "2,4,8,16,32,64",
+    environments: Counts = "2,4,8,16,32",
     trials: Annotated[int, typer.Option(min=1)] = 3,
     steps: Annotated[int, typer.Option(min=1)] = 300,
     out: Out = OUT,

@@ -15,7 +15,6 @@ from oodbench.noise import expected
 from oodbench.plan import single
 from oodbench.train import Run, Settings
 
-COUNTS = (2, 4, 8, 16, 32, 64)
 OPTIONS = {"num_revolutions": 1, "shortcut_dims": 4}
 NETWORK = {"name": "MLP", "hparams": {"width": 64}}
 ROWS = 1024
@@ -56,7 +55,7 @@ def accuracy(algorithm: str, environments: int, steps: int, trial: int) -> float
     return found
 
 
-def environments(counts: Sequence[int] = COUNTS, trials: int = 3, steps: int = 300) -> Finding:
+def environments(counts: Sequence[int], trials: int = 3, steps: int = 300) -> Finding:
     """Test accuracy of ERM and AND-mask by the number of environments, best and all of the trials.
 
     Raises UserError for fewer than two environments or one trial.

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib
+from cycler import cycler
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -12,8 +14,8 @@ from rich.table import Table
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Told apart by the colour-blind too (Okabe and Ito, 2008)."""
-STYLE = {
-    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+STYLE: Any = {
+    "axes.prop_cycle": cycler(color=COLOURS),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": "medium",

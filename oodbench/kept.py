@@ -116,7 +116,6 @@ def _finding(curves: Curves, title: str) -> Finding:
 
     header = ["step", *curves.layers, *(f"{name} (%)" for name in curves.accuracy)]
     notes = [
-        "Layers: fraction of components kept / norm of the weights, means since the row above "
-        "in the records."
+        "Layers: fraction of components kept / norm of the weights, means since the record before."
     ]
     return Finding(title, header, rows, notes, draw, (11, 3.6))

@@ -20,8 +20,6 @@ from oodbench.networks import build
 from oodbench.seeds import derive
 from oodbench.tasks import Task
 
-ENVIRONMENTS = (2, 3, 5, 7, 10, 15, 20, 30, 40, 60, 80, 100, 150, 200)
-
 
 @dataclass(frozen=True)
 class Size:
@@ -66,7 +64,7 @@ def measured(
 
 
 def random_gradients(
-    counts: Sequence[int] = ENVIRONMENTS,
+    counts: Sequence[int],
     tau: float = 0.6,
     components: int = 3000,
     draws: int = 20,

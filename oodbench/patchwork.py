@@ -4,12 +4,12 @@ Figures 3, 11 and 12 of arXiv:2009.00329.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse
 from torch import Tensor
 
 from oodbench.consistency import (
@@ -39,7 +39,8 @@ RIDGE = 1e-4
 def predict(theta: Tensor, x: Tensor) -> Tensor:
     """Equation 5: two sigmoid neurons; (N, 1) for theta (6,) and x (N,)."""
     a, b, c, d, v, w = theta
-    return (v * torch.sigmoid(a * x + b) + w * torch.sigmoid(c * x + d)).unsqueeze(1)
+    outputs: Tensor = v * torch.sigmoid(a * x + b) + w * torch.sigmoid(c * x + d)
+    return outputs.unsqueeze(1)
 
 
 def target(x: Tensor) -> Tensor:
@@ -64,11 +65,13 @@ def curvature(*, diagonal: bool) -> Array:
     compute = gauss_newton_diagonal if diagonal else gauss_newton
     theta = torch.tensor(THETA, dtype=torch.float64)
     return np.stack(
-        [
-            compute(lambda t, x=x: predict(t, x), lambda out: out.square().sum(), theta)
-            for x in inputs().values()
-        ]
+        [compute(partial(predict, x=x), squared_error, theta) for x in inputs().values()]
     )
+
+
+def squared_error(residual: Tensor) -> Tensor:
+    """The loss, which curves alike everywhere: () for (1,)."""
+    return residual.square().sum()
 
 
 def consistency() -> Finding:
@@ -109,14 +112,12 @@ def consistency() -> Finding:
 def _draw_ellipses(axes: Axes) -> None:
     a, b = (np.array(h) for h in DIAGONAL["diag(.01, 1), diag(1, .01)"])
     shown = {"A": a, "B": b, "arithmetic mean": (a + b) / 2, "geometric mean": np.sqrt(a * b)}
+    angle = np.linspace(0, 2 * np.pi, 200)
     for i, (name, h) in enumerate(shown.items()):
-        width, height = 2 / np.sqrt(h)
-        style = "-" if i < 2 else "--"
-        axes.add_patch(
-            Ellipse((0, 0), width, height, fill=False, color=f"C{i}", ls=style, lw=1.8, label=name)
-        )
-    axes.set(xlim=(-11, 11), ylim=(-11, 11), aspect="equal", title="Where the loss is 1/2")
-    axes.legend(fontsize="small", loc="upper right")
+        x, y = np.cos(angle) / np.sqrt(h[0]), np.sin(angle) / np.sqrt(h[1])
+        axes.plot(x, y, "-" if i < 2 else "--", color=f"C{i}", label=name)
+    axes.set(xlim=(-13, 13), ylim=(-11, 17), aspect="equal", title="Where the loss is 1/2")
+    axes.legend(fontsize="small", loc="upper center", ncols=2)
 
 
 def _draw_fits(axes: Axes) -> None:
