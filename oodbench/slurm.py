@@ -184,6 +184,7 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
     out = job.results.path.absolute()
     if "%" in str(out):
         raise UserError(f"{out}: Slurm's log files cannot lie in a folder with a % in its name")
+    code, now = fingerprint(job.settings.plugins), commit()
     packs = [
         Pack(
             job.name,
@@ -192,8 +193,8 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
             _settings(job),
             resources.at_a_time(job.settings.threads),
             _delay(job) / 2,
-            fingerprint(job.settings.plugins),
-            commit(),
+            code,
+            now,
         )
         for i in range(0, len(ids), size)
     ]
