@@ -45,50 +45,73 @@ def local(job: Job) -> dict[str, str]:
     A process that dies takes one run with it, which counts as failed; a new process takes its
     place. Processes whose launcher has died end by themselves.
     """
-    queue = deque(job.ids)
-    states: dict[str, str] = {}
-    held: dict[str, float] = {}
-    returned: Counter[str] = Counter()
-    workers = [_start(job, i) for i in range(min(job.workers, len(job.ids)))]
+    pool = _Pool(job)
     try:
-        with Display(job.specs, len(job.specs) - len(job.ids), len(workers)) as display:
-            while queue or any(w.run_id for w in workers):
-                for worker in workers:
-                    if worker.run_id is None and queue:
-                        _hand_out(worker, queue.popleft(), display)
-                for worker in _ready(workers):
-                    kind, value, message = _receive(worker)
-                    run_id = worker.run_id
-                    if kind == "step":
-                        display.stepped(worker.index, int(value))
-                        continue
-                    worker.run_id = None
-                    if kind == "died":
-                        workers[worker.index] = _start(job, worker.index)
-                    if run_id is None:
-                        continue
-                    if value == "interrupted" and returned[run_id] < RETURNS:
-                        returned[run_id] += 1
-                        queue.append(run_id)
-                        continue
-                    if kind == "died":
-                        value = "failed"
-                        job.results.run(run_id).fail(message, "")
-                    display.ended(worker.index, run_id, value, message)
-                    states[run_id] = value
-                    waited = time.monotonic() - held.setdefault(run_id, time.monotonic())
-                    if value == "elsewhere" and (
-                        waited < PATIENCE or _is_our_double(job.results.run(run_id))
-                    ):
-                        if held.keys() >= set(queue):
-                            time.sleep(0.2 if waited < PATIENCE else 2.0)
-                        queue.append(run_id)
+        with Display(job.specs, len(job.specs) - len(job.ids), len(pool.workers)) as display:
+            return pool.train(display)
     finally:
-        for worker in workers:
+        for worker in pool.workers:
             worker.process.kill()
-        for worker in workers:
+        for worker in pool.workers:
             worker.process.join()
-    return states
+
+
+class _Pool:
+    """The workers of a job, the runs that wait for one and the states of those that had one."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.queue = deque(job.ids)
+        self.states: dict[str, str] = {}
+        self.held: dict[str, float] = {}
+        """When each run that another process holds was first asked for."""
+        self.returned: Counter[str] = Counter()
+        self.workers = [_start(job, i) for i in range(min(job.workers, len(job.ids)))]
+
+    def train(self, display: Display) -> dict[str, str]:
+        """Hand out runs until all have ended; returns their states."""
+        while self.queue or any(w.run_id for w in self.workers):
+            for worker in self.workers:
+                if worker.run_id is None and self.queue:
+                    _hand_out(worker, self.queue.popleft(), display)
+            for worker in _ready(self.workers):
+                self._hear(worker, display)
+        return self.states
+
+    def _hear(self, worker: Worker, display: Display) -> None:
+        """Take in what a worker says."""
+        kind, value, message = _receive(worker)
+        run_id = worker.run_id
+        if kind == "step":
+            display.stepped(worker.index, int(value))
+            return
+        worker.run_id = None
+        if kind == "died":
+            self.workers[worker.index] = _start(self.job, worker.index)
+        if run_id is None or self._again(run_id, value):
+            return
+        if kind == "died":
+            value = "failed"
+            self.job.results.run(run_id).fail(message, "")
+        display.ended(worker.index, run_id, value, message)
+        self.states[run_id] = value
+
+    def _again(self, run_id: str, state: str) -> bool:
+        """Whether a run comes back into the queue: it was interrupted, or another process holds it."""
+        if state == "interrupted":
+            self.returned[run_id] += 1
+            again = self.returned[run_id] <= RETURNS
+        elif state == "elsewhere":
+            waited = time.monotonic() - self.held.setdefault(run_id, time.monotonic())
+            patient = waited < PATIENCE
+            again = patient or _is_our_double(self.job.results.run(run_id))
+            if again and self.held.keys() >= set(self.queue):
+                time.sleep(0.2 if patient else 2.0)
+        else:
+            again = False
+        if again:
+            self.queue.append(run_id)
+        return again
 
 
 def stop(seconds: float) -> None:

@@ -1,6 +1,10 @@
-"""What a launch shows: one bar for the sweep and one for each worker, or a line per run."""
+"""What a launch shows: the plan, then a bar for the sweep and one for each worker.
+
+Where the output is no terminal, a line per run.
+"""
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -12,8 +16,12 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from oodbench.records import RunSpec
+
+if TYPE_CHECKING:
+    from oodbench.plan import Plan
 
 ENDED = ("done", "diverged", "failed")
 
@@ -22,6 +30,29 @@ def title(spec: RunSpec) -> str:
     """A run in a few words."""
     tests = "+".join(spec.test_environments)
     return f"{spec.label} on {spec.dataset} (test {tests}), draw {spec.draw}, trial {spec.trial}"
+
+
+def show_plan(made: "Plan", console: Console) -> None:
+    """Print how many runs of what a sweep holds, and what is impossible and why."""
+    table = Table("dataset", "test environments", "algorithm", "runs", "draws", "trials", "steps")
+    rows: dict[tuple[str, str, str], list[RunSpec]] = {}
+    for spec in made.runs.values():
+        key = (spec.dataset, ", ".join(spec.test_environments), spec.label)
+        rows.setdefault(key, []).append(spec)
+    for key, specs in rows.items():
+        draws, trials = {s.draw for s in specs}, {s.trial for s in specs}
+        numbers = (len(specs), len(draws), len(trials), specs[0].steps)
+        table.add_row(*key, *(str(n) for n in numbers))
+    console.print(table)
+    console.print(f"{len(made.runs)} runs in sweep '{made.sweep.name}'.", highlight=False)
+    for cell in made.impossible:
+        console.print(
+            f"impossible: {cell.algorithm} on {cell.dataset} "
+            f"(test {', '.join(cell.test_environments)}): {cell.reason}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 class Display:

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from oodbench.job import Job, Settings
 from oodbench.pool import local, stop
 from oodbench.provenance import commit
 from oodbench.records import Results, RunSpec
-from oodbench.resources import minutes
+from oodbench.resources import Resources, minutes
 from oodbench.snapshot import code_folder, fingerprint, freeze
 from oodbench.states import states
 from oodbench.submissions import Submission, Submissions
@@ -131,11 +131,30 @@ def slurm(job: Job) -> dict[str, str]:
         if job.snapshot and arrays:
             freeze(job.results.path.absolute() / "code", job.settings.plugins)
         for array in arrays:
-            for pack in array.packs:
-                for run_id in pack.ids:
-                    job.results.run(run_id).forget()
-            _submit(array, submissions)
+            with _forgotten(job.results, [i for pack in array.packs for i in pack.ids]):
+                _submit(array, submissions)
     return before | dict.fromkeys(ids, "queued")
+
+
+@contextlib.contextmanager
+def _forgotten(results: Results, ids: Sequence[str]) -> Iterator[None]:
+    """Forget how the runs failed, as a job leaves failed ones alone, unless the block raises."""
+    failures = {i: failure for i in ids if (failure := results.run(i).failure()) is not None}
+    for run_id in failures:
+        results.run(run_id).forget()
+    try:
+        yield
+    except BaseException:
+        for run_id, failure in failures.items():
+            results.run(run_id).fail(failure["error"], failure["traceback"])
+        raise
+
+
+def device_of_runs(wanted: str, asked: Resources) -> str:
+    """`auto` or `cpu` as the device of a run in a job, where it sees one GPU or none."""
+    if wanted not in ("auto", "cpu"):
+        raise UserError(f"with --launcher slurm, --devices is auto or cpu, not '{wanted}'")
+    return "cuda:0" if wanted == "auto" and asked.gpu_count else "cpu"
 
 
 def planned_arrays(job: Job) -> list[Array]:
@@ -165,6 +184,7 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
     out = job.results.path.absolute()
     if "%" in str(out):
         raise UserError(f"{out}: Slurm's log files cannot lie in a folder with a % in its name")
+    code, now = fingerprint(job.settings.plugins), commit()
     packs = [
         Pack(
             job.name,
@@ -173,8 +193,8 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
             _settings(job),
             resources.at_a_time(job.settings.threads),
             _delay(job) / 2,
-            fingerprint(job.settings.plugins),
-            commit(),
+            code,
+            now,
         )
         for i in range(0, len(ids), size)
     ]

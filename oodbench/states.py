@@ -100,6 +100,6 @@ def _beat_note(beat: dict[str, Any] | None) -> str:
 def _gone(job: QueuedJob | None, submission: Submission, index: int, log: Path | None) -> str:
     name = f"{submission.job}_{index}" if len(submission.packs) > 1 else submission.job
     what = f"job {name} is gone" if job is None else f"job {name} {job.state} on {job.node or '?'}"
-    if log is None:
-        what += ", without a log: can the node see the results directory, and has it room there?"
+    if log is None or not log.stat().st_size:
+        what += ", without a word in its log: can the node see the results directory, has it room?"
     return what

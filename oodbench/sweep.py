@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.flags import Flags, resource_flags
 from oodbench.job import Job
 from oodbench.job import Settings as RunSettings
-from oodbench.plan import Impossible, Plan, Sweep, find, make_plan, read
+from oodbench.plan import Plan, Sweep, find, make_plan, read
+from oodbench.progress import show_plan, title
 from oodbench.records import Results, RunSpec
-from oodbench.resources import Resources, resources
+from oodbench.resources import resources
 from oodbench.states import states
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -57,7 +57,7 @@ def plan(
     from oodbench.estimate import estimate
 
     made = _plan(sweep, set_, plugin, data_dir)
-    _show_plan(made)
+    show_plan(made, console)
     seconds = estimate(list(made.runs.values()), data_dir)
     count = workers or os.cpu_count() or 1
     console.print(
@@ -89,7 +89,7 @@ def launch(
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
     made = _plan(sweep, set_, plugin, data_dir)
     asked = resources((f"the resources of {sweep}", made.sweep.resources), ("the flags", flags))
-    _show_plan(made)
+    show_plan(made, console)
     if not made.runs:
         reasons = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in made.impossible}
         raise UserError(
@@ -264,21 +264,13 @@ def _check(launcher: str) -> None:
         raise unknown("launcher", launcher, LAUNCHERS)
 
 
-def _cluster_device(wanted: str, asked: Resources) -> str:
-    """The device of a run in a job, where it sees one GPU or none."""
-    if wanted not in ("auto", "cpu"):
-        raise UserError(f"with --launcher slurm, --devices is auto or cpu, not '{wanted}'")
-    return "cuda:0" if wanted == "auto" and asked.gpu_count else "cpu"
-
-
 def _dry_run(job: Job, launcher: str) -> None:
     """Show what `launch --launcher slurm` would submit."""
-    from oodbench.progress import title
-    from oodbench.slurm import planned_arrays
+    from oodbench.slurm import device_of_runs, planned_arrays
 
     if launcher != "slurm":
         raise UserError("--dry-run shows Slurm jobs: add --launcher slurm")
-    device = _cluster_device(job.devices[0], job.resources)
+    device = device_of_runs(job.devices[0], job.resources)
     arrays = planned_arrays(replace(job, ids=tuple(job.specs), devices=(device,)))
     for array in arrays:
         console.print(f"\n{array.folder}: {len(array.packs)} jobs", soft_wrap=True)
@@ -295,7 +287,9 @@ def _train(job: Job, launcher: str, workers: int | None) -> None:
 
     results, specs = job.results, job.specs
     if launcher == "slurm":
-        job = replace(job, devices=(_cluster_device(job.devices[0], job.resources),))
+        from oodbench.slurm import device_of_runs
+
+        job = replace(job, devices=(device_of_runs(job.devices[0], job.resources),))
     else:
         devices = launchers.devices(job.devices[0])
         count = workers or (os.cpu_count() or 1 if devices == ("cpu",) else len(devices))
@@ -328,32 +322,6 @@ def _train(job: Job, launcher: str, workers: int | None) -> None:
     if final["failed"]:
         console.print("`status` shows why runs failed; `retry` trains them again.")
         raise SystemExit(1)
-
-
-def _show_plan(made: Plan) -> None:
-    table = Table("dataset", "test environments", "algorithm", "runs", "draws", "trials", "steps")
-    rows: dict[tuple[str, str, str], list[RunSpec]] = {}
-    for spec in made.runs.values():
-        key = (spec.dataset, ", ".join(spec.test_environments), spec.label)
-        rows.setdefault(key, []).append(spec)
-    for key, specs in rows.items():
-        draws, trials = {s.draw for s in specs}, {s.trial for s in specs}
-        numbers = (len(specs), len(draws), len(trials), specs[0].steps)
-        table.add_row(*key, *(str(n) for n in numbers))
-    console.print(table)
-    console.print(f"{len(made.runs)} runs in sweep '{made.sweep.name}'.", highlight=False)
-    _show_impossible(made.impossible)
-
-
-def _show_impossible(cells: Sequence[Impossible]) -> None:
-    for cell in cells:
-        console.print(
-            f"impossible: {cell.algorithm} on {cell.dataset} "
-            f"(test {', '.join(cell.test_environments)}): {cell.reason}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
 
 
 def _duration(seconds: float) -> str:

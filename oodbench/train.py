@@ -298,13 +298,13 @@ def train(
             directory.beat(run.step)
             last_beat = now
         due = EVALUATION_CHECKPOINT_SECONDS if evaluated else CHECKPOINT_SECONDS
-        asked = interrupts.save or interrupts.stop
-        if asked or now - last_checkpoint > due or run.step == spec.steps:
+        stop = interrupts.stop
+        if interrupts.save or stop or now - last_checkpoint > due or run.step == spec.steps:
             interrupts.save = False
             save_checkpoint(run, directory.checkpoint)
             last_checkpoint = time.monotonic()
         progress(run.step)
-        if interrupts.stop and run.step < spec.steps:
+        if stop and run.step < spec.steps:
             directory.rest()
             return "interrupted"
     directory.finish("done", run.step, run.seconds)

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 from torch import Tensor
 
@@ -27,6 +28,21 @@ class Dying(Algorithm):
         if step == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().update(batch, step)
+
+
+@register("Leaving", paper="none")
+class Leaving(Algorithm):
+    """Its process is asked to end at its third step, the first time."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        left = Path(os.environ["LEAVING_FILE"])
+        if step == 2 and not left.exists():
+            left.touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().update(batch, step)
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean()
 
 
 @register("Exploding", paper="none")

@@ -99,6 +99,15 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     assert failure is not None and "exit code -9" in failure["error"]
 
 
+def test_a_worker_that_is_asked_to_end_gives_its_run_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAVING_FILE", str(tmp_path / "left"))
+    load_plugins([PLUGIN])
+    states = local(job(tiny(algorithms=["Leaving"], trials=1), tmp_path / "out", workers=1))
+    assert set(states.values()) == {"done"} and (tmp_path / "left").exists()
+
+
 def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
     command += ["--workers", "2", "--yes"]

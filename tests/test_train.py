@@ -7,7 +7,7 @@ import torch
 from oodbench import train as training
 from oodbench.records import Results, RunDirectory, RunSpec
 from oodbench.registry import load_plugins
-from oodbench.train import Run, Settings, build_algorithm, execute, load_data, train
+from oodbench.train import Interrupts, Run, Settings, build_algorithm, execute, load_data, train
 from tests.sweeps import tiny
 
 SETTINGS = Settings()
@@ -62,6 +62,26 @@ def test_a_killed_run_goes_on_to_the_same_records(
 
 
 @pytest.mark.usefixtures("always_checkpoint")
+def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> None:
+    spec = first()
+    undisturbed, asked = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    execute(spec, undisturbed, SETTINGS)
+    interrupts = Interrupts()
+    state = execute(spec, asked, SETTINGS, lambda step: interrupts.ask_to_stop(), interrupts)
+    assert state == ("interrupted", "") and asked.heartbeat() is None
+    steps: list[int] = []
+    assert execute(spec, asked, SETTINGS, steps.append) == ("done", "")
+    assert steps[0] == 80  # from 50 on, where it stopped
+    assert records(asked) == records(undisturbed)
+    saved = RunDirectory(tmp_path / "c")
+    save = Interrupts(save=True)
+
+    def look(step: int) -> None:
+        assert saved.checkpoint.exists() and not save.save
+
+    assert execute(spec, saved, SETTINGS, look, save) == ("done", "")
+
+
 def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
     spec = first()
     undisturbed, torn = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")

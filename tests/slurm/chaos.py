@@ -9,6 +9,7 @@ import argparse
 import os
 import random
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -104,6 +105,15 @@ def round_(
     return asked.results, dealt, launches
 
 
+def supervise(cluster: Cluster) -> None:
+    """Start the controller again whenever it has died, as a machine's init would."""
+    while cluster.running:
+        if cluster.daemons["slurmctld"].poll() is not None:
+            print("slurmctld has died by itself; started again", flush=True)
+            cluster.start_controller()
+        time.sleep(1)
+
+
 def main() -> int:
     """Run the rounds; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -123,6 +133,7 @@ def main() -> int:
         done = equal = 0
         try:
             cluster.start()
+            threading.Thread(target=supervise, args=(cluster,), daemon=True).start()
             for number in range(options.rounds):
                 rng = random.Random(options.seed + number)
                 start = time.monotonic()

@@ -87,6 +87,7 @@ class Cluster:
         self.folder = folder
         self.nodes = [f"n{i + 1}" for i in range(nodes)]
         self.environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        self.running = False
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._configure(cpus, gpus, min_job_age)
 
@@ -134,6 +135,7 @@ class Cluster:
         for name in self.nodes:
             self.start_node(name)
         self._until(lambda: self._idle() == len(self.nodes), "slurmd")
+        self.running = True
 
     def start_controller(self) -> None:
         """Start slurmctld, with the state that an earlier one left."""
@@ -201,6 +203,7 @@ class Cluster:
 
     def stop(self) -> None:
         """End everything that `start` began."""
+        self.running = False
         self.ask("scancel", f"--user={getpass.getuser()}")
         for name in [*self.nodes, "slurmctld", "munged"]:
             self._kill(name)

@@ -77,6 +77,8 @@ def test_a_sweep_survives_what_happens_on_a_cluster(
     cluster.kill_slurmd("n2")
     cluster.give_up("n2")
     until(lambda: all(restarts(cluster, j) for j, _ in at.values()))
+    waiting = ("squeue", "-h", "--array", "-t", "PD", "-o", "%i")
+    until(lambda: not set(on["n2"]) & set(cluster.ask(*waiting).split()))
     cluster.start_node("n2")
     assert set(settle(results).values()) == {"done"}
     assert outcome(results) == outcome(Results(tmp_path / "undisturbed"))
