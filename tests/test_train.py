@@ -61,7 +61,6 @@ def test_a_killed_run_goes_on_to_the_same_records(
     assert [r["step"] for r in records(killed)] == [40, 80, 120]
 
 
-@pytest.mark.usefixtures("always_checkpoint")
 def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> None:
     spec = first()
     undisturbed, asked = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
@@ -82,6 +81,7 @@ def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> Non
     assert execute(spec, saved, SETTINGS, look, save) == ("done", "")
 
 
+@pytest.mark.usefixtures("always_checkpoint")
 def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
     spec = first()
     undisturbed, torn = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
