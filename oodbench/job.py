@@ -21,6 +21,22 @@ class Settings:
     """Whether every example's logits are kept at the evaluations."""
 
 
+@dataclass
+class Interrupts:
+    """What has been asked of the run being trained, from a signal handler; seen every few steps."""
+
+    save: bool = False
+    stop: bool = False
+
+    def ask_to_save(self) -> None:
+        """Have a checkpoint written soon."""
+        self.save = True
+
+    def ask_to_stop(self) -> None:
+        """Have a checkpoint written soon, and the training end there."""
+        self.stop = True
+
+
 @dataclass(frozen=True)
 class Job:
     """Some runs of a sweep, and by what they are to be trained."""

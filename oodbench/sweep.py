@@ -317,6 +317,7 @@ def _train(job: Job, launcher: str, workers: int | None) -> None:
 
         try:
             print_table(results)
+            console.print("Other selection rules: `python -m oodbench.report table --help`.")
         except UserError as error:  # the runs are done, whatever this selection rule lacks
             console.print(f"no table: {error}", markup=False, highlight=False)
     if final["failed"]:

@@ -22,6 +22,7 @@ from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
 from oodbench.evaluate import evaluate, logits
 from oodbench.hparams import checked
+from oodbench.job import Interrupts as Interrupts
 from oodbench.job import Settings as Settings
 from oodbench.networks import build
 from oodbench.predictions import keep, keep_examples
@@ -36,22 +37,6 @@ BEAT_SECONDS = 5.0
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
 """A checkpoint is due after so long, the shorter of the two at an evaluation."""
-
-
-@dataclass
-class Interrupts:
-    """What has been asked of the run being trained, from a signal handler; seen every few steps."""
-
-    save: bool = False
-    stop: bool = False
-
-    def ask_to_save(self) -> None:
-        """Have a checkpoint written soon."""
-        self.save = True
-
-    def ask_to_stop(self) -> None:
-        """Have a checkpoint written soon, and the training end there."""
-        self.stop = True
 
 
 @dataclass(frozen=True)
