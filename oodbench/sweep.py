@@ -47,7 +47,6 @@ console = Console()
 @reports_mistakes
 def plan(
     sweep: Name = "quickstart",
-    out: Out = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
     set_: Settings = None,
