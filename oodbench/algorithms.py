@@ -227,11 +227,11 @@ class Penalized(Algorithm):
     """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
 
     The weight is `initial_weight` before step `anneal_steps` and `penalty_weight` from then on. With
-    `divide_by_weight` everything, weight decay too, is divided by the weight in units of the
-    initial one (of 1, where that is 0), where that exceeds 1 (arXiv:1907.02893's and arXiv:2003.00688's code, whose weight
-    before the switch is 1); with `reset_optimizer` the optimizer starts
-    anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and either a
-    hyperparameter `penalty_weight` or a method `final_weight`.
+    `divide_by_weight` everything, weight decay too, is divided by weight / initial_weight where that
+    exceeds 1, as the code of arXiv:1907.02893 and arXiv:2003.00688 does in its own units, in which
+    the initial weight is 1 (an initial weight of 0 counts as 1 here); with `reset_optimizer` the
+    optimizer starts anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and
+    either a hyperparameter `penalty_weight` or a method `final_weight`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -268,8 +268,10 @@ class Penalized(Algorithm):
 
     def weight(self, step: int) -> float:
         """The penalty's weight at `step`."""
-        initial: float = self.hparams.initial_weight
-        return initial + (step >= self.hparams.anneal_steps) * (self.final_weight() - initial)
+        initial = self.hparams.initial_weight
+        later = step >= self.hparams.anneal_steps
+        weight: float = initial + later * (self.final_weight() - initial)
+        return weight
 
     def divisor(self, step: int) -> float:
         """What everything is divided by at `step`: weight / initial weight above 1, if asked for."""

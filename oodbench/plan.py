@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
 from oodbench.paths import folder
+from oodbench.protocols import under
 from oodbench.records import RunSpec
 from oodbench.resources import parse_yaml
 from oodbench.seeds import derive
@@ -40,6 +41,8 @@ class Sweep(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1)
+    protocol: str | None = None
+    """The name in sweeps/ of the protocol that it is under, see `oodbench.protocols`."""
     datasets: list[str | dict[str, Any]] = Field(min_length=1)
     algorithms: list[str | Row] = Field(min_length=1)
     test_environments: Literal["default", "each", "pairs"] | list[list[str | float]] = "default"
@@ -88,18 +91,26 @@ def find(sweep: str) -> Path:
 
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
+    values = _file(path)
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set takes key=value, not '{setting}'")
+        values[key] = parse_yaml(value, f"--set {key}")
+    if values.get("protocol") is not None:
+        values = under(_file(find(str(values["protocol"]))), values, str(path))
+    return validate(values, str(path))
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file."""
     try:
         values = parse_yaml(path.read_text(), str(path))
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"--set takes key=value, not '{setting}'")
-        values[key] = parse_yaml(value, f"--set {key}")
-    return validate(values, str(path))
+    return values
 
 
 def validate(values: Mapping[str, Any], place: str) -> Sweep:
