@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from oodbench import __version__, plan
-from oodbench.comparison import compare, sheet
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.formats import FORMATS
 from oodbench.measure import Measured, measure
@@ -18,6 +17,7 @@ from oodbench.provenance import commit
 from oodbench.records import Frames, Results
 from oodbench.report import print_sheet
 from oodbench.targets import Experiment, load, names
+from oodbench.verdicts import compare, sheet
 
 app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
 
@@ -65,7 +65,7 @@ def verify(
         missed |= any(c.missed for c in compare(experiment, measured))
         if save is not None:
             save.mkdir(parents=True, exist_ok=True)
-            (save / f"{experiment.name}.json").write_text(measured.model_dump_json(indent=1) + "\n")
+            (save / f"{experiment.name}.json").write_text(measured.text())
     if missed:
         raise SystemExit(1)
 
