@@ -5,6 +5,7 @@ from pathlib import Path
 
 from oodbench.records import Results, RunSpec
 from oodbench.resources import Resources
+from oodbench.search import Searches, Study
 
 Specs = dict[str, RunSpec]
 
@@ -45,7 +46,7 @@ class Job:
     """The sweep's."""
     results: Results
     specs: Specs
-    """All runs of the sweep."""
+    """All runs of the sweep; those that a search chooses are added while it is trained."""
     ids: tuple[str, ...]
     """Those to train."""
     settings: Settings
@@ -58,3 +59,20 @@ class Job:
     """What a cluster is asked for."""
     snapshot: bool = False
     """Whether a cluster's jobs run a frozen copy of the code."""
+    studies: tuple[Study, ...] = ()
+    """The searches that choose further runs as these end."""
+
+    @property
+    def total(self) -> int:
+        """How many runs the sweep has in the end."""
+        return sum(study.total for study in self.studies) or len(self.specs)
+
+    def add(self, specs: Specs) -> tuple[str, ...]:
+        """Take in runs that a search has chosen; returns those that were not known."""
+        new = tuple(i for i in specs if i not in self.specs)
+        self.specs.update(specs)
+        return new
+
+    def searches(self) -> Searches:
+        """The searches, as far as the disk says they are."""
+        return Searches(self.results, self.studies)

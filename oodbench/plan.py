@@ -13,6 +13,8 @@ from oodbench.errors import UserError, unknown
 from oodbench.paths import folder
 from oodbench.records import RunSpec
 from oodbench.resources import parse_yaml
+from oodbench.search import Search, Study, study
+from oodbench.search import check as check_search
 from oodbench.seeds import derive
 
 
@@ -38,6 +40,8 @@ class Sweep(BaseModel):
     test_environments: Literal["default", "each", "pairs"] | list[list[str | float]] = "default"
     validation_environments: Literal["default", "none"] | int | list[str | float] = "default"
     hparam_draws: int | list[int] = 1
+    search: Search | None = None
+    """Instead of `hparam_draws` random draws."""
     trials: int | list[int] = 3
     steps: Literal["default"] | int = "default"
     evaluate_every: Literal["default"] | int = "default"
@@ -63,7 +67,14 @@ class Plan:
 
     sweep: Sweep
     runs: dict[str, RunSpec]
+    """Of a search, those of the random draws that it starts with."""
     impossible: list[Impossible]
+    studies: tuple[Study, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """How many runs the sweep has in the end."""
+        return sum(study.total for study in self.studies) or len(self.runs)
 
 
 def find(sweep: str) -> Path:
@@ -107,7 +118,8 @@ def validate(values: Mapping[str, Any], place: str) -> Sweep:
         first = furthest[0]
         keys = [str(k) for k in first["loc"]]
         if first["type"] == "extra_forbidden":
-            known = (Sweep if len(keys) == 1 else Component).model_fields
+            models: dict[int, type[BaseModel]] = {1: Sweep, 2: Search}
+            known = models.get(len(keys), Component).model_fields
             raise unknown("key", keys[-1], known, place) from error
         wanted = dict.fromkeys(
             e["msg"][:1].lower() + e["msg"][1:] for e in furthest if e["loc"][0] == first["loc"][0]
@@ -122,6 +134,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
 
     runs: dict[str, RunSpec] = {}
     impossible: list[Impossible] = []
+    studies: list[Study] = []
     for item in sweep.datasets:
         options = {"name": item} if isinstance(item, str) else dict(item)
         if "name" not in options:
@@ -136,7 +149,11 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                     label = entry.label or entry.name
                     impossible.append(Impossible(dataset.label, label, tests, reason))
                     continue
-                for run in _runs(sweep, dataset, tests, entry):
+                specs = _runs(sweep, dataset, tests, entry)
+                if sweep.search is not None:
+                    given = (entry.hparams, _network(sweep, dataset).hparams)
+                    studies.append(study(sweep.search, specs, dataset, *given))
+                for run in specs:
                     _check_training(run, dataset, sizes)
                     if run.id in runs:
                         raise UserError(
@@ -144,7 +161,9 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                             "give algorithms with different hparams different labels"
                         )
                     runs[run.id] = run
-    return Plan(sweep, runs, impossible)
+    if sweep.search is not None:
+        check_search(sweep.search, sweep.test_environments, list(runs.values()))
+    return Plan(sweep, runs, impossible, tuple(studies))
 
 
 def _components(items: Sequence[str | Component]) -> list[Component]:
@@ -260,18 +279,17 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
 
     family = dataset.metadata.family
     space = algorithms.get(entry.name).Hparams
-    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
-    network = dataset.metadata.network if chosen.name == "default" else chosen.name
-    network_space = networks.get(network, f"sweep '{sweep.name}'").Hparams
+    chosen = _network(sweep, dataset)
+    network_space = networks.get(chosen.name, f"sweep '{sweep.name}'").Hparams
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
     evaluate_every = -(-steps // 20) if every == "default" else every
     if evaluate_every < 1:
         raise UserError(f"evaluate_every must be at least 1, not {evaluate_every}")
     specs = []
-    for index in _indices(sweep.hparam_draws, "hparam_draws"):
+    for index in _draws(sweep):
         hparams = _values(space, entry.name, entry.hparams, index, family)
-        owner = f"{entry.name}/{network}"
+        owner = f"{entry.name}/{chosen.name}"
         network_hparams = _values(network_space, owner, chosen.hparams, index, family)
         for trial in _indices(sweep.trials, "trials"):
             specs.append(
@@ -281,7 +299,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
                     algorithm=entry.name,
                     hparams=hparams,
                     label=entry.label or entry.name,
-                    network=network,
+                    network=chosen.name,
                     network_hparams=network_hparams,
                     test_environments=tests,
                     validation_environments=_validation(sweep, dataset, tests, trial),
@@ -293,6 +311,22 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
                 )
             )
     return specs
+
+
+def _network(sweep: Sweep, dataset: Any) -> Component:
+    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
+    name = dataset.metadata.network if chosen.name == "default" else chosen.name
+    return chosen.model_copy(update={"name": name})
+
+
+def _draws(sweep: Sweep) -> list[int]:
+    """The default and random draws."""
+    if sweep.search is None:
+        return _indices(sweep.hparam_draws, "hparam_draws")
+    if "hparam_draws" in sweep.model_fields_set:
+        raise UserError(f"sweep '{sweep.name}' has both hparam_draws and a search: leave one out")
+    draws = sweep.search.draws(len(_indices(sweep.trials, "trials")))
+    return list(range(min(draws, sweep.search.startup)))
 
 
 def _values(
