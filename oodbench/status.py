@@ -82,7 +82,7 @@ def _total(stored: Mapping[str, Any]) -> int:
     if search is None:
         return len(runs)
     key = ("dataset", "options", "label", "test_environments", "trial")
-    return search["draws"] * len({str([run[k] for k in key]) for run in runs})
+    return int(search["draws"]) * len({str([run[k] for k in key]) for run in runs})
 
 
 def _table(heading: str, specs: dict[str, RunSpec], now: dict[str, State]) -> Table:

@@ -185,13 +185,13 @@ def test_tables_and_status_say_how_it_was_searched(tmp_path: Path, undisturbed: 
         text = CliRunner().invoke(report, ["table", str(path), "--format", "markdown"]).output
         return " ".join(text.split())
 
-    assert r"hparam draws: 20 (TPE by train\_val, 40 runs a cell)" in table(undisturbed.path)
+    assert "hparam draws: 20 (TPE by train_val, 40 runs a cell)" in table(undisturbed.path)
     assert len(choose(undisturbed.load())) == 2
     out = tmp_path / "out"
     shutil.copytree(undisturbed.path, out)
     (journal,) = out.glob("searches/*.jsonl")
     journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:3]))
-    assert r"hparam draws: 16 of 20 (TPE by train\_val, 40 runs a cell)" in table(out)
+    assert "hparam draws: 16 of 20 (TPE by train_val, 40 runs a cell)" in table(out)
     assert choose(Results(out).load()).empty  # an unfinished search has no numbers yet
     shown = CliRunner().invoke(app, ["status", str(out)]).output
     assert "The search has chosen 32 of 40 runs so far." in shown

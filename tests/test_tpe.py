@@ -29,12 +29,12 @@ SPACE: Space = {
 }
 
 
-def drawn(count: int) -> list[dict[str, object]]:
+def drawn(count: int) -> list[dict[str, Value]]:
     stream = random.Random(0)
     return [{n: d.at(stream.random()) for n, d in SPACE.items()} for _ in range(count)]
 
 
-def loss(values: dict[str, object]) -> float:
+def loss(values: dict[str, Value]) -> float:
     lr, tau = float(str(values["lr"])), float(str(values["tau"]))
     return (math.log10(lr) + 2) ** 2 + (tau - 0.7) ** 2 + (values["optimizer"] != "sgd")
 
@@ -81,7 +81,7 @@ def test_it_goes_where_no_running_draw_is() -> None:
     space = {"x": uniform(0.0, 1.0)}
     seen = [({"x": k / 10}, abs(k / 10 - 0.3)) for k in range(10)]
 
-    def near(running: list[dict[str, object]]) -> int:
+    def near(running: list[dict[str, Value]]) -> int:
         found = [suggest(space, seen, running, False, seed)["x"] for seed in range(20)]
         return sum(abs(float(str(x)) - 0.3) < 0.05 for x in found)
 
