@@ -1,6 +1,6 @@
 """The interface of a learning method, and the registry of the folder algorithms/."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -152,6 +152,10 @@ class Algorithm(nn.Module):
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
         """The hyperparameters at which the method is ERM, or None if there are none."""
         return None
+
+    def environments_at(self, step: int) -> Sequence[int]:
+        """Which training environments the batch of a step holds, by their places; all, as a rule."""
+        return range(len(self.problem.environments))
 
     def objective(self, out: Outputs) -> Tensor:
         """The scalar to minimise; ERM's mean risk unless a method says otherwise."""

@@ -1,6 +1,7 @@
 """What a launcher is asked to do. Imports no torch."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oodbench.records import Results, RunSpec
@@ -20,6 +21,9 @@ class Settings:
     plugins: tuple[str, ...] = ()
     keep_predictions: bool = False
     """Whether every example's logits are kept at the evaluations."""
+    loader_workers: int | None = None
+    """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
+    the launcher has cores for, or none without a launcher."""
 
 
 @dataclass
@@ -67,6 +71,11 @@ class Job:
         """How many runs the sweep has in the end."""
         return sum(study.total for study in self.studies) or len(self.specs)
 
+    @property
+    def at_once(self) -> int:
+        """How many workers it has use for."""
+        return self.workers if self.studies else min(self.workers, len(self.ids))
+
     def add(self, specs: Specs) -> tuple[str, ...]:
         """Take in runs that a search has chosen; returns those that were not known."""
         new = tuple(i for i in specs if i not in self.specs)
@@ -76,3 +85,13 @@ class Job:
     def searches(self) -> Searches:
         """The searches, as far as the disk says they are."""
         return Searches(self.results, self.studies)
+
+    def settings_of(self, worker: int) -> Settings:
+        """The settings of a worker's runs: on its device, with its share of the cores to read data."""
+        share = len(os.sched_getaffinity(0)) // max(1, self.at_once)
+        loaders = self.settings.loader_workers
+        return replace(
+            self.settings,
+            device=self.devices[worker % len(self.devices)],
+            loader_workers=max(1, share) if loaders is None else loaders,
+        )

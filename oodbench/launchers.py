@@ -7,7 +7,6 @@ where a cluster trains it later.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from oodbench.errors import UserError
 from oodbench.job import Job
@@ -21,8 +20,7 @@ def debug(job: Job) -> dict[str, str]:
     from oodbench.train import execute
 
     states: dict[str, str] = {}
-    settings = replace(job.settings, device=job.devices[0])
-    searches = job.searches()
+    settings, searches = job.settings_of(0), job.searches()
     queue = deque(job.ids)
     with Display(job, 1) as display:
         while queue:

@@ -1,6 +1,7 @@
 import math
 import random
 import sys
+from collections.abc import Mapping
 
 import optuna as library
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.hparams import (
+    Value,
     checked,
     choice,
     distributions,
@@ -34,9 +36,9 @@ def drawn(count: int) -> list[dict[str, Value]]:
     return [{n: d.at(stream.random()) for n, d in SPACE.items()} for _ in range(count)]
 
 
-def loss(values: dict[str, Value]) -> float:
+def loss(values: Mapping[str, Value]) -> float:
     lr, tau = float(str(values["lr"])), float(str(values["tau"]))
-    return (math.log10(lr) + 2) ** 2 + (tau - 0.7) ** 2 + (values["optimizer"] != "sgd")
+    return (math.log10(lr) + 2) ** 2 + (tau - 0.7) ** 2 + float(values["optimizer"] != "sgd")
 
 
 def test_it_is_what_optuna_asks_next() -> None:
