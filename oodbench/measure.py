@@ -39,6 +39,8 @@ class Panel(BaseModel):
     lines: list[Line]
     rows: list[str] = []
     """Names of y = 0, -1, ...; the errors are then of x."""
+    marks: dict[str, float] = {}
+    """Names of values of x at which a line is drawn."""
 
 
 class Measured(BaseModel):

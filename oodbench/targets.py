@@ -123,6 +123,8 @@ class Experiment(BaseModel):
     """Of the computation, unless `--trials` says otherwise."""
     picture: Literal["errors", "steps", "none"] = "errors"
     """Beside what is computed: paper and ours side by side, or the rows over the steps."""
+    marks: dict[str, float] = {}
+    """Lines to draw beside the values, such as that of chance."""
     about: str
     """What the paper did and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()
