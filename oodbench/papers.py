@@ -97,9 +97,7 @@ def page(experiment: Experiment, measured: Measured) -> str:
 
 
 def panels(experiment: Experiment, measured: Measured) -> list[Panel]:
-    """What is drawn: paper and ours side by side unless the experiment says otherwise, and curves."""
-    if experiment.picture != "errors":
-        return measured.panels
+    """What is drawn: paper and ours side by side, then the curves."""
     found = [c for c in compare(experiment, measured) if c.values]
     places = dict.fromkeys((c.target.environment, c.target.metric) for c in found)
     return [

@@ -6,8 +6,9 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.measure import Line, Measured, Panel, measure, read
 from oodbench.records import Frames
-from oodbench.targets import Experiment, Target
-from tests.made import Curve, Made, flat
+from oodbench.targets import Curve, Experiment, Target
+from tests.made import Curve as Values
+from tests.made import Made, flat
 
 
 def target(**fields: object) -> Target:
@@ -20,7 +21,7 @@ def frames(tmp_path: Path) -> Frames:
     """Two test sets and two trials; values name environment, split, step and trial."""
     made = Made(tmp_path)
 
-    def value(trial: int) -> Curve:
+    def value(trial: int) -> Values:
         def of(environment: str, split: str, step: int) -> float:
             best = 20 if trial == 0 else 10  # the step that `train_val` chooses
             if split == "out":
@@ -94,17 +95,23 @@ def test_a_computation_and_curves(frames: Frames) -> None:
         paper="p",
         sweeps=("made",),
         compute="tests.test_measure:computed",
-        picture="steps",
+        curves=(
+            Curve(title="over steps", sweep="made", environment="test", scale=10),
+            Curve(title="at the end", sweep="made", environment="training", x="hparams.lr"),
+        ),
         about="a",
         targets=targets,
     )
     found = measure(experiment, {"made": frames}, 3)
     assert found.values[targets[0].key] == [50.0] * 3
     assert found.values[targets[1].key] == [5.0]
-    assert [panel.title for panel in found.panels] == ["t", "test", "training"]
+    assert [panel.title for panel in found.panels] == ["t", "over steps", "at the end"]
     (line,) = found.panels[1].lines
     assert line.x == [10, 20, 30]
-    assert line.y == pytest.approx([0.165, 0.175, 0.185])
-    assert line.error == pytest.approx([0.005] * 3)
+    assert line.y == pytest.approx([1.65, 1.75, 1.85])
+    assert line.error == pytest.approx([0.05] * 3)
+    (end,) = found.panels[2].lines
+    assert (end.label, end.x, found.panels[2].x) == ("ERM", [0.1], "lr")
+    assert end.y == pytest.approx([0.26])
     without = measure(experiment, {}, 3)
     assert targets[2].key not in without.values
