@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from oodbench.errors import UserError
 from oodbench.records import Frames
-from oodbench.selection import ENDED, choose, sweep_runs
-from oodbench.targets import LAST, Curve, Experiment, Reading, Target
+from oodbench.selection import CELL, ENDED, candidates, choose, sweep_runs
+from oodbench.targets import LAST, ORACLE_LAST, Curve, Experiment, Reading, Target
 
 
 class Line(BaseModel):
@@ -113,13 +113,15 @@ def read(target: Target, frames: Frames) -> list[float]:
 
 
 def _recorded(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step`, `value` of everything that was recorded of what is meant, of these runs."""
+    """`id`, `step`, `environment`, `value` of all that was recorded of what is meant, of these runs."""
     metrics = frames.metrics[frames.metrics["metric"] == reading.metric]
     names = runs[["id", "training_environments", "test_environments"]]
     found = metrics.merge(names, on="id")
     place, named = found["environment"], reading.environment
     if named is None:
         meant = place.isna()
+    elif named == "every":
+        meant = place.notna()
     elif named in ("training", "test"):
         own = zip(place, found[f"{named}_environments"], strict=True)
         meant = pd.Series([name in names for name, names in own], found.index, dtype=bool)
@@ -127,7 +129,8 @@ def _recorded(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFr
         meant = place == named
     if named is not None:
         meant &= found["split"] == reading.split
-    result: pd.DataFrame = found.loc[meant, ["id", "step", "value"]].astype({"id": object})
+    result: pd.DataFrame = found.loc[meant, ["id", "step", "environment", "value"]]
+    result = result.astype({"id": object, "environment": object})
     return result
 
 
@@ -159,24 +162,49 @@ def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
         last = steps.groupby("id", observed=True)["step"].max().reset_index()
         chosen = runs[runs["state"].isin(ENDED)][["id", "trial"]].merge(last, on="id")
     else:
-        chosen = choose(frames, target.selection)[["id", "trial", "step"]]
+        chosen = _selected(frames, target.selection)[["id", "trial", "step"]]
         chosen = chosen[chosen["id"].isin(runs["id"])]
     sets = runs["test_environments"].nunique()
     whole = chosen.groupby("trial")["id"].transform("size") == sets
     return chosen[whole]
 
 
+def _selected(frames: Frames, rule: str) -> pd.DataFrame:
+    if rule != ORACLE_LAST:
+        return choose(frames, rule)
+    found = candidates(frames, "oracle")
+    return found[_at_the_end(found) & found["complete"]].drop_duplicates(CELL)
+
+
+def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
+    """The runs that have ended, with `value`: at the last step, the mean over the environments."""
+    runs = _ended(frames)
+    found = _recorded(reading, frames, runs)
+    found = found[_at_the_end(found)].groupby("id")["value"].mean().reset_index()
+    return runs.merge(found, on="id")
+
+
+def _ended(frames: Frames) -> pd.DataFrame:
+    runs = sweep_runs(frames)
+    result: pd.DataFrame = runs[runs["state"].isin(ENDED) & ~runs["helper"]]
+    return result
+
+
+def _at_the_end(recorded: pd.DataFrame) -> pd.Series:
+    """Which records are of the last step of their run."""
+    return recorded["step"] == recorded.groupby("id")["step"].transform("max")
+
+
 def _drawn(curve: Curve, frames: Frames) -> list[Panel]:
     """A panel of the runs that have ended, or none."""
-    runs = sweep_runs(frames)
-    runs = runs[runs["state"].isin(ENDED) & ~runs["helper"]]
+    runs = _ended(frames)
+    runs = runs[[all(o.get(k) == v for k, v in curve.where.items()) for o in runs["options"]]]
     found = _recorded(curve, frames, runs).merge(runs, on="id")
     kind, _, name = curve.x.partition(".")
     if kind != "step":
-        found = found[found["step"] == found.groupby("id")["step"].transform("max")]
-        found = found.assign(x=found[kind].map(lambda values: values[name]))
-    else:
-        found = found.assign(x=found["step"])
+        found = found[_at_the_end(found)]
+    x = found[kind].map(lambda values: values[name]) if name else found[kind].astype(float)
+    found = found.assign(x=x)
     lines = []
     for label, of_row in found.groupby("algorithm" if kind == "hparams" else "label", sort=False):
         points = of_row.groupby(["x", "trial"])["value"].mean() * curve.scale
@@ -189,8 +217,8 @@ def _drawn(curve: Curve, frames: Frames) -> list[Panel]:
                 error=[0.0 if math.isnan(error) else _tidy(error) for _, error in means],
             )
         )
-    x = name.replace("_", " ") if name else "step"
-    return [Panel(title=curve.title, x=x, y=curve.metric, lines=lines)] if lines else []
+    axis = (name or kind).replace("_", " ")
+    return [Panel(title=curve.title, x=axis, y=curve.metric, lines=lines)] if lines else []
 
 
 def _tidy(value: float) -> float:

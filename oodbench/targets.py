@@ -31,6 +31,8 @@ SPREADS = ("std", "population std", "population stderr")
 """What is no standard error unless one knows over how many trials."""
 LAST = "last"
 """The selection of a source that reports the last step."""
+ORACLE_LAST = "oracle_last"
+"""The oracle of arXiv:2007.01434: the draw that is best on the test environment at the last step."""
 
 
 class Reading(BaseModel):
@@ -41,8 +43,8 @@ class Reading(BaseModel):
     sweep: str = ""
     """Whose results hold our values; the experiment's only one by default."""
     environment: str | None = None
-    """A name; `training` (the mean over the training environments); `test`; none for a metric of the
-    predictor itself."""
+    """A name; `training` (the mean over the training environments); `test`; `every`; none for a metric
+    of the predictor itself."""
     split: Literal["in", "out"] = "in"
     metric: str = "accuracy"
     scale: float = 1.0
@@ -53,9 +55,11 @@ class Curve(Reading):
     """Values to draw: a line for each row of a sweep, the mean over the trials."""
 
     title: str
-    x: str = Field(default="step", pattern=r"^(step|hparams\.\w+|options\.\w+)$")
-    """`step`, or the hyperparameter (with a line for each algorithm) or the dataset's option against
-    which the last step's values are drawn."""
+    x: str = Field(default="step", pattern=r"^(step|environment|hparams\.\w+|options\.\w+)$")
+    """`step`; or against what the last step's values are drawn: a hyperparameter (with a line for each
+    algorithm), an option of the dataset, or `environment`, whose names are then numbers."""
+    where: dict[str, Any] = {}
+    """Only runs whose dataset has these options."""
 
 
 class Target(Reading):
@@ -70,7 +74,7 @@ class Target(Reading):
     test_environments: tuple[str, ...] | None = None
     """Of the run; by default the mean over all test sets of the dataset."""
     selection: str = LAST
-    """Ours: `last`, or a selection rule."""
+    """Ours: `last`, `oracle_last` or a selection rule."""
     step: int | None = None
     """With `last`: this step instead."""
     value: float
@@ -90,8 +94,9 @@ class Target(Reading):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Target":
-        if self.selection != LAST and self.selection not in RULES:
-            raise unknown("selection", self.selection, (LAST, *RULES), f"the target of {self.row}")
+        known = (LAST, ORACLE_LAST, *RULES)
+        if self.selection not in known:
+            raise unknown("selection", self.selection, known, f"the target of {self.row}")
         if self.error_is in SPREADS and (self.trials or 0) < 2:
             raise ValueError(f"the {self.error_is} of {self.row} needs `trials`, at least 2")
         if not self.reproducible and not self.note:

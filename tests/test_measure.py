@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from oodbench import success
 from oodbench.errors import UserError
 from oodbench.measure import Line, Measured, Panel, measure, read
 from oodbench.records import Frames
@@ -115,3 +116,56 @@ def test_a_computation_and_curves(frames: Frames) -> None:
     assert end.y == pytest.approx([0.26])
     without = measure(experiment, {}, 3)
     assert targets[2].key not in without.values
+
+
+def test_the_oracle_that_sees_the_last_step_only(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+
+    def value(draw: int) -> Values:
+        def of(environment: str, split: str, step: int) -> float:
+            peak = 0.9 if (draw == 0 and step == 20) else 0.0
+            return peak + (0.6 if draw else 0.5) + (0.01 if split == "in" else 0.0)
+
+        return of
+
+    for draw in (0, 1):
+        made.add("D", "A", ("a",), 0, value(draw), draw=draw)
+    frames = made.results.load()
+    assert read(target(selection="oracle"), frames) == pytest.approx([1.41])
+    assert read(target(selection="oracle_last"), frames) == pytest.approx([0.61])
+
+
+def test_curves_against_environments_and_options(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.environments = ("0.1", "0.5")
+    for trial in (0, 1):
+        made.add("D", "A", ("0.5",), trial, lambda e, s, t, n=trial: float(e) + n)  # type: ignore[misc]
+    frames = made.results.load()
+    curve = Curve(title="c", sweep="made", environment="every", x="environment")
+    experiment = Experiment(
+        name="n",
+        title="T",
+        paper="p",
+        sweeps=("made",),
+        about="a",
+        targets=(target(),),
+        curves=(curve, curve.model_copy(update={"where": {"none": 1}})),
+    )
+    (panel,) = measure(experiment, {"made": frames}, 1).panels
+    (line,) = panel.lines
+    assert (line.label, line.x) == ("A", [0.1, 0.5])
+    assert line.y == pytest.approx([0.6, 1.0])
+
+
+def at_the_end(values: Mapping[str, float]) -> Values:
+    return lambda environment, split, step: values[environment] if step == 30 else 0.55
+
+
+def test_how_many_configurations_beat_chance(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    outcomes = {0: (0.4, 0.8), 1: (0.6, 0.7), 2: (0.9, 0.7)}  # test, training
+    for draw, (test, training) in outcomes.items():
+        ends = {"a": test, "b": training, "c": training}
+        options: dict[str, object] = {"imbalance": "class"}
+        made.add("D", "A", ("a",), 0, at_the_end(ends), draw=draw, options=options)
+    assert success.measure(1, {"made": made.results.load()}).values == {"A, class": [0.0, 1.0, 0.0]}
