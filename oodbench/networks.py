@@ -117,6 +117,20 @@ class Linear(Network):
         self.classifier.weight.requires_grad_(hparams.train_classifier or num_outputs > 1)
 
 
+@register("Head")
+class Head(Network):
+    """A linear classifier of inputs that are features already."""
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
+    ) -> None:
+        super().__init__()
+        self.hparams = hparams
+        self.num_features = math.prod(input_shape)
+        self.featurizer = nn.Flatten()
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+
 def conv_block(inputs: int, outputs: int) -> nn.Sequential:
     """A 3 x 3 convolution without bias that keeps the size, batch normalisation, ReLU."""
     conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
