@@ -17,8 +17,8 @@ from oodbench.hparams import defaults, hparam
 from oodbench.images import Images
 from oodbench.kept_arrays import Rows, keep, pieces
 from oodbench.networks import Network, build, networks
-from oodbench.resources import parse_yaml
 from oodbench.streams import MemoryMapped, Stored
+from oodbench.sweep_file import assignments
 from oodbench.vision import sha256, weights_file
 
 IN_MEMORY = 2**30
@@ -59,13 +59,7 @@ class FrozenFeatures(Dataset):
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        values = {}
-        for setting in options.settings:
-            key, equals, value = setting.partition("=")
-            if not equals:
-                raise UserError(f"'settings' of FrozenFeatures are KEY=VALUE, not '{setting}'")
-            values[key] = parse_yaml(value, f"'settings' of FrozenFeatures: {key}")
-        images = make(options.of, values, data_dir)
+        images = make(options.of, assignments(options.settings), data_dir)
         if not isinstance(images, Images):
             raise UserError(f"FrozenFeatures takes a dataset of image files, not {options.of}")
         self.images = images
@@ -127,7 +121,8 @@ class FrozenFeatures(Dataset):
             raise UserError("FrozenFeatures needs --data-dir DIR, where the features are kept")
         if self.options.weights == "none":
             raise UserError("FrozenFeatures needs `weights`: imagenet or a file")
-        weights = sha256(weights_file(networks.get(self.options.network).model, self.options.weights))
+        network: Any = networks.get(self.options.network)
+        weights = sha256(weights_file(network.model, self.options.weights))
         images = self.images.fingerprint(self.images.listing())
         parts = (images, self.images.input_shape, self.options.network, weights)
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

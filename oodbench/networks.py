@@ -31,6 +31,10 @@ class Network(nn.Module):
     class Hparams:
         """The network's own hyperparameters."""
 
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Raise UserError if a file that these hyperparameters need is missing; a plan asks."""
+
     featurizer: nn.Module
     classifier: nn.Module
     hparams: Any
