@@ -106,6 +106,7 @@ class Algorithm(nn.Module):
                 "synthetic": (1e-2, choice(1e-3, 1e-2, 1e-1)),
                 "linear": (1e-2, log_uniform(1e-3, 1e-1)),
                 "small_images": (1e-3, log_uniform(10**-3.5, 10**-2.5)),
+                "images": (5e-5, log_uniform(1e-5, 10**-3.5)),
             },
         )
         """The learning rate."""
@@ -117,6 +118,7 @@ class Algorithm(nn.Module):
                 "synthetic": (1e-3, choice(0.0, 1e-5, 1e-4, 1e-3)),
                 "linear": (0.0, None),
                 "small_images": (2e-3, log_uniform(2e-5, 2e-2)),
+                "digits": (0.0, None),
             },
         )
         """Added to the gradient as weight_decay * parameter; twice the factor of a penalty ||w||^2."""
@@ -128,6 +130,7 @@ class Algorithm(nn.Module):
                 "synthetic": (256, choice(64, 128, 256)),
                 "linear": (0, None),
                 "small_images": (0, None),
+                "digits": (64, log_uniform_int(2**3, 2**9)),
             },
         )
         """Examples per environment and step; 0: as many as the smallest environment has."""
