@@ -97,4 +97,5 @@ def p_values(x: Floats, y: Floats, subsets: npt.NDArray[np.bool_]) -> Floats:
         above = stats.f.sf(ratio, count - 1, len(outside) - 1)
         p_variance = 2 * np.minimum(above, 1 - above)
         smallest = np.minimum(smallest, 2 * np.minimum(p_mean, p_variance))
-    return smallest * environments
+    corrected: Floats = smallest * environments
+    return corrected

@@ -205,4 +205,6 @@ class LinearVREx(MomentMethod):
             risks[e] = weights @ (image - 2 * b[e]) + c[e]
             slopes[e] = 2 * (image - b[e])
         shares = risk_weight + (1 - risk_weight) * 2 * count * (risks - risks.mean())
-        return (shares @ slopes).reshape(1, -1)
+        gradient = np.empty_like(theta)
+        gradient[0] = shares @ slopes
+        return gradient

@@ -40,8 +40,8 @@ class FourPoints(Dataset):
         """An input (1, 5) and a target (1, 1) of each environment, the same in every trial."""
         own = torch.cat([3 * torch.eye(4), torch.zeros(1, 4)])
         x = torch.cat([own, torch.full((5, 1), 0.3)], 1)
-        rows = zip(self.environments, x.split(1), strict=True)
-        return {name: Environment(row, torch.ones(1, 1)) for name, row in rows}
+        rows = zip(self.environments, x, strict=True)
+        return {name: Environment(row[None], torch.ones(1, 1)) for name, row in rows}
 
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int

@@ -13,7 +13,7 @@ from oodbench.plan import single
 from oodbench.tasks import Task
 from oodbench.train import Run, Settings
 
-CASES = [
+CASES: list[tuple[str, dict[str, Any]]] = [
     ("LinearIRM", {}),
     ("LinearVREx", {}),
     ("LinearVREx", {"baseline": "target"}),
@@ -63,7 +63,7 @@ def written_out(name: str, theta: Tensor, batch: Batch, r: float, baseline: str)
 
 @pytest.mark.parametrize("risk_weight", [0.0, 1e-3, 0.3, 1.0])
 @pytest.mark.parametrize(("name", "values"), CASES)
-def test_the_gradient_is_autograds(name: str, values: dict[str, str], risk_weight: float) -> None:
+def test_the_gradient_is_autograds(name: str, values: dict[str, Any], risk_weight: float) -> None:
     batch, algorithm = data(), made(name, **values)
     torch.manual_seed(0)
     theta = (algorithm.theta + torch.randn(algorithm.theta.shape)).requires_grad_()
@@ -136,7 +136,7 @@ def test_what_they_cannot_do(name: str) -> None:
 
 def test_without_numba_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     cls: Any = algorithms.get("LinearIRM")
-    sys.modules[cls.__module__].compiled.cache_clear()  # type: ignore[attr-defined]
+    sys.modules[cls.__module__].compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
     with pytest.raises(UserError, match=r"need numba: pip install oodbench\[linear\]"):
         made("LinearIRM")
