@@ -1,6 +1,7 @@
 """The AND-mask over environments or examples, and its complement."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -68,42 +69,41 @@ class ANDMask(Algorithm):
     def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
         """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
         mask = self.mask(net, units)
-        scale = 1 / (1e-10 + mask.mean()) if self.hparams.rescale else 1.0
-        return mask.mul_(mean).mul_(scale)
+        fraction = mask.mean() + 1e-10 if self.hparams.rescale else 1.0
+        return mask.mul_(mean).div_(fraction)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
         """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
-        excess = net.abs_().sub_(self.hparams.tau * units - 1e-4)
-        return excess.sign_().relu_()
+        return net.abs_().ge_(self.hparams.tau * units - 1e-4)
+
+    @cached_property
+    def layers(self) -> dict[str, list[nn.Parameter]]:
+        """The modules that have trained parameters of their own, by name, with those parameters."""
+        found = {}
+        for name, module in self.network.named_modules():
+            trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
+            if trained:
+                found[name or "network"] = trained
+        return found
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """An ordinary update, with what it kept and the weights that it started from."""
-        norms = {f"weight norm {name}": norm(layer) for name, layer in layers(self.network)}
+        norms = {f"weight norm {name}": norm(layer) for name, layer in self.layers.items()}
         metrics = super().update(batch, step)
-        kept = {f"kept {name}": nonzero(layer) for name, layer in layers(self.network)}
+        kept = {f"kept {name}": nonzero(layer) for name, layer in self.layers.items()}
         return {**metrics, **kept, **norms}
 
 
-def layers(network: nn.Module) -> list[tuple[str, list[nn.Parameter]]]:
-    """The modules that have trained parameters of their own, by name, with those parameters."""
-    found = []
-    for name, module in network.named_modules():
-        trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        if trained:
-            found.append((name or "network", trained))
-    return found
-
-
+@torch.no_grad()
 def norm(parameters: list[nn.Parameter]) -> Tensor:
     """The Euclidean norm of all components together."""
-    norms = torch.stack([torch.linalg.vector_norm(p.detach()) for p in parameters])
-    total: Tensor = torch.linalg.vector_norm(norms)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(parameters)))
     return total
 
 
 def nonzero(parameters: list[nn.Parameter]) -> Tensor:
     """The fraction of all components in which the gradient is not zero."""
-    count = sum(p.grad.count_nonzero() for p in parameters if p.grad is not None)
+    count = sum(p.grad.bool().sum() for p in parameters if p.grad is not None)
     return torch.as_tensor(count / sum(p.numel() for p in parameters))
 
 
