@@ -87,12 +87,18 @@ def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
         raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
+    return validate(values | parse_settings(settings), str(path))
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """What `--set` was given: `key=value` texts with the values in YAML; raises UserError."""
+    values = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise UserError(f"--set takes key=value, not '{setting}'")
         values[key] = parse_yaml(value, f"--set {key}")
-    return validate(values, str(path))
+    return values
 
 
 def validate(values: Mapping[str, Any], place: str) -> Sweep:
