@@ -15,6 +15,7 @@ from oodbench.tasks import Task
 
 from .colored_digits import read_digits
 from .colored_mnist import download, read_idx
+from .rotated_mnist import CHECKSUMS
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package `dataset-fashion-mnist` keeps the files, as .gz."""
@@ -34,13 +35,7 @@ class Images:
     """By which each channel's values in [0, 1] are normalised, with `std`."""
     std: tuple[float, ...]
     checksums: Mapping[str, str]
-
-
-def _idx(folder: str, *checksums: str) -> dict[str, str]:
-    """The checksums of training images, training labels, test images and test labels."""
-    kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
-    files = [f"{folder}/raw/{part}-{kind}" for part in ("train", "t10k") for kind in kinds]
-    return dict(zip(files, checksums, strict=True))
+    """Of training images and labels, then those of the test, by path."""
 
 
 BASES: Mapping[str, Images] = {
@@ -59,31 +54,18 @@ BASES: Mapping[str, Images] = {
             "cifar-10-batches-py/batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
         },
     ),
-    "mnist": Images(
-        "MNIST",
-        (1, 28, 28),
-        (0.1307,),
-        (0.3081,),
-        _idx(
-            "MNIST",
-            "6bbc9ace898e44ae57da46a324031adb",
-            "a25bea736e30d166cdddb491f175f624",
-            "2646ac647ad5339dbf082846283269ea",
-            "27ae3e4e09519cfbb04c329615203637",
-        ),
-    ),
+    "mnist": Images("MNIST", (1, 28, 28), (0.1307,), (0.3081,), CHECKSUMS),
     "fashion_mnist": Images(
         "FashionMNIST",
         (1, 28, 28),
         (0.2860,),
         (0.3530,),
-        _idx(
-            "FashionMNIST",
-            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-            "9018921c3c673c538a1fc5bad174d6f9",
-            "8181f5470baa50b63fa0f6fddb340f0a",
-            "15d484375f8d13e6eb1aabb0c3f46965",
-        ),
+        {
+            "FashionMNIST/raw/train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "FashionMNIST/raw/train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+            "FashionMNIST/raw/t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+            "FashionMNIST/raw/t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+        },
     ),
     "digits": Images("", (1, 8, 8), (0.3053,), (0.3761,), {}),
 }

@@ -1,6 +1,6 @@
 """The interface of a learning method, and the registry of the folder algorithms/."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -105,6 +105,7 @@ class Algorithm(nn.Module):
                 "linear": (1e-2, log_uniform(1e-3, 1e-1)),
                 "small_images": (1e-3, log_uniform(10**-3.5, 10**-2.5)),
                 "noisy_labels": (5e-4, choice(5e-4, 1e-3, 5e-3)),
+                "images": (5e-5, log_uniform(1e-5, 10**-3.5)),
             },
         )
         """The learning rate."""
@@ -117,6 +118,7 @@ class Algorithm(nn.Module):
                 "linear": (0.0, None),
                 "small_images": (2e-3, log_uniform(2e-5, 2e-2)),
                 "noisy_labels": (1e-6, None),
+                "digits": (0.0, None),
             },
         )
         """Added to the gradient as weight_decay * parameter; twice the factor of a penalty ||w||^2."""
@@ -129,6 +131,7 @@ class Algorithm(nn.Module):
                 "linear": (0, None),
                 "small_images": (0, None),
                 "noisy_labels": (80, None),
+                "digits": (64, log_uniform_int(2**3, 2**9)),
             },
         )
         """Examples per environment and step; 0: as many as the smallest environment has."""
@@ -157,6 +160,10 @@ class Algorithm(nn.Module):
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
         """The hyperparameters at which the method is ERM, or None if there are none."""
         return None
+
+    def environments_at(self, step: int) -> Sequence[int]:
+        """Which training environments the batch of a step holds, by their places; all, as a rule."""
+        return range(len(self.problem.environments))
 
     def objective(self, out: Outputs) -> Tensor:
         """The scalar to minimise; ERM's mean risk unless a method says otherwise."""
@@ -231,20 +238,19 @@ class Algorithm(nn.Module):
 class Penalized(Algorithm):
     """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
 
-    The weight is 1 before step `anneal_steps` and `penalty_weight` from then on. With
-    `divide_by_weight` everything, weight decay too, is divided by the weight where it exceeds 1
-    (arXiv:1907.02893's and arXiv:2003.00688's code); with `reset_optimizer` the optimizer starts
-    anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and either a
-    hyperparameter `penalty_weight` or a method `final_weight`.
+    The weight is `initial_weight` before step `anneal_steps` and `penalty_weight` from then on. With
+    `divide_by_weight` everything, weight decay too, is divided by weight / initial_weight where that
+    exceeds 1, as the code of arXiv:1907.02893 and arXiv:2003.00688 does in its own units, in which
+    the initial weight is 1 (an initial weight of 0 counts as 1 here); with `reset_optimizer` the
+    optimizer starts anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and
+    either a hyperparameter `penalty_weight` or a method `final_weight`.
     """
-
-    weight_unit: ClassVar[float] = 1.0
-    """Our weight where the weight of the paper's code, by which that code divides, is 1."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Ranges: arXiv:2007.01434, D.2; for small images the grid of arXiv:1907.02893's code."""
 
+        initial_weight: float = hparam(1.0, low=0.0)
         anneal_steps: int = hparam(
             500,
             log_uniform_int(1, 1e4),
@@ -260,7 +266,7 @@ class Penalized(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Without a penalty, and without the weight of 1 before `anneal_steps`."""
+        """Without a penalty, and without the initial weight."""
         return {"penalty_weight": 0.0, "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:
@@ -274,12 +280,14 @@ class Penalized(Algorithm):
 
     def weight(self, step: int) -> float:
         """The penalty's weight at `step`."""
-        weight: float = 1 + (step >= self.hparams.anneal_steps) * (self.final_weight() - 1)
+        initial = self.hparams.initial_weight
+        later = step >= self.hparams.anneal_steps
+        weight: float = initial + later * (self.final_weight() - initial)
         return weight
 
     def divisor(self, step: int) -> float:
-        """What everything is divided by at `step`: weight / weight_unit above 1, if asked for."""
-        excess = self.weight(step) / self.weight_unit - 1
+        """What everything is divided by at `step`: weight / initial weight above 1, if asked for."""
+        excess = self.weight(step) / (self.hparams.initial_weight or 1.0) - 1
         divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
         return divisor
 

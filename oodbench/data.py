@@ -55,8 +55,8 @@ def _dataset(
     name: str, data_dir: Path, settings: list[str] | None, plugins: list[str] | None
 ) -> "Dataset":
     from oodbench.datasets import make
-    from oodbench.plan import parse_settings
     from oodbench.registry import load_plugins
+    from oodbench.sweep_file import parse_settings
 
     load_plugins(plugins or [])
     return make(name, parse_settings(settings or []), data_dir)

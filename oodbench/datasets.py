@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from oodbench.errors import UserError
@@ -45,8 +46,9 @@ class Metadata:
 class Environment:
     """The examples of one environment."""
 
-    x: Tensor
-    """Inputs, (N, *input_shape)."""
+    x: Any
+    """Inputs: a tensor (N, ...), or `oodbench.streams.Stored`. `Dataset.transform` takes them to
+    (N, *input_shape)."""
     y: Tensor
     """Targets, (N, ...), see `Task`."""
     groups: Tensor | None = None
@@ -116,6 +118,14 @@ class Dataset(ABC):
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
         raise UserError(f"{self.name} has nothing to download")
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Inputs (N, ...) of an environment to those of the network, (N, *input_shape).
+
+        It runs on the device of `x`, and is where stored bytes become floats. `generator`, of the
+        CPU, is there in training alone: the source of all chance in an augmentation.
+        """
+        return x
 
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int

@@ -1,10 +1,12 @@
 """What a launcher is asked to do. Imports no torch."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oodbench.records import Results, RunSpec
 from oodbench.resources import Resources
+from oodbench.search import Searches, Study
 
 Specs = dict[str, RunSpec]
 
@@ -19,6 +21,9 @@ class Settings:
     plugins: tuple[str, ...] = ()
     keep_predictions: bool = False
     """Whether every example's logits are kept at the evaluations."""
+    loader_workers: int | None = None
+    """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
+    the launcher has cores for, or none without a launcher."""
 
 
 @dataclass
@@ -45,7 +50,7 @@ class Job:
     """The sweep's."""
     results: Results
     specs: Specs
-    """All runs of the sweep."""
+    """All runs of the sweep; those that a search chooses are added while it is trained."""
     ids: tuple[str, ...]
     """Those to train."""
     settings: Settings
@@ -58,3 +63,35 @@ class Job:
     """What a cluster is asked for."""
     snapshot: bool = False
     """Whether a cluster's jobs run a frozen copy of the code."""
+    studies: tuple[Study, ...] = ()
+    """The searches that choose further runs as these end."""
+
+    @property
+    def total(self) -> int:
+        """How many runs the sweep has in the end."""
+        return sum(study.total for study in self.studies) or len(self.specs)
+
+    @property
+    def at_once(self) -> int:
+        """How many workers it has use for."""
+        return self.workers if self.studies else min(self.workers, len(self.ids))
+
+    def add(self, specs: Specs) -> tuple[str, ...]:
+        """Take in runs that a search has chosen; returns those that were not known."""
+        new = tuple(i for i in specs if i not in self.specs)
+        self.specs.update(specs)
+        return new
+
+    def searches(self) -> Searches:
+        """The searches, as far as the disk says they are."""
+        return Searches(self.results, self.studies)
+
+    def settings_of(self, worker: int) -> Settings:
+        """The settings of a worker's runs: on its device, with its share of the cores to read data."""
+        share = len(os.sched_getaffinity(0)) // max(1, self.at_once)
+        loaders = self.settings.loader_workers
+        return replace(
+            self.settings,
+            device=self.devices[worker % len(self.devices)],
+            loader_workers=max(1, share) if loaders is None else loaders,
+        )

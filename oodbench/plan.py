@@ -1,50 +1,22 @@
-"""A sweep file to its runs: what is run, what cannot be, and why."""
+"""The runs of a sweep: what is run, what cannot be, and why."""
 
 import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from oodbench.errors import UserError, unknown
-from oodbench.paths import folder
 from oodbench.records import RunSpec
-from oodbench.resources import parse_yaml
+from oodbench.search import Study, study
+from oodbench.search import check as check_search
 from oodbench.seeds import derive
-
-
-class Component(BaseModel):
-    """An algorithm or a network by name, with values for some of its hyperparameters."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    hparams: dict[str, Any] = {}
-    label: str | None = None
-    """The row of the table (of an algorithm)."""
-
-
-class Sweep(BaseModel):
-    """A sweep file. README.md shows one with every key."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = Field(min_length=1)
-    datasets: list[str | dict[str, Any]] = Field(min_length=1)
-    algorithms: list[str | Component] = Field(min_length=1)
-    test_environments: Literal["default", "each", "pairs"] | list[list[str | float]] = "default"
-    validation_environments: Literal["default", "none"] | int | list[str | float] = "default"
-    hparam_draws: int | list[int] = 1
-    trials: int | list[int] = 3
-    steps: Literal["default"] | int = "default"
-    evaluate_every: Literal["default"] | int = "default"
-    network: str | Component = "default"
-    holdout: float = Field(0.2, ge=0, lt=1)
-    resources: dict[str, Any] = {}
-    """What the launcher `slurm` asks for; the keys of `oodbench.resources.Resources`."""
+from oodbench.sweep_file import Component, Row
+from oodbench.sweep_file import Sweep as Sweep
+from oodbench.sweep_file import find as find
+from oodbench.sweep_file import read as read
+from oodbench.sweep_file import validate as validate
 
 
 @dataclass(frozen=True)
@@ -63,63 +35,14 @@ class Plan:
 
     sweep: Sweep
     runs: dict[str, RunSpec]
+    """Of a search, those of the random draws that it starts with."""
     impossible: list[Impossible]
+    studies: tuple[Study, ...] = ()
 
-
-def find(sweep: str) -> Path:
-    """The file of a sweep given as a path or as a name in sweeps/; raises UserError."""
-    path = Path(sweep)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        if not path.is_file():
-            raise UserError(f"there is no sweep file {path}")
-        return path
-    named = folder("sweeps") / f"{sweep}.yaml"
-    if not named.is_file():
-        raise unknown("sweep", sweep, [p.stem for p in folder("sweeps").glob("*.yaml")], "sweeps/")
-    return named
-
-
-def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
-    """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
-    try:
-        values = parse_yaml(path.read_text(), str(path))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
-    return validate(values | parse_settings(settings), str(path))
-
-
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """What `--set` was given: `key=value` texts with the values in YAML; raises UserError."""
-    values = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"--set takes key=value, not '{setting}'")
-        values[key] = parse_yaml(value, f"--set {key}")
-    return values
-
-
-def validate(values: Mapping[str, Any], place: str) -> Sweep:
-    """A sweep from plain values; raises UserError naming the key and the place."""
-    try:
-        return Sweep.model_validate(values)
-    except ValidationError as error:
-        errors = error.errors()
-        # of the alternatives of a union, tell of those that came furthest
-        depth = max(len(e["loc"]) for e in errors)
-        furthest = [e for e in errors if len(e["loc"]) == depth]
-        first = furthest[0]
-        keys = [str(k) for k in first["loc"]]
-        if first["type"] == "extra_forbidden":
-            known = (Sweep if len(keys) == 1 else Component).model_fields
-            raise unknown("key", keys[-1], known, place) from error
-        wanted = dict.fromkeys(
-            e["msg"][:1].lower() + e["msg"][1:] for e in furthest if e["loc"][0] == first["loc"][0]
-        )
-        got = "" if first["type"] == "missing" else f", not {first['input']!r}"
-        raise UserError(f"{place}: {keys[0]}: {', or '.join(wanted)}{got}") from error
+    @property
+    def total(self) -> int:
+        """How many runs the sweep has in the end."""
+        return sum(study.total for study in self.studies) or len(self.runs)
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
@@ -128,6 +51,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
 
     runs: dict[str, RunSpec] = {}
     impossible: list[Impossible] = []
+    studies: list[Study] = []
     for item in sweep.datasets:
         options = {"name": item} if isinstance(item, str) else dict(item)
         if "name" not in options:
@@ -136,13 +60,17 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
         dataset.check()
         sizes = _sizes(sweep, dataset)
         for tests in _test_sets(sweep, dataset):
-            for entry in _components(sweep.algorithms):
+            for entry in _rows(sweep.algorithms):
                 reason = _skip(entry.name, dataset, tests, sweep)
                 if reason is not None:
                     label = entry.label or entry.name
                     impossible.append(Impossible(dataset.label, label, tests, reason))
                     continue
-                for run in _runs(sweep, dataset, tests, entry):
+                specs = _runs(sweep, dataset, tests, entry)
+                if sweep.search is not None:
+                    fixed = {**_network(sweep, dataset).hparams, **entry.network}
+                    studies.append(study(sweep.search, specs, dataset, entry.hparams, fixed))
+                for run in specs:
                     _check_training(run, dataset, sizes)
                     if run.id in runs:
                         raise UserError(
@@ -150,11 +78,13 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                             "give algorithms with different hparams different labels"
                         )
                     runs[run.id] = run
-    return Plan(sweep, runs, impossible)
+    if sweep.search is not None:
+        check_search(sweep.search, sweep.test_environments, list(runs.values()))
+    return Plan(sweep, runs, impossible, tuple(studies))
 
 
-def _components(items: Sequence[str | Component]) -> list[Component]:
-    entries = [Component(name=i) if isinstance(i, str) else i for i in items]
+def _rows(items: Sequence[str | Row]) -> list[Row]:
+    entries = [Row(name=i) if isinstance(i, str) else i for i in items]
     names = [e.label or e.name for e in entries]
     for name in names:
         if names.count(name) > 1:
@@ -260,25 +190,25 @@ def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) ->
     return cls.skip(problem)
 
 
-def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) -> list[RunSpec]:
+def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> list[RunSpec]:
     from oodbench.algorithms import algorithms
     from oodbench.networks import networks
 
     family = dataset.metadata.family
     space = algorithms.get(entry.name).Hparams
-    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
-    network = dataset.metadata.network if chosen.name == "default" else chosen.name
-    network_space = networks.get(network, f"sweep '{sweep.name}'").Hparams
+    chosen = _network(sweep, dataset)
+    network_space = networks.get(chosen.name, f"sweep '{sweep.name}'").Hparams
+    given = {**chosen.hparams, **entry.network}
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
     evaluate_every = -(-steps // 20) if every == "default" else every
     if evaluate_every < 1:
         raise UserError(f"evaluate_every must be at least 1, not {evaluate_every}")
     specs = []
-    for index in _indices(sweep.hparam_draws, "hparam_draws"):
+    for index in _draws(sweep):
         hparams = _values(space, entry.name, entry.hparams, index, family)
-        owner = f"{entry.name}/{network}"
-        network_hparams = _values(network_space, owner, chosen.hparams, index, family)
+        owner = f"{entry.name}/{chosen.name}"
+        network_hparams = _values(network_space, owner, given, index, family)
         for trial in _indices(sweep.trials, "trials"):
             specs.append(
                 RunSpec(
@@ -287,7 +217,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
                     algorithm=entry.name,
                     hparams=hparams,
                     label=entry.label or entry.name,
-                    network=network,
+                    network=chosen.name,
                     network_hparams=network_hparams,
                     test_environments=tests,
                     validation_environments=_validation(sweep, dataset, tests, trial),
@@ -299,6 +229,22 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
                 )
             )
     return specs
+
+
+def _network(sweep: Sweep, dataset: Any) -> Component:
+    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
+    name = dataset.metadata.network if chosen.name == "default" else chosen.name
+    return chosen.model_copy(update={"name": name})
+
+
+def _draws(sweep: Sweep) -> list[int]:
+    """The default and random draws."""
+    if sweep.search is None:
+        return _indices(sweep.hparam_draws, "hparam_draws")
+    if "hparam_draws" in sweep.model_fields_set:
+        raise UserError(f"sweep '{sweep.name}' has both hparam_draws and a search: leave one out")
+    draws = sweep.search.draws(len(_indices(sweep.trials, "trials")))
+    return list(range(min(draws, sweep.search.startup)))
 
 
 def _values(

@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -47,7 +47,7 @@ def local(job: Job) -> dict[str, str]:
     """
     pool = _Pool(job)
     try:
-        with Display(job.specs, len(job.specs) - len(job.ids), len(pool.workers)) as display:
+        with Display(job, len(pool.workers)) as display:
             return pool.train(display)
     finally:
         for worker in pool.workers:
@@ -66,7 +66,8 @@ class _Pool:
         self.held: dict[str, float] = {}
         """When each run that another process holds was first asked for."""
         self.returned: Counter[str] = Counter()
-        self.workers = [_start(job, i) for i in range(min(job.workers, len(job.ids)))]
+        self.searches = job.searches()
+        self.workers = [_start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, str]:
         """Hand out runs until all have ended; returns their states."""
@@ -95,6 +96,7 @@ class _Pool:
             self.job.results.run(run_id).fail(message, "")
         display.ended(worker.index, run_id, value, message)
         self.states[run_id] = value
+        self.queue.extend(self.job.add(self.searches.advance(run_id)))
 
     def _again(self, run_id: str, state: str) -> bool:
         """Whether a run comes back into the queue: it was interrupted, or another process holds it."""
@@ -149,11 +151,10 @@ def _blocked() -> Iterator[None]:
 def _start(job: Job, index: int) -> Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    settings = replace(job.settings, device=job.devices[index % len(job.devices)])
     gpu = job.gpus[index % len(job.gpus)] if job.gpus else None
     process = context.Process(
         target=_work,
-        args=(theirs, job.results.path, settings, gpu),
+        args=(theirs, job.results.path, job.settings_of(index), gpu),
         name=f"worker-{index}",
         daemon=True,
     )

@@ -20,7 +20,8 @@ from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.paths import folder
-from oodbench.plan import Plan, make_plan, single, validate
+from oodbench.plan import Plan, make_plan, single
+from oodbench.sweep_file import validate
 from oodbench.train import Run, Settings
 
 
