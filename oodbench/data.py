@@ -1,5 +1,6 @@
-"""The files of datasets on the command line: download, verify, list."""
+"""The files of datasets on the command line: download, verify, cache, list."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from oodbench.errors import reports_mistakes
+from oodbench.sweep_file import assignments
 
 if TYPE_CHECKING:
     from oodbench.datasets import Dataset
@@ -16,13 +18,14 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
-Options = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
 
 
 @app.command()
 @reports_mistakes
-def download(name: Name, data_dir: DataDir, set_: Options = None, plugin: Plugins = None) -> None:
+def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Fetch the files of a dataset, then verify them."""
     dataset = _dataset(name, data_dir, set_, plugin)
     dataset.download(data_dir)
@@ -31,9 +34,22 @@ def download(name: Name, data_dir: DataDir, set_: Options = None, plugin: Plugin
 
 @app.command()
 @reports_mistakes
-def verify(name: Name, data_dir: DataDir, set_: Options = None, plugin: Plugins = None) -> None:
+def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Say whether the files of a dataset are there and have the right checksums."""
     _verify(_dataset(name, data_dir, set_, plugin))
+
+
+@app.command()
+@reports_mistakes
+def cache(
+    name: Name,
+    data_dir: DataDir,
+    set_: Settings = None,
+    workers: Workers = None,
+    plugin: Plugins = None,
+) -> None:
+    """Decode images, or extract features, once for all runs; killed, it starts anew."""
+    _dataset(name, data_dir, set_, plugin).cache(workers or os.cpu_count() or 1)
 
 
 @app.command("list")
@@ -56,10 +72,9 @@ def _dataset(
 ) -> "Dataset":
     from oodbench.datasets import make
     from oodbench.registry import load_plugins
-    from oodbench.sweep_file import parse_settings
 
     load_plugins(plugins or [])
-    return make(name, parse_settings(settings or []), data_dir)
+    return make(name, assignments(settings or []), data_dir)
 
 
 def _verify(dataset: "Dataset") -> None:

@@ -70,14 +70,15 @@ def find(sweep: str) -> Path:
 
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
-    values = _file(path) | parse_settings(settings)
+    values = _file(path)
+    values |= assignments(settings)
     if values.get("protocol") is not None:
         values = under(_file(find(str(values["protocol"]))), values, str(path))
     return validate(values, str(path))
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """What `--set` was given: `key=value` texts with the values in YAML; raises UserError."""
+def assignments(settings: Sequence[str]) -> dict[str, Any]:
+    """The values of `--set key=value`, read as YAML; raises UserError."""
     values = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
