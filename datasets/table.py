@@ -1,7 +1,7 @@
 """Data of one's own that fit into a file: a table of numbers with targets and environments."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor
 from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import defaults, hparam
-from oodbench.rows import Rows
+from oodbench.rows import NumberedRows
 from oodbench.tasks import Task
 
 SPLITS = ("in", "out")
@@ -62,11 +62,17 @@ class Listed(Dataset):
         super().__init__(replace(options, md5=found), data_dir)
         self.rows = _rows(type(self), self.options, self.path)
         names = np.array(self.rows.texts(options.environment))
-        self.places = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+        self.places = {
+            name: torch.from_numpy(np.flatnonzero(names == name))
+            for name in dict.fromkeys(names.tolist())
+        }
+        """The rows of each environment, in the order of the file."""
         self.environments = tuple(self.places)
         for name in options.test_environments:
             if name not in self.environments:
-                raise unknown("environment", name, self.environments, f"test_environments, {self.path}")
+                raise unknown(
+                    "environment", name, self.environments, f"test_environments, {self.path}"
+                )
         self.test_environments = options.test_environments or self.environments[-1:]
         self.task, self.targets = self._targets()
         self.split = self._split()
@@ -84,23 +90,18 @@ class Listed(Dataset):
     def columns(cls, options: Any, known: Sequence[str]) -> Collection[str]:
         """The columns to read besides those that all files have, of all `known` ones."""
 
-    @abstractmethod
-    def inputs(self) -> Any:
-        """The inputs of all rows, which an array of rows indexes."""
-
-    def load(self, trial: int) -> dict[str, Environment]:
-        """The environments in the order of the file."""
-        inputs, found = self.inputs(), {}
+    def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
+        """The environments, given the inputs of each."""
         groups = _numbered(self.rows.texts("group")) if "group" in self.rows.columns else None
-        for name, places in self.places.items():
-            index = torch.from_numpy(places)
-            found[name] = Environment(
-                inputs[index],
+        return {
+            name: Environment(
+                inputs[name],
                 self.targets[index],
                 None if groups is None else groups[index],
                 None if self.split is None else self.split[index],
             )
-        return found
+            for name, index in self.places.items()
+        }
 
     def _targets(self) -> tuple[Task, Tensor]:
         column = self.options.target
@@ -110,10 +111,10 @@ class Listed(Dataset):
         texts = self.rows.texts(column)
         classes = _numbered(texts)
         for name, places in self.places.items():
-            if len(classes[torch.from_numpy(places)].unique()) < 2:
+            if len(set(classes[places].tolist())) < 2:
                 raise UserError(
                     f"{self.rows.place(int(places[0]))}: environment '{name}' has one class only, "
-                    f"'{texts[places[0]]}'"
+                    f"'{texts[int(places[0])]}'"
                 )
         count = int(classes.max()) + 1
         if count == 2:
@@ -131,19 +132,20 @@ class Listed(Dataset):
 
 
 @lru_cache(maxsize=2)
-def _rows(cls: type[Listed], options: Any, path: Path) -> Rows:
+def _rows(cls: type[Listed], options: Any, path: Path) -> NumberedRows:
     """The rows of a file with the md5 in `options`."""
 
     def wanted(known: Sequence[str]) -> list[str]:
         usual = [options.target, options.environment, *({"split", "group"} & {*known})]
         return list(dict.fromkeys([*usual, *cls.columns(options, known)]))
 
-    return Rows(path, wanted)
+    return NumberedRows(path, wanted)
 
 
 def _numbered(texts: Sequence[str]) -> Tensor:
     """Each text's place among the sorted ones, (N,)."""
-    return torch.from_numpy(np.unique(np.array(texts), return_inverse=True)[1])
+    numbers = {text: number for number, text in enumerate(sorted(set(texts)))}
+    return torch.tensor([numbers[text] for text in texts])
 
 
 @register(
@@ -186,13 +188,13 @@ class Table(Listed):
             raise UserError(f"{options.file} has no column of inputs")
         return found
 
-    def inputs(self) -> Tensor:
-        """(N, number of columns)."""
-        return self.x
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments in the order of the file, the same in every trial."""
+        return self.examples({name: self.x[places] for name, places in self.places.items()})
 
     def _standardised(self) -> Tensor:
         x = np.stack([self.rows.numbers(name) for name in self.features], 1)
         seen = [p for name, p in self.places.items() if name not in self.test_environments]
-        known = x[np.concatenate(seen)] if seen else x
+        known = x[torch.cat(seen).numpy()] if seen else x
         scale = known.std(0)
         return torch.from_numpy((x - known.mean(0)) / np.where(scale > 0, scale, 1)).float()

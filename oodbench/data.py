@@ -1,4 +1,4 @@
-"""The files of datasets on the command line: download, verify, list."""
+"""The files of datasets on the command line: download, verify, check, list."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,12 +7,15 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from oodbench.errors import reports_mistakes
+from oodbench.errors import UserError, reports_mistakes
+from oodbench.sweep_file import assignments
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
+DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
 
 
@@ -36,6 +39,39 @@ def verify(name: Name, data_dir: DataDir, plugin: Plugins = None) -> None:
 
     load_plugins(plugin or [])
     _verify(name, data_dir)
+
+
+@app.command()
+@reports_mistakes
+def check(
+    name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
+) -> None:
+    """Read every example: environments, sizes, balance, unreadable files, what environments share."""
+    from oodbench.datasets import make
+    from oodbench.inspection import inspect
+    from oodbench.registry import load_plugins
+
+    load_plugins(plugin or [])
+    dataset = make(name, assignments(set_ or []), data_dir)
+    found = inspect(dataset)
+    table = Table(
+        "environment", Column("examples", justify="right"), "classes", title=dataset.label
+    )
+    for contents in found:
+        table.add_row(contents.name, f"{contents.size:,}", contents.balance)
+    console = Console()
+    console.print(table)
+    for contents in found:
+        if contents.repeated:
+            print(f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs")
+        for other, count in contents.shared.items():
+            print(f"{contents.name} and {other} share the inputs of {count} examples")
+    problems = [problem for contents in found for problem in contents.unreadable]
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
+    print(f"{dataset.label}: all {sum(c.size for c in found):,} examples can be read")
 
 
 @app.command("list")

@@ -14,7 +14,7 @@ Row = tuple[int, Sequence[str]]
 """A line number and the cells."""
 
 
-class Rows:
+class NumberedRows:
     """Some columns of a file. JSON's `null` is an empty cell, its other values are as they print."""
 
     def __init__(self, path: Path, wanted: Callable[[Sequence[str]], Collection[str]]) -> None:
@@ -40,7 +40,9 @@ class Rows:
         if not kept:
             raise UserError(f"{path} holds no row")
         self.lines = [line for line, _ in kept]
-        self._values = dict(zip(names, zip(*(cells for _, cells in kept), strict=True), strict=True))
+        self._values = dict(
+            zip(names, zip(*(cells for _, cells in kept), strict=True), strict=True)
+        )
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -77,14 +79,16 @@ def _number(text: str) -> float:
 
 def _cells(file: Iterator[str], path: Path) -> Iterator[Row]:
     """The header and then the rows of a CSV file; empty lines are left out."""
-    reader = csv.reader(file)
+    reader = csv.reader(file, strict=True)
     header: list[str] = []
     try:
         for cells in reader:
             if cells and not header:
                 header = cells = [name.strip() for name in cells]
                 if len(set(header)) < len(header):
-                    raise UserError(f"{path}, line {reader.line_num}: two columns have the same name")
+                    raise UserError(
+                        f"{path}, line {reader.line_num}: two columns have the same name"
+                    )
             if cells and len(cells) != len(header):
                 raise UserError(
                     f"{path}, line {reader.line_num}: {len(cells)} cells, "
