@@ -1,5 +1,6 @@
-"""The files of datasets on the command line: download, verify, check, list."""
+"""The files of datasets on the command line: download, verify, check, cache, list."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
 DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
 
 
@@ -63,7 +65,9 @@ def check(
     console.print(table)
     for contents in found:
         if contents.repeated:
-            print(f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs")
+            print(
+                f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs"
+            )
         for other, count in contents.shared.items():
             print(f"{contents.name} and {other} share the inputs of {count} examples")
     problems = [problem for contents in found for problem in contents.unreadable]
@@ -72,6 +76,23 @@ def check(
     if problems:
         raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
     print(f"{dataset.label}: all {sum(c.size for c in found):,} examples can be read")
+
+
+@app.command()
+@reports_mistakes
+def cache(
+    name: Name,
+    data_dir: DataDir,
+    set_: Settings = None,
+    workers: Workers = None,
+    plugin: Plugins = None,
+) -> None:
+    """Decode images, or extract features, once for all runs; killed, it starts anew."""
+    from oodbench.datasets import make
+    from oodbench.registry import load_plugins
+
+    load_plugins(plugin or [])
+    make(name, assignments(set_ or []), data_dir).cache(workers or os.cpu_count() or 1)
 
 
 @app.command("list")
