@@ -251,11 +251,20 @@ def _draws(sweep: Sweep) -> list[int]:
 def _values(
     space: type, owner: str, given: Mapping[str, Any], index: int, family: str
 ) -> dict[str, Any]:
-    """Draw `index` with the sweep file's own values over it, checked."""
+    """Draw `index` with the sweep file's own values over it, checked; a list has one for each draw."""
     from oodbench.hparams import checked, draw
 
-    values = {**draw(space, owner, index, family), **given}
-    return asdict(checked(space, values, f"the hyperparameters of {owner.split('/')[-1]}"))
+    place = f"the hyperparameters of {owner.split('/')[-1]}"
+    own = {}
+    for name, value in given.items():
+        if isinstance(value, list):
+            if index >= len(value):
+                raise UserError(
+                    f"'{name}' in {place} lists {len(value)} values, none for draw {index}"
+                )
+            value = value[index]
+        own[name] = value
+    return asdict(checked(space, {**draw(space, owner, index, family), **own}, place))
 
 
 def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:
