@@ -1,0 +1,80 @@
+"""CoinRun behavioural cloning: imitate an expert on some levels, play as it does on others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oodbench.coinrun.shards import FOLDER, TRAINING, UNSEEN, Manifest, Settings, Shard, read
+from oodbench.coinrun.simulator import ACTIONS, IMAGE
+from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.streams import MemoryMapped, Part
+from oodbench.tasks import Task
+
+
+@register(
+    "CoinRun",
+    Metadata(
+        paper="arXiv:2009.00329, section 3.3",
+        licence="MIT (the game: openai/procgen)",
+        family="coinrun",
+        shift="layout, background and colours of the level",
+        network="ResNet18",
+        steps=6400,
+    ),
+)
+class CoinRun(Dataset):
+    """Images of a platform game and what an expert would do: a distribution over 15 actions.
+
+    Every training level is an environment, `level0` and on; `unseen`, the test environment, holds
+    one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
+    states and 2,000 test levels. `python -m oodbench.data make coinrun` makes the data, in hard
+    mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
+    a search (`oodbench.coinrun.planner`) or a policy of the user's.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """The first `levels`, `states` and `test_levels` of the set that was made are read."""
+
+        levels: int = hparam(64, low=1)
+        states: int = hparam(1000, low=1)
+        test_levels: int = hparam(2000, low=1)
+        expert: str = hparam("planner")
+        """As in the set's manifest."""
+
+    input_shape = (IMAGE[2], *IMAGE[:2])
+    task = Task("distribution", ACTIONS)
+    test_environments = (UNSEEN,)
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.environments = (*(f"level{i}" for i in range(options.levels)), UNSEEN)
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The levels, the same in every trial; raises UserError for missing or damaged data."""
+        options = self.options
+        self._manifest()
+        found = {
+            f"level{i}": self._environment([Shard(TRAINING, i)], options.states)
+            for i in range(options.levels)
+        }
+        unseen = [Shard(UNSEEN, i) for i in range(options.test_levels)]
+        return found | {UNSEEN: self._environment(unseen, options.test_levels)}
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Bytes (N, 64, 64, 3) to (N, 3, 64, 64) in [0, 1]."""
+        return x.permute(0, 3, 1, 2).float() / 255
+
+    def checksums(self) -> Mapping[str, str]:
+        """The md5 of each file that is read, by the set's manifest."""
+        options = self.options
+        wanted = Settings(options.levels, options.states, options.test_levels, options.expert)
+        known = self._manifest().checksums
+        files = [file for shard in shards(wanted) for file in shard.files]
+        return {f"{FOLDER}/{file}": known[file] for file in files}
