@@ -1,14 +1,25 @@
 """CoinRun behavioural cloning: imitate an expert on some levels, play as it does on others."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.coinrun.shards import FOLDER, TRAINING, UNSEEN, Manifest, Settings, Shard, read
+from oodbench.coinrun.shards import (
+    FOLDER,
+    MANIFEST,
+    TRAINING,
+    UNSEEN,
+    Manifest,
+    Settings,
+    Shard,
+    read,
+    shards,
+)
 from oodbench.coinrun.simulator import ACTIONS, IMAGE
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.errors import UserError
@@ -59,7 +70,6 @@ class CoinRun(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The levels, the same in every trial; raises UserError for missing or damaged data."""
         options = self.options
-        self._manifest()
         found = {
             f"level{i}": self._environment([Shard(TRAINING, i)], options.states)
             for i in range(options.levels)
@@ -72,9 +82,51 @@ class CoinRun(Dataset):
         return x.permute(0, 3, 1, 2).float() / 255
 
     def checksums(self) -> Mapping[str, str]:
-        """The md5 of each file that is read, by the set's manifest."""
+        """The md5 of each file that is read, by the set's manifest; raises UserError without it."""
         options = self.options
-        wanted = Settings(options.levels, options.states, options.test_levels, options.expert)
         known = self._manifest().checksums
+        wanted = Settings(options.levels, options.states, options.test_levels, options.expert)
         files = [file for shard in shards(wanted) for file in shard.files]
         return {f"{FOLDER}/{file}": known[file] for file in files}
+
+    def _manifest(self) -> Manifest:
+        """That of a set that is whole and has what the options ask for."""
+        path = self.file(f"{FOLDER}/{MANIFEST}")
+        manifest = read(path.parent)
+        if not manifest.checksums:
+            raise UserError(
+                f"{path} is of an unfinished set; `{self._command(self.data_dir)}` goes on with it"
+            )
+        has = manifest.settings
+        for name, wanted in asdict(self.options).items():
+            found = getattr(has, name)
+            if found != wanted if name == "expert" else found < wanted:
+                raise UserError(f"{path}: the set has {name} {found!r}, not {wanted!r}")
+        return manifest
+
+    def _environment(self, parts: list[Shard], count: int) -> Environment:
+        """The first `count` states of some shards."""
+        files = [[self.file(f"{FOLDER}/{file}") for file in part.files] for part in parts]
+        images, actions = zip(*files, strict=True)
+        x = MemoryMapped(images)
+        y = torch.from_numpy(np.concatenate([_actions(path) for path in actions]))
+        if x.shape != IMAGE or len(x) != len(y):
+            raise UserError(f"{images[0]} does not hold the images of {actions[0]}")
+        return Environment(x if len(x) == count else Part(x, torch.arange(count)), y[:count])
+
+    def _command(self, data_dir: object) -> str:
+        options = self.options
+        flags = f"--levels {options.levels} --states {options.states}"
+        flags += f" --test-levels {options.test_levels}"
+        if options.expert != "planner":
+            flags += " --expert FILE"
+        return f"python -m oodbench.data make coinrun {flags} --data-dir {data_dir}"
+
+
+def _actions(path: Path) -> NDArray[np.float32]:
+    """The distributions of a shard, (n, 15)."""
+    try:
+        found: NDArray[np.float32] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path} is not a whole .npy file: {error}") from error
+    return found

@@ -1,6 +1,5 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,6 +12,7 @@ from torch import Tensor
 from oodbench.errors import UserError
 from oodbench.hparams import checked, defaults
 from oodbench.paths import folder
+from oodbench.paths import md5 as md5
 from oodbench.registry import Registry
 from oodbench.seeds import derive
 from oodbench.tasks import Task
@@ -99,9 +99,13 @@ class Dataset(ABC):
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
+    def checksums(self) -> Mapping[str, str]:
+        """The md5 of each file that is read, by its path under the data directory."""
+        return self.metadata.checksums
+
     def check(self) -> None:
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
-        for path, checksum in self.metadata.checksums.items():
+        for path, checksum in self.checksums().items():
             file = self.file(path)
             if md5(file) != checksum:
                 raise UserError(
@@ -150,12 +154,6 @@ class Dataset(ABC):
 
     def _command(self, data_dir: object) -> str:
         return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
-
-
-def md5(file: Path) -> str:
-    """The md5 of a file, as `Metadata.checksums` holds it."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()
 
 
 def _words(options: Mapping[str, object]) -> str:

@@ -28,17 +28,18 @@ from rich.progress import (
 from oodbench.coinrun.planner import Episode, Planner
 from oodbench.coinrun.shards import (
     FOLDER,
+    MANIFEST,
     TRAINING,
     Manifest,
     Settings,
     Shard,
-    md5,
     read,
     shards,
     write,
 )
 from oodbench.coinrun.simulator import Simulator
 from oodbench.errors import UserError
+from oodbench.paths import md5
 from oodbench.seeds import derive
 
 PLANNER = "planner"
@@ -81,12 +82,13 @@ def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) 
 
 def _start(folder: Path, settings: Settings) -> None:
     """Mark the set as unfinished and drop its damaged files; raises UserError for another set."""
-    known = read(folder)
-    if known is not None and known.settings != settings:
-        raise UserError(f"{folder} holds another set: {known.settings}, not {settings}")
-    for file, checksum in known.checksums.items() if known else ():
-        if (folder / file).is_file() and md5(folder / file) != checksum:
-            (folder / file).unlink()
+    if (folder / MANIFEST).is_file():
+        known = read(folder)
+        if known.settings != settings:
+            raise UserError(f"{folder} holds another set: {known.settings}, not {settings}")
+        for file, checksum in known.checksums.items():
+            if (folder / file).is_file() and md5(folder / file) != checksum:
+                (folder / file).unlink()
     write(folder, Manifest(settings, {}))
 
 
@@ -97,9 +99,7 @@ def _fill(
     task = partial(make_shard, folder=folder, settings=settings, policy=policy)
     console = Console()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    bar = Progress(
-        TextColumn("levels"), *columns, console=console, disable=not console.is_terminal
-    )
+    bar = Progress(TextColumn("levels"), *columns, console=console, disable=not console.is_terminal)
     context = multiprocessing.get_context("spawn")
     with bar, ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
         row = bar.add_task("levels", total=len(shards(settings)))

@@ -14,13 +14,14 @@ MOVES = np.array([7, 8, 5, 1, 2, 4])
 """Right, right and up, up, left, left and up, none; what else there is does no more."""
 FRAMES = 4
 """A move is held for so long: a decision."""
-TEMPERATURE = 1.0
+TEMPERATURE = 0.5
 """Of the expert's distribution, in decisions."""
-GREED = 2.0
+GREED = 3.0
 """Factor of the search's estimate; above 1 the first way found may be a little too long."""
 LIMIT = 2000
 """States from which one search looks on before it gives up."""
-PROBES, PROBE_FRAMES = (7, 1, 4, 8, 2), 16
+WON = "won"
+PROBES, PROBE_FRAMES = (4, 7, 1, 8, 2), 16
 """A successor is lost if holding any of these actions for so long loses."""
 
 Episode = Iterator[tuple[NDArray[np.uint8], NDArray[np.float32]]]
@@ -39,7 +40,7 @@ class Planner:
     def __init__(self, level: int) -> None:
         self.simulator = Simulator(level, len(MOVES))
         self.start = self.simulator.states()[0]
-        self._costs: dict[Hashable, float] = {}
+        self._costs: dict[Hashable, float] = {WON: 0.0}
 
     def close(self) -> None:
         """Free the game's memory."""
@@ -90,39 +91,43 @@ class Planner:
             return self._costs[root]
         order = itertools.count(0, -1)
         depths: dict[Hashable, int] = {root: 0}
-        parents: dict[Hashable, Hashable] = {}
-        looked: set[Hashable] = set()
-        queue: list[tuple[float, int, Hashable, bytes | None]] = []
+        leads: dict[Hashable, list[Hashable]] = {}
+        queue: list[tuple[float, int, Hashable, bytes]] = []
         heapq.heappush(queue, (_estimate(first), next(order), root, state))
-        while queue and len(looked) < LIMIT:
-            total, _, here, found = heapq.heappop(queue)
-            if found is None:  # a way to the coin of `total` decisions, through `here`
-                while here != root:
-                    self._costs[here] = total - depths[here]
-                    here = parents[here]
-                self._costs[root] = total
-                return total
-            if here in looked:
+        while queue and len(leads) < LIMIT:
+            _, _, here, found = heapq.heappop(queue)
+            if here in self._costs:
+                self._spread(leads)
+                return self._costs[root]
+            if here in leads:
                 continue
-            looked.add(here)
+            leads[here] = []
             depth = depths[here] + 1
             for win, loss, successor in zip(*self._try(found), strict=True):
-                if win:
-                    heapq.heappush(queue, (depth, next(order), here, None))
-                if win or loss:
+                if loss:
                     continue
                 there = scene(successor)
-                key = _alike(there)
-                if key in self._costs:
-                    total = depth + self._costs[key]
-                    heapq.heappush(queue, (total, next(order), here, None))
-                elif depth < depths.get(key, LONGEST) and key not in looked:
-                    depths[key], parents[key] = depth, here
-                    total = depth + _estimate(there)
-                    heapq.heappush(queue, (total, next(order), key, successor))
-        for dead in [root] if queue else looked:
+                key = WON if win else _alike(there)
+                leads[here].append(key)
+                if depth < depths.get(key, LONGEST) and key not in leads:
+                    depths[key] = depth
+                    rest = self._costs.get(key, _estimate(there))
+                    if rest < math.inf:
+                        heapq.heappush(queue, (depth + rest, next(order), key, successor))
+        for dead in [root] if queue else leads:
             self._costs[dead] = math.inf
         return math.inf
+
+    def _spread(self, leads: dict[Hashable, list[Hashable]]) -> None:
+        """Learn the costs of states, of which `leads` says where their moves lead, from those known."""
+        changed = True
+        while changed:
+            changed = False
+            for here, successors in reversed(leads.items()):
+                cost = 1 + min((self._costs.get(s, math.inf) for s in successors), default=math.inf)
+                if cost < self._costs.get(here, math.inf):
+                    self._costs[here] = cost
+                    changed = True
 
     def _try(self, state: bytes) -> tuple[NDArray[np.bool_], NDArray[np.bool_], list[bytes]]:
         """Every move from `state`: which win, which lose, and where they lead."""
@@ -133,17 +138,16 @@ class Planner:
         """Which of six states lose whichever action is held."""
         doomed = np.ones(len(states), bool)
         for action in PROBES:
-            self.simulator.put(states)
-            doomed &= self.simulator.advance(np.full(len(states), action), PROBE_FRAMES)[1]
+            if doomed.any():
+                self.simulator.put(states)
+                doomed &= self.simulator.advance(np.full(len(states), action), PROBE_FRAMES)[1]
         return doomed
 
 
 def _alike(at: Scene) -> Hashable:
     """States of a level with the same value are taken for one another."""
     near = sorted(
-        (round(2 * x), vx > 0)
-        for x, y, vx in at.enemies
-        if abs(x - at.x) < 4 and abs(y - at.y) < 5
+        (round(2 * x), vx > 0) for x, y, vx in at.enemies if abs(x - at.x) < 4 and abs(y - at.y) < 5
     )
     place = round(2 * at.x), round(2 * at.y)
     return *place, round(2 * at.vx), round(4 * at.vy), *near

@@ -48,8 +48,10 @@ def load(file: Path) -> Any:
         raise UserError(f"there is no policy file {file} (and `planner` is the expert of our own)")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # exported programs are pickles: not safe
-            program = torch.jit.load(file, map_location="cpu").eval()
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # exported programs are pickles: not safe
+            program = torch.jit.load(file, map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{file} is not a policy: TorchScript cannot read it") from error
     distributions(program, torch.zeros(1, *IMAGE, dtype=torch.uint8), str(file))

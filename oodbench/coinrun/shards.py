@@ -1,10 +1,10 @@
 """The files of a set of CoinRun data: one shard a level, and a manifest."""
 
-import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from oodbench.errors import UserError
 
 FOLDER = "CoinRun"
 """Under the data directory."""
+MANIFEST = "manifest.json"
 TRAINING, UNSEEN = "training", "unseen"
 
 
@@ -45,11 +46,10 @@ class Shard:
         """Whether the shard has been written."""
         return all((folder / file).is_file() for file in self.files)
 
-    def write(
-        self, folder: Path, images: NDArray[np.uint8], actions: NDArray[np.float32]
-    ) -> None:
+    def write(self, folder: Path, images: NDArray[np.uint8], actions: NDArray[np.float32]) -> None:
         """Write both files, each whole and renamed."""
-        for file, array in zip(self.files, (images, actions), strict=True):
+        arrays: tuple[NDArray[Any], ...] = (images, actions)
+        for file, array in zip(self.files, arrays, strict=True):
             path = folder / file
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_name(f".{path.name}.{os.getpid()}")
@@ -72,14 +72,12 @@ class Manifest:
     checksums: dict[str, str]
 
 
-def read(folder: Path) -> Manifest | None:
-    """The manifest of the set in `folder`, or None; raises UserError for one that is damaged."""
-    path = folder / "manifest.json"
+def read(folder: Path) -> Manifest:
+    """The manifest of the set in `folder`; raises UserError for one that is damaged."""
+    path = folder / MANIFEST
     try:
         values = json.loads(path.read_text())
         return Manifest(Settings(**values["settings"]), dict(values["checksums"]))
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is damaged: it is not the manifest of a set") from error
 
@@ -87,12 +85,6 @@ def read(folder: Path) -> Manifest | None:
 def write(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, whole and renamed."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".manifest.json.{os.getpid()}"
+    part = folder / f".{MANIFEST}.{os.getpid()}"
     part.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
-    part.replace(folder / "manifest.json")
-
-
-def md5(file: Path) -> str:
-    """The md5 of a file."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()
+    part.replace(folder / MANIFEST)
