@@ -197,7 +197,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
     family = dataset.metadata.family
     space = algorithms.get(entry.name).Hparams
     chosen = _network(sweep, dataset)
-    network_space = networks.get(chosen.name, f"sweep '{sweep.name}'").Hparams
+    network = networks.get(chosen.name, f"sweep '{sweep.name}'")
     given = {**chosen.hparams, **entry.network}
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
@@ -208,7 +208,8 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
     for index in _draws(sweep):
         hparams = _values(space, entry.name, entry.hparams, index, family)
         owner = f"{entry.name}/{chosen.name}"
-        network_hparams = _values(network_space, owner, given, index, family)
+        network_hparams = _values(network.Hparams, owner, given, index, family)
+        network.check(network_hparams)
         for trial in _indices(sweep.trials, "trials"):
             specs.append(
                 RunSpec(
@@ -250,11 +251,20 @@ def _draws(sweep: Sweep) -> list[int]:
 def _values(
     space: type, owner: str, given: Mapping[str, Any], index: int, family: str
 ) -> dict[str, Any]:
-    """Draw `index` with the sweep file's own values over it, checked."""
+    """Draw `index` with the sweep file's own values over it, checked; a list has one for each draw."""
     from oodbench.hparams import checked, draw
 
-    values = {**draw(space, owner, index, family), **given}
-    return asdict(checked(space, values, f"the hyperparameters of {owner.split('/')[-1]}"))
+    place = f"the hyperparameters of {owner.split('/')[-1]}"
+    own = {}
+    for name, value in given.items():
+        if isinstance(value, list):
+            if index >= len(value):
+                raise UserError(
+                    f"'{name}' in {place} lists {len(value)} values, none for draw {index}"
+                )
+            value = value[index]
+        own[name] = value
+    return asdict(checked(space, {**draw(space, owner, index, family), **own}, place))
 
 
 def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:
