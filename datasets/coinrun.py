@@ -81,6 +81,7 @@ class CoinRun(Dataset):
         """Bytes (N, 64, 64, 3) to (N, 3, 64, 64) in [0, 1]."""
         return x.permute(0, 3, 1, 2).float() / 255
 
+    @property
     def checksums(self) -> Mapping[str, str]:
         """The md5 of each file that is read, by the set's manifest; raises UserError without it."""
         options = self.options

@@ -99,24 +99,24 @@ class Dataset(ABC):
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
+    @property
     def checksums(self) -> Mapping[str, str]:
-        """The md5 of each file that is read, by its path under the data directory."""
+        """md5 of each file that is read with these options, as in `Metadata`."""
         return self.metadata.checksums
 
     def check(self) -> None:
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
-        for path, checksum in self.checksums().items():
+        for path, checksum in self.checksums.items():
             file = self.file(path)
             if md5(file) != checksum:
                 raise UserError(
                     f"{self.name}: {file} is damaged (its md5 is not {checksum}); "
-                    f"`{self._command(self.data_dir)}` replaces it"
+                    f"`{self.command(self.data_dir)}` replaces it"
                 )
 
-    @classmethod
-    def download(cls, data_dir: Path) -> None:
+    def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
-        raise UserError(f"{cls.name} has nothing to download")
+        raise UserError(f"{self.name} has nothing to download")
 
     def cache(self, workers: int) -> None:
         """Work out, with as many threads, what would be worked out in every run, and keep it on disk."""
@@ -147,16 +147,17 @@ class Dataset(ABC):
         """The data file `path` under the data directory; raises UserError if it is not there."""
         if self.data_dir is None:
             raise UserError(
-                f"{self.name} needs --data-dir DIR; `{self._command('DIR')}` fetches the data"
+                f"{self.name} needs --data-dir DIR; `{self.command('DIR')}` fetches the data"
             )
         found = self.data_dir / path
         if not found.is_file():
             raise UserError(
-                f"{self.name}: {found} is missing; `{self._command(self.data_dir)}` fetches it"
+                f"{self.name}: {found} is missing; `{self.command(self.data_dir)}` fetches it"
             )
         return found
 
-    def _command(self, data_dir: object) -> str:
+    def command(self, data_dir: object) -> str:
+        """What fetches the data, as a user types it."""
         return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
 
 

@@ -1,5 +1,6 @@
 """Files: the folders beside the package in a checkout and inside it in a wheel, and checksums."""
 
+import gzip
 import hashlib
 from pathlib import Path
 
@@ -13,6 +14,6 @@ def folder(name: str) -> Path:
 
 
 def md5(file: Path) -> str:
-    """The md5 of a file, as `Metadata.checksums` holds it."""
-    with file.open("rb") as stream:
+    """The md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
+    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()
