@@ -96,7 +96,7 @@ class CoinRun(Dataset):
         manifest = read(path.parent)
         if not manifest.checksums:
             raise UserError(
-                f"{path} is of an unfinished set; `{self._command(self.data_dir)}` goes on with it"
+                f"{path} is of an unfinished set; `{self.command(self.data_dir)}` goes on with it"
             )
         has = manifest.settings
         for name, wanted in asdict(self.options).items():
@@ -115,7 +115,8 @@ class CoinRun(Dataset):
             raise UserError(f"{images[0]} does not hold the images of {actions[0]}")
         return Environment(x if len(x) == count else Part(x, torch.arange(count)), y[:count])
 
-    def _command(self, data_dir: object) -> str:
+    def command(self, data_dir: object) -> str:
+        """What makes the data, as a user types it."""
         options = self.options
         flags = f"--levels {options.levels} --states {options.states}"
         flags += f" --test-levels {options.test_levels}"
