@@ -98,6 +98,21 @@ def memorization(
     _show(memorization(results), results.resolve().name, out)
 
 
+@app.command()
+@reports_mistakes
+def trials(
+    results: Annotated[Path, typer.Argument(help="Of a sweep on one dataset.")],
+    selection: Annotated[str, typer.Option(help="Rules, with commas.")] = "train_val,val_env",
+    threshold: Annotated[float, typer.Option(help="What a trial must reach to count.")] = 0.9,
+    out: Out = OUT,
+) -> None:
+    """The test value of every trial of a sweep, and how many reach a threshold."""
+    from oodbench.trials import trials
+
+    rules = tuple(selection.split(","))
+    _show(trials(results, rules, threshold), f"{results.resolve().name}-trials", out)
+
+
 def _counts(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
