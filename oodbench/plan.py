@@ -5,6 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -190,11 +191,11 @@ def _test_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
 
 def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
     wanted = sweep.validation_environments
-    free = [name for name in dataset.environments if name not in tests]
     if wanted == "none":
         return ()
     if wanted == "default":
-        return tuple(n for n in dataset.validation_environments if n in free)
+        return tuple(n for n in dataset.validation_environments if n not in tests)
+    free = dataset.trained_on(tests)
     if isinstance(wanted, int):
         if not 0 < wanted < len(free):
             raise UserError(
@@ -211,7 +212,7 @@ def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) 
 
 
 def _training(dataset: Any, tests: Sequence[str], validation: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(n for n in dataset.environments if n not in {*tests, *validation})
+    names: tuple[str, ...] = dataset.trained_on({*tests, *validation})
     if not names:
         raise UserError(
             f"{dataset.label}: with {', '.join([*tests, *validation])} held out, "
@@ -226,9 +227,14 @@ def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
 
     trial = _indices(sweep.trials, "trials")[0]
     return {
-        name: len(split(environment, sweep.holdout, dataset.name, name, trial)["in"])
+        name: len(split(environment, _holdout(sweep, dataset), dataset.name, name, trial)["in"])
         for name, environment in dataset.load(trial).items()
     }
+
+
+def _holdout(sweep: Sweep, dataset: Any) -> float:
+    """The share of the `out` splits: data with evaluation splits of their own have none."""
+    return 0.0 if dataset.evaluation_environments else sweep.holdout
 
 
 def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> None:
@@ -261,7 +267,10 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
     family = dataset.metadata.family
     space = algorithms.get(entry.name).Hparams
     chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
-    network = dataset.metadata.network if chosen.name == "default" else chosen.name
+    if chosen.name in ("default", dataset.network):
+        given = {**dataset.network_hparams, **chosen.hparams}
+        chosen = Component(name=dataset.network, hparams=given)
+    network = chosen.name
     network_space = networks.get(network, f"sweep '{sweep.name}'").Hparams
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
@@ -270,7 +279,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
         raise UserError(f"evaluate_every must be at least 1, not {evaluate_every}")
     specs = []
     for index in _indices(sweep.hparam_draws, "hparam_draws"):
-        hparams = _values(space, entry.name, entry.hparams, index, family)
+        hparams = _values(space, entry.name, entry.hparams, index, family, dataset.metadata.hparams)
         owner = f"{entry.name}/{network}"
         network_hparams = _values(network_space, owner, chosen.hparams, index, family)
         for trial in _indices(sweep.trials, "trials"):
@@ -289,19 +298,24 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
                     trial=trial,
                     steps=steps,
                     evaluate_every=evaluate_every,
-                    holdout=sweep.holdout,
+                    holdout=_holdout(sweep, dataset),
                 )
             )
     return specs
 
 
 def _values(
-    space: type, owner: str, given: Mapping[str, Any], index: int, family: str
+    space: type,
+    owner: str,
+    given: Mapping[str, Any],
+    index: int,
+    family: str,
+    own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Draw `index` with the sweep file's own values over it, checked."""
+    """Draw `index` with the sweep file's values over it, checked; `own` are a dataset's defaults."""
     from oodbench.hparams import checked, draw
 
-    values = {**draw(space, owner, index, family), **given}
+    values = {**draw(space, owner, index, family, own), **given}
     return asdict(checked(space, values, f"the hyperparameters of {owner.split('/')[-1]}"))
 
 
