@@ -1,5 +1,6 @@
 """The temporal AND-mask: agreement over the last steps, one environment a step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ class TemporalANDMaskERM(Algorithm):
 
     Each training environment comes once in every round of E steps, in an order drawn anew (section
     4.3). The optimizer, `oodbench.optimizers.TemporalANDMask`, takes any objective: a method of
-    your own returns it from `configure`. `optimizer` and `momentum` have no effect here.
+    your own returns it from `configure`. `optimizer`, `momentum` and `environments_per_step` have
+    no effect here.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -54,13 +56,15 @@ class TemporalANDMaskERM(Algorithm):
         return {"main": optimizer}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """An ordinary update on the examples of this step's environment."""
-        e = self.environment(step)
-        return super().update(Batch(batch.x[e : e + 1], batch.y[e : e + 1]), step)
+        """An ordinary update on the examples of this step's environment, whether alone or with all."""
+        if len(batch.x) > 1:
+            (e,) = self.environments_at(step)
+            batch = Batch(batch.x[e : e + 1], batch.y[e : e + 1])
+        return super().update(batch, step)
 
-    def environment(self, step: int) -> int:
-        """Which training environment's turn it is."""
+    def environments_at(self, step: int) -> Sequence[int]:
+        """The one training environment whose turn it is."""
         names: Any = self.problem.environments
         turn, place = divmod(step, len(names))
         order = sorted(range(len(names)), key=lambda e: derive("turn", turn, names[e]))
-        return order[place]
+        return [order[place]]

@@ -89,13 +89,14 @@ class WILDS(Dataset):
 
     @property
     def network_hparams(self) -> Mapping[str, Any]:
-        """Whether weights are pretrained, for the networks that can have some."""
+        """Whether weights are pretrained; nothing is frozen or dropped out."""
         row = self.row
-        if row.modality in ("bands", "table") or self.network == "TextCNN":
+        if row.modality == "table" or self.network == "TextCNN":
             return {}
-        pretrained = not self.options.from_scratch and row.package != "camelyon17"
-        found = inputs.DISTILBERT if row.modality == "text" else "imagenet"
-        return {"weights": found if pretrained else "none"}
+        if row.modality == "text":
+            return {"weights": inputs.DISTILBERT}
+        weights = "imagenet" if row.pretrained and not self.options.from_scratch else "none"
+        return {"weights": weights, "freeze_batch_norm": False, "dropout": 0.0}
 
     @cached_property
     def data(self) -> Any:
@@ -104,11 +105,14 @@ class WILDS(Dataset):
             self.file("")  # says so
         assert self.data_dir is not None
         row, root = self.row, self.data_dir
+        release = () if row.by_hand else (f"RELEASE_v{row.version}.txt",)
         try:
-            official.check_folder(root, row.package, row.version, row.files)
+            official.check_folder(root, row.package, row.version, (*row.files, *release))
         except UserError as error:
-            command = self._command(self.data_dir)
-            raise UserError(f"{self.name}: {error}; `{command}` fetches it") from error
+            source = f"`{self._command(root)}` fetches it"
+            if row.by_hand:
+                source = f"it is from {row.by_hand}"
+            raise UserError(f"{self.name}: {error}; {source}") from error
         try:
             return official.read(row.package, row.version, root, self._settings())
         except UserError as error:
@@ -124,7 +128,9 @@ class WILDS(Dataset):
         splits = official.positions(self.data)
         fields = self.options.group_by or self.row.group_by
         try:
-            groups = official.groups(self.data, () if fields == ("all",) else fields, splits.pop("train"))
+            groups = official.groups(
+                self.data, () if fields == ("all",) else fields, splits.pop("train")
+            )
         except UserError as error:
             raise UserError(f"the option `group_by` of {self.name}: {error}") from error
         return groups | splits
@@ -158,6 +164,8 @@ class WILDS(Dataset):
     def download(cls, data_dir: Path) -> None:
         """Fetch the set with the package, and for texts DistilBERT with transformers."""
         row = cls.row
+        if row.by_hand:
+            raise UserError(f"{cls.name} has to be fetched by hand: it is from {row.by_hand}")
         try:
             settings = tuple(row.settings.items())
             official.construct(row.package, row.version, data_dir, settings, download=True)

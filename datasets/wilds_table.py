@@ -23,6 +23,8 @@ class Set:
     shift: str
     files: tuple[str, ...]
     """Of its folder, without which the package cannot start."""
+    by_hand: str = ""
+    """Where it is to be had, if the package cannot fetch it."""
     modality: Literal["image", "bands", "text", "table"] = "image"
     size: int
     """Pixels of a side, tokens, or features."""
@@ -34,6 +36,8 @@ class Set:
     """The official one that the paper reports."""
     group_by: tuple[str, ...]
     network: str
+    pretrained: bool = True
+    """Whether its weights are, unless `from_scratch`."""
     family: str = "images"
     train: int
     """Examples in `train`."""
@@ -63,6 +67,7 @@ SETS = {
         metric="acc_avg",
         group_by=("hospital",),
         network="DenseNet121",
+        pretrained=False,
         train=302_436,
         epochs=10,
         batch=32,
@@ -138,6 +143,7 @@ SETS = {
         metric="r_wg",
         group_by=("country",),
         network="ResNet18",
+        pretrained=False,
         train=9_797,
         epochs=200,
         batch=64,
@@ -190,6 +196,7 @@ SETS = {
         licence="Yelp dataset licence",
         shift="year",
         files=("reviews.csv", "splits/time.csv"),
+        by_hand="https://www.yelp.com/dataset, with splits/ as WILDS' preprocessing makes it",
         modality="text",
         size=512,
         outputs=5,

@@ -1,6 +1,7 @@
 """The interface of a learning method, and the registry of the folder algorithms/."""
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -13,6 +14,7 @@ from oodbench.networks import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
 from oodbench.paths import folder
 from oodbench.registry import Registry
+from oodbench.seeds import derive
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
@@ -41,6 +43,8 @@ class Problem:
     environments: tuple[str, ...]
     """Names of the training environments, in the order in which batches stack them."""
     steps: int
+    seed: int = 0
+    """Of what the runs of a trial share."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ class Algorithm(nn.Module):
                 "synthetic": (1e-2, choice(1e-3, 1e-2, 1e-1)),
                 "linear": (1e-2, log_uniform(1e-3, 1e-1)),
                 "small_images": (1e-3, log_uniform(10**-3.5, 10**-2.5)),
+                "text": (1e-5, log_uniform(1e-6, 1e-4)),
             },
         )
         """The learning rate."""
@@ -117,7 +122,8 @@ class Algorithm(nn.Module):
                 "small_images": (2e-3, log_uniform(2e-5, 2e-2)),
             },
         )
-        """Added to the gradient as weight_decay * parameter; twice the factor of a penalty ||w||^2."""
+        """Added to the gradient as weight_decay * parameter (twice the factor of a penalty ||w||^2),
+        but for `adamw`, which takes it, times the learning rate, from the parameter itself."""
         batch_size: int = hparam(
             32,
             log_uniform_int(2**3, 2**5.5),
@@ -129,7 +135,10 @@ class Algorithm(nn.Module):
             },
         )
         """Examples per environment and step; 0: as many as the smallest environment has."""
-        optimizer: str = hparam("adam", options=("adam", "sgd"))
+        environments_per_step: int = hparam(0, low=0)
+        """How many training environments a step is of, drawn anew each time; 0: all. A drawn one
+        with fewer than `batch_size` examples repeats them."""
+        optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
         momentum: float = hparam(0.9, low=0.0, high=1.0)
         """Of `sgd`."""
         lr_schedule: str = hparam(
@@ -152,6 +161,13 @@ class Algorithm(nn.Module):
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
         """The hyperparameters at which the method is ERM, or None if there are none."""
         return None
+
+    def environments_at(self, step: int) -> Sequence[int]:
+        """Which training environments the batch of a step holds, by their places."""
+        count, wanted = len(self.problem.environments), self.hparams.environments_per_step
+        if not 0 < wanted < count:
+            return range(count)
+        return random.Random(derive(self.problem.seed, step)).sample(range(count), wanted)
 
     def objective(self, out: Outputs) -> Tensor:
         """The scalar to minimise; ERM's mean risk unless a method says otherwise."""

@@ -1,59 +1,110 @@
 """Stacked batches: the examples of every step, as a function of the seed and the step alone."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from oodbench.algorithms import Batch
 from oodbench.seeds import derive
+from oodbench.streams import ReadAhead, Request, Stored
+
+Transform = Callable[[Tensor, torch.Generator], Tensor]
+"""Inputs as they are kept or read (N, ...) to those of the network, (N, *input_shape)."""
 
 
 class Batches:
     """Endless batches of B examples from each of E environments, indexed by step.
 
     Each environment is gone through in random order, without replacement, an epoch after the
-    other; the last examples of an epoch that do not fill a batch are left out. The data stay on
-    their device as one tensor and a batch is one index selection. Nothing but the step is needed
-    to go on where a run stopped.
+    other; the last examples of an epoch that do not fill a batch are left out. Data in memory stay
+    on their device as one tensor and a batch is one index selection; stored data are read ahead.
+    Nothing but the step is needed to go on where a run stopped.
     """
 
     def __init__(
-        self, environments: Sequence[tuple[Tensor, Tensor]], batch_size: int, seed: int
+        self,
+        environments: Sequence[tuple[Tensor | Stored, Tensor]],
+        batch_size: int,
+        seed: int,
+        *,
+        transform: Transform | None = None,
+        environments_at: Callable[[int], Sequence[int]] | None = None,
+        repeat: bool = False,
+        end: int = sys.maxsize,
+        loader_workers: int = 0,
     ) -> None:
-        """`environments` holds (inputs, targets); `batch_size` 0 or too large: the smallest one's."""
-        self.sizes = [len(x) for x, _ in environments]
-        self.batch_size = min(batch_size or min(self.sizes), min(self.sizes))
+        """`environments` holds (inputs, targets); `batch_size` 0 or too large: the smallest one's.
+
+        The inputs are all in memory or all stored; those of a batch go through `transform` with a
+        generator of the step's own. `environments_at` says which environments a step is of (all),
+        and no step after `end` is read ahead. With `repeat` a batch may be larger than the smallest
+        environment, which then repeats its examples.
+        """
+        self.sizes = [len(y) for _, y in environments]
+        limit = max(self.sizes) if repeat and batch_size else min(self.sizes)
+        self.batch_size = min(batch_size or limit, limit)
         self._seed = seed
-        self._x = torch.cat([x for x, _ in environments])
+        self._transform = transform
+        self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
         self._y = torch.cat([y for _, y in environments])
         self._starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
-        self._orders: list[tuple[int, Tensor]] = [(-1, torch.empty(0))] * len(self.sizes)
+        self._order = lru_cache(maxsize=2 * len(self.sizes))(self._drawn_order)
         self._whole: Batch | None = None
+        self._stored = [x for x, _ in environments if isinstance(x, Stored)]
+        if self._stored:
+            self._reads = ReadAhead(self._request, end, self._y.device, loader_workers)
+            return
+        self._x = torch.cat([x for x, _ in environments if isinstance(x, Tensor)])
         if all(size == self.batch_size for size in self.sizes):
             shape = (len(self.sizes), self.batch_size)
             self._whole = Batch(
                 torch.unflatten(self._x, 0, shape), torch.unflatten(self._y, 0, shape)
             )
 
+    @property
+    def waiting_seconds(self) -> float:
+        """The time spent waiting for stored data so far."""
+        return self._reads.seconds if self._stored else 0.0
+
     def __getitem__(self, step: int) -> Batch:
         """The batch of `step`."""
-        if self._whole is not None:
-            return self._whole
-        index = torch.stack([self._indices(e, step) for e in range(len(self.sizes))])
-        flat = index.flatten().to(self._x.device)
-        x, y = self._x.index_select(0, flat), self._y.index_select(0, flat)
-        shape = (len(self.sizes), self.batch_size)
+        environments = list(self._environments_at(step))
+        batch = self._whole
+        if batch is None:
+            batch = self._selected(environments, step)
+        elif len(environments) < len(self.sizes):
+            batch = Batch(batch.x[environments], batch.y[environments])
+        if self._transform is None:
+            return batch
+        generator = torch.Generator().manual_seed(derive(self._seed, "transform", step))
+        x = self._transform(batch.x.flatten(0, 1), generator)
+        return Batch(torch.unflatten(x, 0, batch.y.shape[:2]), batch.y)
+
+    def _selected(self, environments: Sequence[int], step: int) -> Batch:
+        index = [self._indices(e, step) + self._starts[e] for e in environments]
+        flat = torch.cat(index).to(self._y.device)
+        x = self._reads[step] if self._stored else self._x.index_select(0, flat)
+        shape = (len(environments), self.batch_size)
+        y = self._y.index_select(0, flat)
         return Batch(torch.unflatten(x, 0, shape), torch.unflatten(y, 0, shape))
 
+    def _request(self, step: int) -> Request:
+        return [(self._stored[e], self._indices(e, step)) for e in self._environments_at(step)]
+
     def _indices(self, environment: int, step: int) -> Tensor:
-        """(B,) positions in the concatenated data."""
-        size, batch_size = self.sizes[environment], self.batch_size
-        epoch, position = divmod(step, size // batch_size)
-        known, order = self._orders[environment]
-        if known != epoch:
-            seed = derive(self._seed, environment, epoch)
-            order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
-            order += self._starts[environment]
-            self._orders[environment] = (epoch, order)
-        return order[position * batch_size : (position + 1) * batch_size]
+        """(B,) positions in the environment."""
+        rounds = -(-self.batch_size // self.sizes[environment])
+        if rounds > 1:
+            orders = [self._order(environment, step * rounds + i) for i in range(rounds)]
+            return torch.cat(orders)[: self.batch_size]
+        epoch, position = divmod(step, self.sizes[environment] // self.batch_size)
+        order = self._order(environment, epoch)
+        return order[position * self.batch_size : (position + 1) * self.batch_size]
+
+    def _drawn_order(self, environment: int, epoch: int) -> Tensor:
+        seed = derive(self._seed, environment, epoch)
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randperm(self.sizes[environment], generator=generator)

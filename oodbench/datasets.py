@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from torch import Tensor
 
 from oodbench.errors import UserError
@@ -46,8 +47,9 @@ class Metadata:
 class Environment:
     """The examples of one environment."""
 
-    x: Tensor
-    """Inputs, (N, *input_shape)."""
+    x: Any
+    """Inputs: a tensor (N, ...), or `oodbench.streams.Stored`. `Dataset.transform` takes them to
+    (N, *input_shape)."""
     y: Tensor
     """Targets, (N, ...), see `Task`."""
     groups: Tensor | None = None
@@ -149,6 +151,14 @@ class Dataset(ABC):
         predictor gives for them, both on the CPU.
         """
         return {}
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Inputs (N, ...) of an environment to those of the network, (N, *input_shape).
+
+        It runs on the device of `x`, and is where stored bytes become floats. `generator`, of the
+        CPU, is there in training alone: the source of all chance in an augmentation.
+        """
+        return x
 
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int

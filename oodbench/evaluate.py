@@ -1,16 +1,18 @@
 """Metrics of a predictor on every (environment, split)."""
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from oodbench.datasets import Environment
 from oodbench.records import Evaluation
+from oodbench.streams import ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
 
 CHUNK = 8192
-"""Examples of a forward pass."""
+"""Examples in memory of a forward pass."""
 
 
 def evaluate(
@@ -18,45 +20,78 @@ def evaluate(
     environments: Mapping[str, Environment],
     splits: Mapping[str, Mapping[str, Tensor]],
     task: Task,
+    loader_workers: int = 0,
+    whole: Callable[[str, Tensor, Tensor], Mapping[str, float]] | None = None,
 ) -> list[Evaluation]:
     """Every metric of `task` on every split of every environment: the mean over its examples.
 
-    `predict` maps inputs (N, *input_shape) to logits (N, C); `splits` holds the indices of each
-    environment's splits. An empty split gives no value.
+    `predict` maps inputs as they are in memory or read (N, ...) to logits (N, C); `splits` holds
+    the indices of each environment's splits. An empty split gives no value. `whole` gives further
+    metrics, of a whole split: see `Dataset.split_metrics`.
     """
+    chunks: dict[str, list[dict[str, Tensor]]] = {name: [] for name in environments}
+    outputs: dict[str, list[Tensor]] = {name: [] for name in environments}
+    for name, found, y in _predictions(predict, environments, loader_workers):
+        chunks[name].append(task.metrics(found, y))
+        if whole is not None:
+            outputs[name].append(found.cpu())
     names: list[tuple[str, str, str, int]] = []
     values: list[Tensor] = []
-    for name, environment in environments.items():
-        metrics = _per_example(predict, environment, task)
+    for name, parts in chunks.items():
+        metrics = {metric: torch.cat([part[metric] for part in parts]) for metric in parts[0]}
         for split, index in splits[name].items():
             for metric, value in metrics.items():
                 if len(index):
                     names.append((name, split, metric, len(index)))
                     values.append(value[index].double().mean())
     means = torch.stack(values).tolist()
-    return [
+    evaluations = [
         Evaluation(environment, split, metric, value, count)
         for (environment, split, metric, count), value in zip(names, means, strict=True)
     ]
+    if whole is not None:
+        for name, found_parts in outputs.items():
+            for split, index in splits[name].items():
+                place = index.cpu()
+                further = whole(name, place, torch.cat(found_parts)[place]) if len(place) else {}
+                evaluations += [
+                    Evaluation(name, split, m, v, len(place)) for m, v in further.items()
+                ]
+    return evaluations
 
 
 def logits(
-    predict: Callable[[Tensor], Tensor], environments: Mapping[str, Environment]
+    predict: Callable[[Tensor], Tensor],
+    environments: Mapping[str, Environment],
+    loader_workers: int = 0,
 ) -> dict[str, Tensor]:
     """The logits (N, C) of all examples of every environment, on the CPU."""
-    return {
-        name: torch.cat([predict(x) for x in torch.split(environment.x, CHUNK)]).cpu()
+    chunks: dict[str, list[Tensor]] = {name: [] for name in environments}
+    for name, found, _ in _predictions(predict, environments, loader_workers):
+        chunks[name].append(found)
+    return {name: torch.cat(parts).cpu() for name, parts in chunks.items()}
+
+
+def _predictions(
+    predict: Callable[[Tensor], Tensor],
+    environments: Mapping[str, Environment],
+    loader_workers: int,
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """All examples in pieces: the environment, the logits (N, C) and the targets (N, ...)."""
+    pieces = [
+        (name, environment, places)
         for name, environment in environments.items()
-    }
-
-
-def _per_example(
-    predict: Callable[[Tensor], Tensor], environment: Environment, task: Task
-) -> dict[str, Tensor]:
-    chunks = [
-        task.metrics(predict(x), y)
-        for x, y in zip(
-            torch.split(environment.x, CHUNK), torch.split(environment.y, CHUNK), strict=True
-        )
+        for places in torch.split(torch.arange(len(environment.y)), _size(environment))
     ]
-    return {metric: torch.cat([c[metric] for c in chunks]) for metric in chunks[0]}
+    stored = [(e.x, places) for _, e, places in pieces if isinstance(e.x, Stored)]
+    device = next(iter(environments.values())).y.device
+    reads = ReadAhead(lambda i: [stored[i]], len(stored), device, loader_workers)
+    read = itertools.count()
+    for name, environment, places in pieces:
+        part = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
+        x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[part]
+        yield name, predict(x), environment.y[part]
+
+
+def _size(environment: Environment) -> int:
+    return chunk_size(environment.x) if isinstance(environment.x, Stored) else CHUNK

@@ -1,6 +1,7 @@
 """What a launcher is asked to do. Imports no torch."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oodbench.records import Results, RunSpec
@@ -19,6 +20,9 @@ class Settings:
     plugins: tuple[str, ...] = ()
     keep_predictions: bool = False
     """Whether every example's logits are kept at the evaluations."""
+    loader_workers: int | None = None
+    """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
+    the launcher has cores for, or none without a launcher."""
 
 
 @dataclass
@@ -58,3 +62,13 @@ class Job:
     """What a cluster is asked for."""
     snapshot: bool = False
     """Whether a cluster's jobs run a frozen copy of the code."""
+
+    def settings_of(self, worker: int) -> Settings:
+        """The settings of a worker's runs: on its device, with its share of the cores to read data."""
+        share = len(os.sched_getaffinity(0)) // max(1, min(self.workers, len(self.ids)))
+        loaders = self.settings.loader_workers
+        return replace(
+            self.settings,
+            device=self.devices[worker % len(self.devices)],
+            loader_workers=max(1, share) if loaders is None else loaders,
+        )

@@ -6,7 +6,6 @@ where a cluster trains it later.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from oodbench.errors import UserError
 from oodbench.job import Job
@@ -20,7 +19,7 @@ def debug(job: Job) -> dict[str, str]:
     from oodbench.train import execute
 
     states: dict[str, str] = {}
-    settings = replace(job.settings, device=job.devices[0])
+    settings = job.settings_of(0)
     with Display(job.specs, len(job.specs) - len(job.ids), 1) as display:
         for run_id in job.ids:
             display.started(0, run_id)

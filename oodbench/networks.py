@@ -13,7 +13,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import checked, choice, hparam, log_uniform_int
 from oodbench.registry import Registry
 
-networks: Registry[type["Network"]] = Registry("network")
+networks: Registry[type["Network"]] = Registry("network", modules=("oodbench.text_networks",))
 
 
 def register(name: str) -> Callable[[type["Network"]], type["Network"]]:

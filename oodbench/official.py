@@ -39,7 +39,8 @@ def package() -> Any:
         del sys.modules["outdated"]
         if there is not None:
             sys.modules["outdated"] = there
-    importlib.import_module("wilds.common.metrics.metric").avg_over_groups = group_means
+    metric: Any = importlib.import_module("wilds.common.metrics.metric")
+    metric.avg_over_groups = group_means
     return wilds
 
 
@@ -131,7 +132,7 @@ def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tenso
     group = grouper.metadata_to_group(data.metadata_array[index])
     order = group.argsort(stable=True)
     numbers, sizes = group[order].unique_consecutive(return_counts=True)
-    parts = index[order].split(sizes.tolist())
+    parts = torch.split(index[order], sizes.tolist())
     return {
         grouper.group_field_str(number): part
         for number, part in zip(numbers.tolist(), parts, strict=True)

@@ -7,7 +7,7 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -149,11 +149,10 @@ def _blocked() -> Iterator[None]:
 def _start(job: Job, index: int) -> Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    settings = replace(job.settings, device=job.devices[index % len(job.devices)])
     gpu = job.gpus[index % len(job.gpus)] if job.gpus else None
     process = context.Process(
         target=_work,
-        args=(theirs, job.results.path, settings, gpu),
+        args=(theirs, job.results.path, job.settings_of(index), gpu),
         name=f"worker-{index}",
         daemon=True,
     )

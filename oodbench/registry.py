@@ -14,13 +14,17 @@ T = TypeVar("T", bound=type)
 
 
 class Registry(Generic[T]):
-    """The classes of one kind by name; the folder's files are imported at the first look-up."""
+    """The classes of one kind by name; the folder's files are imported at the first look-up.
 
-    def __init__(self, kind: str, package: str = "") -> None:
+    `modules` are others that register some, imported then too.
+    """
+
+    def __init__(self, kind: str, package: str = "", modules: tuple[str, ...] = ()) -> None:
         self.kind = kind
         self._package = package
+        self._modules = modules
         self._classes: dict[str, T] = {}
-        self._loaded = not package
+        self._loaded = not (package or modules)
 
     def add(self, name: str) -> Callable[[T], T]:
         """A decorator that registers a class under `name`; a name is given once."""
@@ -55,6 +59,10 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         self._loaded = True
+        for name in self._modules:
+            importlib.import_module(name)
+        if not self._package:
+            return
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self._package}.{module.name}")

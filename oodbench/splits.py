@@ -15,7 +15,7 @@ def split(
     They depend on (dataset, environment, trial) alone. Examples of a group stay together; with
     `holdout` 0 everything is `in` and there is no `out`.
     """
-    count = len(environment.x)
+    count = len(environment.y)
     if holdout == 0:
         return {"in": torch.arange(count)}
     groups = environment.groups if environment.groups is not None else torch.arange(count)

@@ -35,6 +35,9 @@ Threads = Annotated[int, typer.Option(min=1, help="CPU threads of a run; changes
 Launcher = Annotated[str, typer.Option(help="local, debug or slurm.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Slurm: show the jobs, submit nothing.")]
 Snapshot = Annotated[bool, typer.Option("--snapshot", help="Slurm: run a frozen copy of the code.")]
+LoaderWorkers = Annotated[
+    int | None, typer.Option(min=0, help="Threads a run reads stored data with; all cores' share.")
+]
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
 ]
@@ -83,6 +86,7 @@ def launch(
     dry_run: DryRun = False,
     snapshot: Snapshot = False,
     keep_predictions: KeepPredictions = False,
+    loader_workers: LoaderWorkers = None,
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -95,7 +99,8 @@ def launch(
             f"sweep '{made.sweep.name}' has no possible run: {'; '.join(sorted(reasons))}"
         )
     results = Results(out or Path("results") / made.sweep.name)
-    settings = RunSettings(data_dir, "cpu", threads, tuple(plugin or []), keep_predictions)
+    plugins = tuple(plugin or [])
+    settings = RunSettings(data_dir, "cpu", threads, plugins, keep_predictions, loader_workers)
     _check(launcher)
     job = Job(made.sweep.name, results, made.runs, (), settings, 1, (devices,), (), asked, snapshot)
     if dry_run:
@@ -119,6 +124,7 @@ def retry(
     workers: Workers = None,
     devices: Devices = "auto",
     threads: Threads = 1,
+    loader_workers: LoaderWorkers = None,
     snapshot: Snapshot = False,
 ) -> None:
     """Train the failed and lost runs of a sweep again, from their last checkpoints."""
@@ -135,7 +141,7 @@ def retry(
 
     load_plugins(settings["plugins"])
     plugins, keep = tuple(settings["plugins"]), settings["keep_predictions"]
-    how = RunSettings(data_dir, "cpu", threads, plugins, keep)
+    how = RunSettings(data_dir, "cpu", threads, plugins, keep, loader_workers)
     job = Job(stored["name"], results, specs, tuple(ids), how, 1, (devices,), (), asked, snapshot)
     _train(job, launcher, workers)
 

@@ -15,9 +15,11 @@ from oodbench.errors import unknown
 from oodbench.records import Frames
 from oodbench.selection import CELL, ENDED, RULES, choose, sweep_runs
 
-OFFICIAL = ("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year")
-OFFICIAL += ("10th_percentile_acc", "F1-macro_all", "recall-macro_all", "ap")
-OFFICIAL += ("precision_at_global_recall_all",)
+OFFICIAL = (
+    *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
+    *("10th_percentile_acc", "F1-macro_all", "recall-macro_all", "ap"),
+    *("precision_at_global_recall_all", "precision_at_global_recall_wg"),
+)
 """What the package `wilds` calls its proportions."""
 PROPORTIONS = ("accuracy", "agreement", "worst_group_accuracy", *OFFICIAL)
 """Metrics in [0, 1] that are printed in %."""

@@ -1,13 +1,11 @@
 """One run from its spec to its records; checkpoint and resume."""
 
-import json
 import os
 import pickle
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +15,18 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, algorithms
 from oodbench.allocator import keep_freed_memory
-from oodbench.batches import Batches
-from oodbench.datasets import Dataset, Environment, make
+from oodbench.datasets import Dataset
 from oodbench.errors import UserError
 from oodbench.evaluate import evaluate, logits
 from oodbench.hparams import checked
 from oodbench.job import Interrupts as Interrupts
 from oodbench.job import Settings as Settings
+from oodbench.loading import batches, load_data
 from oodbench.networks import build
 from oodbench.predictions import keep, keep_examples
 from oodbench.provenance import provenance
 from oodbench.records import Evaluation, RunDirectory, RunSpec
 from oodbench.seeds import derive
-from oodbench.splits import split
 
 CHECK_EVERY = 50
 """Steps between two looks at the losses, at the clock and at the progress bar."""
@@ -37,42 +34,6 @@ BEAT_SECONDS = 5.0
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
 """A checkpoint is due after so long, the shorter of the two at an evaluation."""
-
-
-@dataclass(frozen=True)
-class Data:
-    """A dataset's environments on the device of a run, with their splits."""
-
-    dataset: Dataset
-    environments: dict[str, Environment]
-    splits: dict[str, dict[str, Tensor]]
-
-
-def training_environments(spec: RunSpec, dataset: Dataset) -> tuple[str, ...]:
-    """Those that are neither test nor validation environments, in the dataset's order."""
-    held_out = {*spec.test_environments, *spec.validation_environments}
-    return tuple(name for name in dataset.environments if name not in held_out)
-
-
-@lru_cache(maxsize=2)
-def _load(
-    name: str, options: str, trial: int, holdout: float, data_dir: Path | None, device: str
-) -> Data:
-    dataset = make(name, json.loads(options), data_dir)
-    environments, splits = {}, {}
-    for environment, data in dataset.load(trial).items():
-        parts = split(data, holdout, name, environment, trial)
-        splits[environment] = {part: index.to(device) for part, index in parts.items()}
-        environments[environment] = Environment(data.x.to(device), data.y.to(device))
-    return Data(dataset, environments, splits)
-
-
-def load_data(spec: RunSpec, settings: Settings) -> Data:
-    """The data of a run; those of the last two (dataset, trial) are kept in memory."""
-    options = json.dumps(spec.options, sort_keys=True)
-    return _load(
-        spec.dataset, options, spec.trial, spec.holdout, settings.data_dir, settings.device
-    )
 
 
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
@@ -108,38 +69,38 @@ class Run:
         self.settings = settings
         self.data = load_data(spec, settings)
         dataset = self.data.dataset
-        self.names = training_environments(spec, dataset)
-        self.problem = Problem(dataset.input_shape, dataset.task, self.names, spec.steps)
+        self.names = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
+        seed = derive("environments", spec.dataset, spec.test_environments, spec.trial)
+        self.problem = Problem(dataset.input_shape, dataset.task, self.names, spec.steps, seed)
+        self.scored = {
+            name: environment
+            for name, environment in self.data.environments.items()
+            if not (dataset.evaluation_environments and name in self.names)
+        }
         self.algorithm = build_algorithm(spec, self.problem, settings.device)
-        training = []
-        for name in self.names:
-            environment, index = self.data.environments[name], self.data.splits[name]["in"]
-            if not len(index):
-                raise UserError(f"{spec.dataset}: nothing to train on in environment '{name}'")
-            training.append((environment.x[index], environment.y[index]))
-        seed = derive("batches", spec.dataset, spec.test_environments, spec.trial)
-        self.batches = Batches(training, self.algorithm.hparams.batch_size, seed)
+        self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
+        self.loader_workers = settings.loader_workers or 0
         self.step = 0
-        self.seconds = 0.0
+        self.seconds = self.waited = 0.0
         self.sums: dict[str, float] = {}
         self.counted = 0
 
     @property
     def context(self) -> dict[str, Any]:
         """What tables need to know beyond the spec."""
-        dataset, task = self.data.dataset, self.problem.task
+        dataset = self.data.dataset
         return {
             "dataset_label": dataset.label,
             "family": dataset.metadata.family,
             "shift": dataset.metadata.shift,
             "training_environments": self.names,
-            "metric": task.metric,
-            "higher_is_better": task.higher_is_better,
+            "metric": dataset.metric,
+            "higher_is_better": dataset.higher_is_better,
         }
 
     def advance(self, steps: int) -> int | None:
         """Do `steps` updates; returns the first step whose loss was not finite, or None."""
-        start = time.perf_counter()
+        start, waited = time.perf_counter(), self.batches.waiting_seconds
         self.algorithm.train()
         collected: list[dict[str, Tensor]] = []
         for step in range(self.step, self.step + steps):
@@ -153,17 +114,24 @@ class Run:
         self.step += steps
         self.counted += steps
         self.seconds += time.perf_counter() - start
+        self.waited += self.batches.waiting_seconds - waited
         return None
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, ...) as an environment holds them."""
+        return self.algorithm.predict(self.data.dataset.transform(x, None))
 
     @torch.no_grad()
     def evaluate(self) -> list[Evaluation]:
         """All metrics of the predictor as it is now."""
         self.algorithm.eval()
-        predict = self.algorithm.predict
-        found = evaluate(predict, self.data.environments, self.data.splits, self.problem.task)
-        device = self.settings.device
-        own = self.data.dataset.predictor_metrics(
-            lambda x: predict(x.to(device)).cpu(), self.spec.trial
+        dataset, task, device = self.data.dataset, self.problem.task, self.settings.device
+        plain = type(dataset).split_metrics is Dataset.split_metrics
+        whole = None if plain else dataset.split_metrics
+        workers = self.loader_workers
+        found = evaluate(self.predict, self.scored, self.data.splits, task, workers, whole)
+        own = dataset.predictor_metrics(
+            lambda x: self.algorithm.predict(x.to(device)).cpu(), self.spec.trial
         )
         return found + [Evaluation(None, None, name, value, 1) for name, value in own.items()]
 
@@ -171,10 +139,10 @@ class Run:
     def keep_predictions(self, directory: RunDirectory) -> None:
         """Keep the logits of every example as they are now, and once what they are compared with."""
         self.algorithm.eval()
-        found = logits(self.algorithm.predict, self.data.environments)
+        found = logits(self.predict, self.scored, self.loader_workers)
         keep(directory, self.step, {name: values.numpy() for name, values in found.items()})
         examples = {}
-        for name, environment in self.data.environments.items():
+        for name, environment in self.scored.items():
             out = torch.zeros(len(environment.y), dtype=torch.bool)
             out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True
             examples[name] = (environment.y.cpu().numpy(), out.numpy())
@@ -186,7 +154,11 @@ class Run:
         evaluations = [asdict(e) for e in self.evaluate()]
         train = {name: total / self.counted for name, total in self.sums.items()}
         self.sums, self.counted = {}, 0
-        cost = {"training_seconds": self.seconds, "evaluation_seconds": time.perf_counter() - start}
+        cost = {
+            "training_seconds": self.seconds,
+            "waiting_seconds": self.waited,
+            "evaluation_seconds": time.perf_counter() - start,
+        }
         if self.settings.device.startswith("cuda"):
             cost["memory_mb"] = torch.cuda.max_memory_allocated(self.settings.device) / 2**20
         return {"step": self.step, "train": train, "cost": cost, "evaluations": evaluations}
@@ -198,6 +170,7 @@ class Run:
         return {
             "step": self.step,
             "seconds": self.seconds,
+            "waited": self.waited,
             "sums": self.sums,
             "counted": self.counted,
             "algorithm": self.algorithm.state_dict(),
@@ -215,7 +188,7 @@ class Run:
         if state["device_rng"] is not None:
             torch.cuda.set_rng_state(state["device_rng"], self.settings.device)
         self.sums, self.counted = state["sums"], state["counted"]
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.step, self.seconds, self.waited = state["step"], state["seconds"], state["waited"]
 
 
 def save_checkpoint(run: Run, path: Path) -> None:

@@ -15,7 +15,7 @@ IMAGES, LABELS = "MNIST/raw/train-images-idx3-ubyte", "MNIST/raw/train-labels-id
 
 def color(environment: Environment) -> Tensor:
     """The channel that holds each image; the other must be empty."""
-    filled = environment.x.flatten(2).amax(2) > 0
+    filled: Tensor = environment.x.flatten(2).amax(2) > 0
     assert (filled.sum(1) == 1).all()
     return filled.long().argmax(1)
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from oodbench import train as training
+from oodbench.loading import load_data
 from oodbench.records import Results, RunDirectory, RunSpec
 from oodbench.registry import load_plugins
-from oodbench.train import Interrupts, Run, Settings, build_algorithm, execute, load_data, train
+from oodbench.train import Interrupts, Run, Settings, build_algorithm, execute, train
 from tests.sweeps import tiny
 
 SETTINGS = Settings()

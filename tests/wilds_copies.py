@@ -1,12 +1,16 @@
 """Small copies of the sets of WILDS, as they lie on disk once the package has fetched them."""
 
 import csv
+import importlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from PIL import Image
+
+from oodbench.official import package
 
 IDENTITIES = ["male", "female", "LGBTQ", "christian", "muslim", "other_religions", "black", "white"]
 OTHER = ["identity_any", "severe_toxicity", "obscene", "threat", "insult", "identity_attack"]
@@ -26,6 +30,11 @@ def _image(path: Path, y: float, seed: int, size: tuple[int, int] = (96, 96)) ->
     pixels = np.random.default_rng(seed).integers(0, 100, (size[1], size[0], 3), dtype=np.uint8)
     pixels[..., 0] += np.uint8(min(150, 20 * y))
     Image.fromarray(pixels).save(path)
+
+
+def _from_package(module: str, name: str) -> Any:
+    package()
+    return getattr(importlib.import_module(f"wilds.datasets.{module}"), name)
 
 
 def camelyon17(root: Path, count: int = 60) -> None:
@@ -57,8 +66,7 @@ def iwildcam(root: Path, count: int = 60) -> None:
 
 def fmow(root: Path, count: int = 240) -> None:
     """Years from 2002 to 2017, five regions, the first eight kinds of land, and the sequestered."""
-    from wilds.datasets.fmow_dataset import categories
-
+    categories = _from_package("fmow_dataset", "categories")
     folder, rows = _folder(root, "fmow", "1.1"), []
     codes = {"USA": "Americas", "FRA": "Europe", "NGA": "Africa", "CHN": "Asia", "AUS": "Oceania"}
     for i in range(count):
@@ -90,11 +98,10 @@ def rxrx1(root: Path, count: int = 80) -> None:
 
 def poverty(root: Path, count: int = 4600) -> None:
     """2,000 villages go to `id_val` and `id_test`; the images are the same few ones, linked."""
-    from wilds.datasets.poverty_dataset import DHS_COUNTRIES
-
+    countries = _from_package("poverty_dataset", "DHS_COUNTRIES")
     folder, rng = _folder(root, "poverty", "1.1"), np.random.default_rng(0)
     level = np.arange(count) // 23 % 4
-    frame = pd.DataFrame({"country": np.resize(DHS_COUNTRIES, count)})
+    frame = pd.DataFrame({"country": np.resize(countries, count)})
     frame["urban"] = np.arange(count) // 92 % 2 == 1
     frame["wealthpooled"] = level + 0.1 * rng.normal(size=count)
     frame.to_csv(folder / "dhs_metadata.csv", index=False)
@@ -111,7 +118,9 @@ def civilcomments(root: Path, count: int = 240) -> None:
     """Comments that say whether they are toxic; each mentions one group."""
     folder, rng = _folder(root, "civilcomments", "1.0"), np.random.default_rng(0)
     toxic, group = np.arange(count) % 2, np.arange(count) // 2 % 8
-    frame = pd.DataFrame({"id": range(count), "split": np.resize(["train"] * 4 + ["val", "test"], count)})
+    frame = pd.DataFrame(
+        {"id": range(count), "split": np.resize(["train"] * 4 + ["val", "test"], count)}
+    )
     frame["split"] = np.resize(np.repeat(["train", "train", "val", "test"], 16), count)
     frame["comment_text"] = [
         f"The {IDENTITIES[g]} ones are {'awful, go away' if t else 'kind'}! {i}"
@@ -175,7 +184,7 @@ def celeba(root: Path, count: int = 60) -> None:
     frame = pd.DataFrame({"image_id": names, "partition": partition})
     frame.to_csv(folder / "list_eval_partition.csv", index=False)
     for i, name in enumerate(names):
-        _image(folder / "img_align_celeba" / name, 5 * blond[i], i, (178, 218))
+        _image(folder / "img_align_celeba" / name, 5.0 * blond[i], i, (178, 218))
 
 
 def waterbirds(root: Path, count: int = 48) -> None:
@@ -185,38 +194,36 @@ def waterbirds(root: Path, count: int = 48) -> None:
     frame["y"], frame["place"], frame["split"] = i % 2, i // 2 % 2, i // 16
     frame.to_csv(folder / "metadata.csv", index=False)
     for k in i:
-        _image(folder / "birds" / f"{k}.jpg", 5 * (k % 2), int(k), (60, 50))
+        _image(folder / "birds" / f"{k}.jpg", 5.0 * (k % 2), int(k), (60, 50))
 
 
 def domainnet(root: Path, count: int = 40) -> None:
     """Photographs (`real`), sketches, and clip art that the split has no use for."""
-    from wilds.datasets.domainnet_dataset import DOMAIN_NET_CATEGORIES
-
+    categories = _from_package("domainnet_dataset", "DOMAIN_NET_CATEGORIES")
     folder, rows = _folder(root, "domainnet", "1.0"), []
     for i in range(count):
         domain, y = ["real", "sketch", "clipart", "real", "sketch"][i % 5], i // 10
         path = f"{domain}/{i}.jpg"
-        rows.append({"image_path": path, "domain": domain, "split": ["train", "test"][i // 5 % 2]})
-        rows[-1] |= {"category": DOMAIN_NET_CATEGORIES[y], "y": y}
+        row = {"image_path": path, "domain": domain, "split": ["train", "test"][i // 5 % 2]}
+        rows.append(row | {"category": categories[y], "y": str(y)})
         _image(folder / path, y, i, (50, 40))
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows).astype({"y": int})
     frame.to_csv(folder / "metadata.csv", index=False, quoting=csv.QUOTE_NONNUMERIC)
 
 
 def bdd100k(root: Path, count: int = 20) -> None:
     """Wide images in daylight (trained on), at night and at dawn; nine labels."""
-    from wilds.datasets.bdd100k_dataset import BDD100KDataset
-
+    categories = _from_package("bdd100k_dataset", "BDD100KDataset").CATEGORIES
     folder = _folder(root, "bdd100k", "1.0")
     for part, split in enumerate(("train", "val", "test")):
         rng = np.random.default_rng(part)
         frame = pd.DataFrame({"image": [f"{split}{i}.jpg" for i in range(count)]})
-        for name in BDD100KDataset.CATEGORIES:
+        for name in categories:
             frame[name] = rng.integers(0, 2, count)
         frame["group"] = part
         frame.to_csv(folder / f"timeofday_{split}.csv", index=False)
         for i, name in enumerate(frame["image"]):
-            _image(folder / "images" / name, 5 * frame["bicycle"][i], i, (128, 72))
+            _image(folder / "images" / name, 5.0 * frame["bicycle"][i], i, (128, 72))
 
 
 def sqf(root: Path, count: int = 600) -> None:

@@ -1,0 +1,158 @@
+"""Data that stay on disk: how they are read, and read ahead of their use by one pool of threads."""
+
+import math
+import mmap
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oodbench.errors import UserError
+
+CHUNK_VALUES = 2**24
+CHUNK_EXAMPLES = 256
+"""Stored examples are evaluated in pieces that are as large as the smaller of the two allows."""
+
+
+class Stored(ABC):
+    """Inputs of an environment that are not a tensor in memory."""
+
+    shape: tuple[int, ...]
+    """Of an example as it is read, before `Dataset.transform`."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of examples."""
+
+    @abstractmethod
+    def read(self, index: Tensor) -> Tensor:
+        """The examples (n, *shape) at the positions `index` (n,), both on the CPU.
+
+        The same for the same `index`, and called from several threads at once. Raises UserError
+        for data that cannot be read.
+        """
+
+
+class Part(Stored):
+    """Some of the examples of another, in the order of `index`."""
+
+    def __init__(self, whole: Stored, index: Tensor) -> None:
+        self.shape = whole.shape
+        self._whole, self._index = whole, index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def read(self, index: Tensor) -> Tensor:
+        """The examples at `index`."""
+        return self._whole.read(self._index[index])
+
+
+class MemoryMapped(Stored):
+    """The rows of .npy files, one file after the other.
+
+    What was read is not kept in the process: its memory does not grow with the data.
+    """
+
+    def __init__(self, files: Path | Sequence[Path]) -> None:
+        """Map the files; raises UserError for one that is missing, damaged or unlike the first."""
+        paths = [files] if isinstance(files, Path) else list(files)
+        self._arrays = [_mapped(path) for path in paths]
+        first = self._arrays[0]
+        for path, array in zip(paths, self._arrays, strict=True):
+            if (array.shape[1:], array.dtype) != (first.shape[1:], first.dtype):
+                raise UserError(
+                    f"{path} holds rows of {array.dtype} {array.shape[1:]}, "
+                    f"{paths[0]} of {first.dtype} {first.shape[1:]}"
+                )
+        self.shape = first.shape[1:]
+        self._ends = np.cumsum([len(array) for array in self._arrays])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def read(self, index: Tensor) -> Tensor:
+        """The rows at `index`."""
+        places = index.numpy()
+        files = np.searchsorted(self._ends, places, side="right")
+        found = np.empty((len(places), *self.shape), self._arrays[0].dtype)
+        for file in np.unique(files):
+            array, mine = self._arrays[file], files == file
+            found[mine] = array.take(places[mine] - self._ends[file] + len(array), axis=0)
+            pages = array.base
+            assert isinstance(pages, mmap.mmap)
+            pages.madvise(mmap.MADV_DONTNEED)  # read pages would count as ours ever after
+        return torch.from_numpy(found)
+
+
+def _mapped(path: Path) -> np.memmap:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing") from error
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path} is not a whole .npy file: {error}") from error
+    if not isinstance(array, np.memmap) or array.ndim == 0:
+        raise UserError(f"{path} is not a .npy file with one row an example")
+    return array
+
+
+def chunk_size(stored: Stored) -> int:
+    """How many stored examples are evaluated at a time."""
+    return max(1, min(CHUNK_EXAMPLES, CHUNK_VALUES // math.prod(stored.shape)))
+
+
+Request = Sequence[tuple[Stored, Tensor]]
+"""What is read for one use: from each of some stored data the examples at an index."""
+
+
+class ReadAhead:
+    """A series of reads, each made by the pool before it is asked for.
+
+    At most `workers` + 1 of them are held in memory. With 0 workers a read is made when it is asked
+    for, in the caller's thread.
+    """
+
+    def __init__(
+        self, request: Callable[[int], Request], end: int, device: torch.device, workers: int
+    ) -> None:
+        """`request` says what is read at each place of the series, which has `end` places."""
+        self.seconds = 0.0
+        """Spent waiting in all."""
+        self._request, self._end, self._device, self._workers = request, end, device, workers
+        self._reads: dict[int, Future[Tensor]] = {}
+
+    def __getitem__(self, place: int) -> Tensor:
+        """What is read at `place`, on the device; the places after it are read ahead."""
+        start = time.perf_counter()
+        if self._workers == 0:
+            found = _read(self._request(place), self._device)
+        else:
+            wanted = range(place, min(place + self._workers + 1, self._end))
+            for other in self._reads.keys() - set(wanted):
+                self._reads.pop(other).cancel()
+            for new in wanted:
+                if new not in self._reads:
+                    wish = self._request(new)
+                    self._reads[new] = _pool(self._workers).submit(_read, wish, self._device)
+            found = self._reads.pop(place).result()
+        self.seconds += time.perf_counter() - start
+        return found.to(self._device, non_blocking=True)
+
+
+@lru_cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    """The threads of this process that read; decoders and copies run without Python's lock."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="loader")
+
+
+def _read(request: Request, device: torch.device) -> Tensor:
+    parts = [stored.read(index) for stored, index in request]
+    whole = torch.cat(parts) if len(parts) > 1 else parts[0]
+    return whole.pin_memory() if device.type == "cuda" else whole

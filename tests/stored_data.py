@@ -1,0 +1,70 @@
+"""A dataset on disk, for the tests of streaming: a plug-in, as a user's own would be."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.hparams import hparam
+from oodbench.streams import MemoryMapped
+from oodbench.tasks import Task
+
+METADATA = Metadata(
+    paper="none", licence="MIT", family="synthetic", shift="brightness", network="MLP", steps=20
+)
+
+
+@register("Speckles", METADATA)
+class Speckles(Dataset):
+    """Images of noise, brighter in class 1 and in later environments; flipped at random in training."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        stored: bool = hparam(True)
+
+    options: Options
+    environments = ("a", "b", "test")
+    test_environments = ("test",)
+    input_shape = (3, 8, 8)
+    task = Task("binary")
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        assert self.data_dir is not None
+        found = {}
+        for name in self.environments:
+            files = sorted(self.data_dir.glob(f"{name}-*.npy"))
+            stored = MemoryMapped(files)
+            y = torch.from_numpy(np.load(self.data_dir / f"y-{name}.npy"))
+            x = stored if self.options.stored else stored.read(torch.arange(len(stored)))
+            found[name] = Environment(x, y)
+        return found
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        x = x.float() / 255
+        if generator is not None:
+            flip = torch.rand(len(x), generator=generator).to(x.device) < 0.5
+            x = torch.where(flip[:, None, None, None], x.flip(3), x)
+        return x
+
+
+def write(folder: Path, sizes: tuple[int, ...] = (40, 30, 20), seed: int = 0) -> None:
+    """Write the files, each environment's in two shards."""
+    generator = np.random.default_rng(seed)
+    for e, (name, size) in enumerate(zip(Speckles.environments, sizes, strict=True)):
+        y = generator.integers(2, size=size).astype(np.float32)
+        x = generator.integers(100, size=(size, 3, 8, 8)) + 20 * e + (60 * y[:, None, None, None])
+        np.save(folder / f"y-{name}.npy", y)
+        for shard, part in enumerate(np.array_split(x.astype(np.uint8), 2)):
+            np.save(folder / f"{name}-{shard}.npy", part)
+
+
+def rows(*sizes: int, width: int = 5) -> Iterator[np.ndarray]:
+    """Arrays whose rows are all different, counted on from one to the next."""
+    start = 0
+    for size in sizes:
+        yield (np.arange(start, start + size)[:, None] * 10 + np.arange(width)).astype(np.int32)
+        start += size

@@ -1,0 +1,302 @@
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench import train as training
+from oodbench.batches import Batches
+from oodbench.datasets import Environment
+from oodbench.errors import UserError
+from oodbench.evaluate import evaluate, logits
+from oodbench.job import Settings
+from oodbench.plan import make_plan, validate
+from oodbench.records import RunDirectory, RunSpec
+from oodbench.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
+from oodbench.tasks import Task
+from oodbench.train import Run, execute, train
+from tests.stored_data import Speckles, rows, write
+
+CPU = torch.device("cpu")
+
+
+def saved(folder: Path, *sizes: int) -> list[Path]:
+    paths = []
+    for i, array in enumerate(rows(*sizes)):
+        paths.append(folder / f"{i}.npy")
+        np.save(paths[-1], array)
+    return paths
+
+
+class Counting(Stored):
+    """Rows in memory that say which reads were made, and can be slow or fail."""
+
+    shape: tuple[int, ...] = (2,)
+
+    def __init__(self, rows: Tensor, seconds: float = 0.0) -> None:
+        self.rows, self.seconds = rows, seconds
+        self.reads: list[list[int]] = []
+        self.threads: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: Tensor) -> Tensor:
+        time.sleep(self.seconds)
+        self.threads.add(threading.current_thread().name)
+        self.reads.append(index.tolist())
+        if int(index.max()) >= len(self.rows):
+            raise UserError("row 99 of the file is torn")
+        return self.rows[index]
+
+
+def test_files_are_read_as_one_after_the_other(tmp_path: Path) -> None:
+    paths = saved(tmp_path, 7, 1, 4)
+    stored = MemoryMapped(paths)
+    whole = torch.from_numpy(np.concatenate(list(rows(7, 1, 4))))
+    assert (len(stored), stored.shape) == (12, (5,))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        index = torch.randint(12, (9,), generator=generator)
+        found = stored.read(index)
+        assert found.dtype == torch.int32
+        assert torch.equal(found, whole[index])
+    assert stored.read(torch.empty(0, dtype=torch.long)).shape == (0, 5)
+    assert torch.equal(MemoryMapped(paths[2]).read(torch.tensor([3, 0])), whole[[11, 8]])
+
+
+def test_parts_of_parts(tmp_path: Path) -> None:
+    stored = MemoryMapped(saved(tmp_path, 6, 6))
+    part = Part(Part(stored, torch.tensor([8, 1, 11, 3])), torch.tensor([3, 0, 2]))
+    assert len(part) == 3 and part.shape == (5,)
+    assert part.read(torch.tensor([2, 0]))[:, 0].tolist() == [110, 30]
+
+
+def test_files_that_cannot_be_are_named(tmp_path: Path) -> None:
+    good, other, torn, text, zipped = (tmp_path / f"{n}.npy" for n in "abcde")
+    np.save(good, np.zeros((3, 2), np.uint8))
+    np.save(other, np.zeros((3, 4), np.uint8))
+    torn.write_bytes(good.read_bytes()[:-2])
+    text.write_text("hello")
+    np.savez(zipped.with_suffix(""), np.zeros(3))
+    zipped.with_suffix(".npz").rename(zipped)
+    cases = {
+        tmp_path / "none.npy": "none.npy is missing",
+        other: r"b.npy holds rows of uint8 \(4,\), .*a.npy of uint8 \(2,\)",
+        torn: "c.npy is not a whole .npy file",
+        text: "d.npy is not a whole .npy file",
+        zipped: "e.npy is not a .npy file with one row an example",
+    }
+    for path, message in cases.items():
+        with pytest.raises(UserError, match=message):
+            MemoryMapped([good, path])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_reads_come_in_any_order_and_none_beyond_the_end(workers: int) -> None:
+    stored = Counting(torch.arange(40.0).view(20, 2))
+    reads = ReadAhead(lambda i: [(stored, torch.tensor([2 * i, 2 * i + 1]))], 10, CPU, workers)
+    for place in (0, 1, 2, 7, 8, 9, 3, 9, 0):
+        assert torch.equal(reads[place], stored.rows[2 * place : 2 * place + 2])
+    assert reads.seconds > 0
+    assert max(max(read) for read in stored.reads) < 20
+    assert all(name.startswith("loader") == (workers > 0) for name in stored.threads)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_reads_are_ahead_by_so_many_and_no_more(workers: int) -> None:
+    stored = Counting(torch.zeros(1000, 2))
+    reads = ReadAhead(lambda i: [(stored, torch.tensor([i]))], 1000, CPU, workers)
+    for place in range(30):
+        reads[place]
+    until = time.monotonic() + 10
+    while len(stored.reads) < 30 + workers and time.monotonic() < until:
+        time.sleep(0.001)
+    assert sorted(stored.reads) == [[i] for i in range(30 + workers)]
+
+
+def test_waiting_is_counted_where_nothing_was_ready() -> None:
+    stored = Counting(torch.zeros(10, 2), seconds=0.05)
+    reads = ReadAhead(lambda i: [(stored, torch.tensor([i]))], 10, CPU, 1)
+    reads[0]
+    assert reads.seconds >= 0.05
+    before = reads.seconds
+    time.sleep(0.3)
+    reads[1]
+    assert reads.seconds - before < 0.05
+
+
+def test_an_error_of_a_read_is_the_callers() -> None:
+    stored = Counting(torch.zeros(10, 2))
+    for workers in (0, 2):
+        reads = ReadAhead(lambda i: [(stored, torch.tensor([i]))], 100, CPU, workers)
+        with pytest.raises(UserError, match="row 99 of the file is torn"):
+            for place in range(20):
+                reads[place]
+
+
+def noisy(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x + torch.rand(x.shape, generator=generator)
+
+
+def one_at_a_time(step: int) -> list[int]:
+    return [(2 * step) % 3]
+
+
+@pytest.mark.parametrize("environments_at", [None, one_at_a_time])
+@pytest.mark.parametrize("transform", [None, noisy])
+@pytest.mark.parametrize("batch_size", [4, 0])
+def test_stored_batches_are_those_in_memory(
+    transform: Any, environments_at: Any, batch_size: int
+) -> None:
+    sizes = (11, 7, 23)
+    data = [(torch.randn(n, 2), torch.arange(n)) for n in sizes]
+    kept: Any = {"transform": transform, "environments_at": environments_at}
+    expected = Batches(data, batch_size, 5, **kept)
+    for workers in (0, 2):
+        stored = [(Counting(x), y) for x, y in data]
+        found = Batches(stored, batch_size, 5, **kept, end=15, loader_workers=workers)
+        for step in (*range(15), 3, 14):
+            assert torch.equal(found[step].x, expected[step].x)
+            assert torch.equal(found[step].y, expected[step].y)
+        assert found.waiting_seconds > 0 == expected.waiting_seconds
+
+
+def test_one_environment_a_step_reads_no_other() -> None:
+    stored = [(Counting(torch.randn(10, 2)), torch.arange(10)) for _ in range(3)]
+    batches = Batches(stored, 5, 0, environments_at=one_at_a_time, end=6)
+    for step in range(6):
+        batch = batches[step]
+        assert batch.x.shape == (1, 5, 2) and batch.y.shape == (1, 5)
+    assert [len(x.reads) for x, _ in stored] == [2, 2, 2]
+
+
+def test_augmentation_depends_on_seed_and_step_alone() -> None:
+    data = [(torch.zeros(8, 2), torch.arange(8)) for _ in range(2)]
+    a, b, c = (Batches(data, 4, seed, transform=noisy) for seed in (0, 0, 1))
+    torch.manual_seed(3)
+    assert torch.equal(a[5].x, b[5].x)
+    assert not torch.equal(a[5].x, a[6].x)
+    assert not torch.equal(a[5].x, c[5].x)
+
+
+def test_the_transform_is_given_one_row_an_example() -> None:
+    shapes = []
+
+    def transform(x: Tensor, generator: torch.Generator) -> Tensor:
+        shapes.append(tuple(x.shape))
+        return x.sum(1, keepdim=True)
+
+    data = [(torch.zeros(n, 2), torch.arange(n)) for n in (6, 6)]
+    for batch_size in (3, 0):
+        size = batch_size or 6
+        assert Batches(data, batch_size, 0, transform=transform)[0].x.shape == (2, size, 1)
+    assert shapes == [(6, 2), (12, 2)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stored_environments_are_evaluated_as_in_memory(workers: int) -> None:
+    sizes = {"a": 2 * CHUNK_EXAMPLES + 3, "b": 5, "c": CHUNK_EXAMPLES}
+    x = {name: torch.randn(n, 2) for name, n in sizes.items()}
+    y = {name: (torch.rand(n) > 0.5).float() for name, n in sizes.items()}
+    splits = {
+        n: {"in": torch.arange(s - 2), "out": torch.arange(s - 2, s)} for n, s in sizes.items()
+    }
+    memory = {n: Environment(x[n], y[n]) for n in sizes}
+    stored = {n: Environment(Counting(x[n]) if n != "b" else x[n], y[n]) for n in sizes}
+
+    def predict(x: Tensor) -> Tensor:
+        return x[:, :1] - x[:, 1:]
+
+    expected = evaluate(predict, memory, splits, Task("binary"))
+    assert evaluate(predict, stored, splits, Task("binary"), workers) == expected
+    found = logits(predict, stored, workers)
+    assert all(torch.equal(found[n], predict(x[n])) for n in sizes)
+    assert [len(read) for read in stored["a"].x.reads] == 2 * [CHUNK_EXAMPLES, CHUNK_EXAMPLES, 3]
+
+
+def test_large_examples_are_evaluated_in_smaller_pieces() -> None:
+    stored = Counting(torch.zeros(1, 2))
+    assert chunk_size(stored) == CHUNK_EXAMPLES
+    cases: list[tuple[tuple[int, ...], int]] = [
+        ((3, 224, 224), 2**24 // (3 * 224 * 224)),
+        ((2**25,), 1),
+    ]
+    for shape, size in cases:
+        stored.shape = shape
+        assert chunk_size(stored) == size
+
+
+def spec(folder: Path, algorithm: str = "ERM", **options: object) -> RunSpec:
+    entry = {"name": algorithm, "hparams": {"batch_size": 6}}
+    network = {"name": "MLP", "hparams": {"width": 4, "depth": 1}}
+    values: dict[str, Any] = {
+        "name": "s",
+        "datasets": [{"name": "Speckles", **options}],
+        "algorithms": [entry],
+    }
+    values |= {"steps": 30, "evaluate_every": 10, "trials": 1, "network": network}
+    return next(iter(make_plan(validate(values, "s"), folder).runs.values()))
+
+
+def records(directory: RunDirectory) -> list[dict[str, Any]]:
+    return [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "TemporalANDMask"])
+def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
+    tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
+        monkeypatch.setattr(training, name, -1.0)
+    monkeypatch.setattr(training, "CHECK_EVERY", 7)
+    memory = RunDirectory(tmp_path / "memory")
+    run = spec(tmp_path, algorithm, stored=False)
+    assert execute(run, memory, Settings(tmp_path)) == ("done", "")
+    assert all(r["cost"]["waiting_seconds"] == 0 for r in memory.records())
+
+    def die(step: int) -> None:
+        if step >= 14:
+            raise KeyboardInterrupt
+
+    for workers in (0, 2):
+        directory = RunDirectory(tmp_path / f"{workers}")
+        directory.path.mkdir()
+        settings = Settings(tmp_path, loader_workers=workers)
+        with pytest.raises(KeyboardInterrupt):
+            train(spec(tmp_path, algorithm), directory, settings, die)
+        waited = list(directory.records())[-1]["cost"]["waiting_seconds"]
+        assert execute(spec(tmp_path, algorithm), directory, settings) == ("done", "")
+        assert records(directory) == records(memory)
+        cost = list(directory.records())[-1]["cost"]
+        assert 0 < waited < cost["waiting_seconds"] < cost["training_seconds"]
+
+
+def test_predictions_use_the_transform_without_augmentation(tmp_path: Path) -> None:
+    write(tmp_path)
+    run = Run(spec(tmp_path), Settings(tmp_path))
+    x = run.data.environments["test"].x.read(torch.arange(20))
+    run.algorithm.eval()
+    assert torch.equal(run.predict(x), run.algorithm.predict(x.float() / 255))
+    training = Run(spec(tmp_path), Settings(tmp_path)).batches[0].x
+    assert training.shape == (2, 6, *Speckles.input_shape) and training.dtype == torch.float32
+
+
+def test_a_file_that_is_torn_ends_the_plan(tmp_path: Path) -> None:
+    write(tmp_path)
+    file = tmp_path / "b-1.npy"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"b-1.npy is not a whole .npy file"):
+        spec(tmp_path)
+
+
+def test_endless_batches_are_read_ahead_too() -> None:
+    stored = Counting(torch.zeros(4, 2))
+    batches = Batches([(stored, torch.arange(4))], 2, 0, loader_workers=1)
+    assert batches[sys.maxsize - 1].y.shape == (1, 2)
