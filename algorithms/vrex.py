@@ -14,15 +14,15 @@ class VREx(Penalized):
 
     The variance is the population's. The paper sums the risks: its beta is E * penalty_weight for
     E environments. Its code for Colored MNIST adds w (R_1 - R_2)^2 to R_1 + R_2, which is
-    penalty_weight = 2 w (and the whole doubled; its ||w||^2 then counts half), and divides by w.
+    penalty_weight = 2 w and initial_weight = 2 (the whole doubled; its ||w||^2 then counts half),
+    and divides by w.
     """
-
-    weight_unit = 2.0
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
         """The defaults of arXiv:2007.01434; for small images those of the paper's code (w = 1e4)."""
 
+        initial_weight: float = hparam(1.0, low=0.0, by_family={"small_images": (2.0, None)})
         penalty_weight: float = hparam(
             10.0,
             log_uniform(1e-1, 1e5),

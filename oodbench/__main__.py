@@ -2,7 +2,7 @@
 
 import typer
 
-from oodbench import data, diagnose, report, sweep
+from oodbench import data, diagnose, report, sweep, verify
 from oodbench import list as listing
 
 main = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -11,6 +11,7 @@ main.add_typer(report.app, name="report")
 main.add_typer(data.app, name="data")
 main.add_typer(diagnose.app, name="diagnose")
 main.add_typer(listing.app, name="list")
+main.command("verify")(verify.verify)
 
 if __name__ == "__main__":
     main()

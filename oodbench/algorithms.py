@@ -108,6 +108,7 @@ class Algorithm(nn.Module):
                 "synthetic": (1e-2, choice(1e-3, 1e-2, 1e-1)),
                 "linear": (1e-2, log_uniform(1e-3, 1e-1)),
                 "small_images": (1e-3, log_uniform(10**-3.5, 10**-2.5)),
+                "images": (5e-5, log_uniform(1e-5, 10**-3.5)),
                 "text": (1e-5, log_uniform(1e-6, 1e-4)),
             },
         )
@@ -120,6 +121,7 @@ class Algorithm(nn.Module):
                 "synthetic": (1e-3, choice(0.0, 1e-5, 1e-4, 1e-3)),
                 "linear": (0.0, None),
                 "small_images": (2e-3, log_uniform(2e-5, 2e-2)),
+                "digits": (0.0, None),
             },
         )
         """Added to the gradient as weight_decay * parameter (twice the factor of a penalty ||w||^2),
@@ -132,6 +134,7 @@ class Algorithm(nn.Module):
                 "synthetic": (256, choice(64, 128, 256)),
                 "linear": (0, None),
                 "small_images": (0, None),
+                "digits": (64, log_uniform_int(2**3, 2**9)),
             },
         )
         """Examples per environment and step; 0: as many as the smallest environment has."""
@@ -242,20 +245,19 @@ class Algorithm(nn.Module):
 class Penalized(Algorithm):
     """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
 
-    The weight is 1 before step `anneal_steps` and `penalty_weight` from then on. With
-    `divide_by_weight` everything, weight decay too, is divided by the weight where it exceeds 1
-    (arXiv:1907.02893's and arXiv:2003.00688's code); with `reset_optimizer` the optimizer starts
-    anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and either a
-    hyperparameter `penalty_weight` or a method `final_weight`.
+    The weight is `initial_weight` before step `anneal_steps` and `penalty_weight` from then on. With
+    `divide_by_weight` everything, weight decay too, is divided by weight / initial_weight where that
+    exceeds 1, as the code of arXiv:1907.02893 and arXiv:2003.00688 does in its own units, in which
+    the initial weight is 1 (an initial weight of 0 counts as 1 here); with `reset_optimizer` the
+    optimizer starts anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and
+    either a hyperparameter `penalty_weight` or a method `final_weight`.
     """
-
-    weight_unit: ClassVar[float] = 1.0
-    """Our weight where the weight of the paper's code, by which that code divides, is 1."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Ranges: arXiv:2007.01434, D.2; for small images the grid of arXiv:1907.02893's code."""
 
+        initial_weight: float = hparam(1.0, low=0.0)
         anneal_steps: int = hparam(
             500,
             log_uniform_int(1, 1e4),
@@ -271,7 +273,7 @@ class Penalized(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Without a penalty, and without the weight of 1 before `anneal_steps`."""
+        """Without a penalty, and without the initial weight."""
         return {"penalty_weight": 0.0, "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:
@@ -285,12 +287,14 @@ class Penalized(Algorithm):
 
     def weight(self, step: int) -> float:
         """The penalty's weight at `step`."""
-        weight: float = 1 + (step >= self.hparams.anneal_steps) * (self.final_weight() - 1)
+        initial = self.hparams.initial_weight
+        later = step >= self.hparams.anneal_steps
+        weight: float = initial + later * (self.final_weight() - initial)
         return weight
 
     def divisor(self, step: int) -> float:
-        """What everything is divided by at `step`: weight / weight_unit above 1, if asked for."""
-        excess = self.weight(step) / self.weight_unit - 1
+        """What everything is divided by at `step`: weight / initial weight above 1, if asked for."""
+        excess = self.weight(step) / (self.hparams.initial_weight or 1.0) - 1
         divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
         return divisor
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from html import escape
 
 import pandas as pd
 from rich import box
@@ -64,12 +65,11 @@ def markdown(sheet: Sheet) -> str:
     """A heading and a pipe table for each block, then the notes as a list."""
     parts = []
     for block in sheet.blocks:
-        escape = _markdown_escaped
-        rows = _marked(block, escape, "**{}**", "<u>{}</u>")
-        header = [escape(name) for name in block.header]
+        rows = _marked(block, _markdown_escaped, "**{}**", "<u>{}</u>")
+        header = [_markdown_escaped(name) for name in block.header]
         align = ["left", *["right"] * (len(header) - 1)]
         table = tabulate(rows, header, "pipe", disable_numparse=True, colalign=align)
-        parts.append(f"### {escape(block.title)}\n\n{table}\n")
+        parts.append(f"### {_markdown_escaped(block.title)}\n\n{table}\n")
     return "\n".join(
         [*parts, *[f"- {_markdown_escaped(note)}" for note in (*sheet.notes, *sheet.remarks)], ""]
     )
@@ -148,9 +148,22 @@ def _with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     return wide
 
 
+def html(sheet: Sheet) -> str:
+    """A heading and a table for each block, then the notes as a list; a fragment of a page."""
+    parts = []
+    for block in sheet.blocks:
+        rows = _marked(block, escape, "<b>{}</b>", "<u>{}</u>")
+        lines = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in block.header)}</tr>"]
+        lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
+        parts += [f"<h3>{escape(block.title)}</h3>", "<table>", *lines, "</table>"]
+    notes = [f"<li>{escape(note)}</li>" for note in (*sheet.notes, *sheet.remarks)]
+    return "\n".join([*parts, "<ul>", *notes, "</ul>", ""])
+
+
 FORMATS: Mapping[str, Callable[[Sheet], str]] = {
     "terminal": terminal,
     "markdown": markdown,
+    "html": html,
     "latex": latex,
     "csv": csv,
     "json": to_json,

@@ -13,7 +13,9 @@ from oodbench.errors import UserError
 from oodbench.hparams import checked, choice, hparam, log_uniform_int
 from oodbench.registry import Registry
 
-networks: Registry[type["Network"]] = Registry("network", modules=("oodbench.text_networks",))
+networks: Registry[type["Network"]] = Registry(
+    "network", modules=("oodbench.vision", "oodbench.text_networks")
+)
 
 
 def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
@@ -123,7 +125,7 @@ def conv_block(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
-def _require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
+def require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
     """The number of channels; raises UserError unless the inputs are (C, H, W), large enough."""
     if len(input_shape) != 3 or min(input_shape[1:]) < pixels:
         raise UserError(
@@ -147,7 +149,7 @@ class ConvNet(Network):
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
         self.hparams = hparams
-        channels = _require_image("ConvNet", input_shape, 2**hparams.depth)
+        channels = require_image("ConvNet", input_shape, 2**hparams.depth)
         widths = [channels] + [hparams.width * 2**i for i in range(hparams.depth)]
         blocks = [
             nn.Sequential(conv_block(i, o), nn.MaxPool2d(2)) for i, o in itertools.pairwise(widths)
@@ -202,7 +204,7 @@ class FastResNet(Network):
         w = hparams.width
         self.num_features = 8 * w
         self.featurizer = nn.Sequential(
-            conv_block(_require_image("FastResNet", input_shape, 8), w),
+            conv_block(require_image("FastResNet", input_shape, 8), w),
             conv_block(w, 2 * w),
             nn.MaxPool2d(2),
             Residual(nn.Sequential(conv_block(2 * w, 2 * w), conv_block(2 * w, 2 * w))),

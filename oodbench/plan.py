@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
 from oodbench.paths import folder
+from oodbench.protocols import under
 from oodbench.records import RunSpec
 from oodbench.resources import parse_yaml
 from oodbench.seeds import derive
@@ -24,8 +25,15 @@ class Component(BaseModel):
 
     name: str
     hparams: dict[str, Any] = {}
+
+
+class Row(Component):
+    """An algorithm of a sweep."""
+
     label: str | None = None
-    """The row of the table (of an algorithm)."""
+    """The row of the table; the algorithm's name by default."""
+    network: dict[str, Any] = {}
+    """Values over those of the sweep's network."""
 
 
 class Sweep(BaseModel):
@@ -34,8 +42,10 @@ class Sweep(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1)
+    protocol: str | None = None
+    """The name in sweeps/ of the protocol that it is under, see `oodbench.protocols`."""
     datasets: list[str | dict[str, Any]] = Field(min_length=1)
-    algorithms: list[str | Component] = Field(min_length=1)
+    algorithms: list[str | Row] = Field(min_length=1)
     test_environments: Literal["default", "each", "pairs"] | list[list[str | float]] = "default"
     validation_environments: Literal["default", "none"] | int | list[str | float] = "default"
     hparam_draws: int | list[int] = 1
@@ -82,18 +92,26 @@ def find(sweep: str) -> Path:
 
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
+    values = _file(path)
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set takes key=value, not '{setting}'")
+        values[key] = parse_yaml(value, f"--set {key}")
+    if values.get("protocol") is not None:
+        values = under(_file(find(str(values["protocol"]))), values, str(path))
+    return validate(values, str(path))
+
+
+def _file(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file."""
     try:
         values = parse_yaml(path.read_text(), str(path))
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"--set takes key=value, not '{setting}'")
-        values[key] = parse_yaml(value, f"--set {key}")
-    return validate(values, str(path))
+    return values
 
 
 def validate(values: Mapping[str, Any], place: str) -> Sweep:
@@ -108,7 +126,7 @@ def validate(values: Mapping[str, Any], place: str) -> Sweep:
         first = furthest[0]
         keys = [str(k) for k in first["loc"]]
         if first["type"] == "extra_forbidden":
-            known = (Sweep if len(keys) == 1 else Component).model_fields
+            known = (Sweep if len(keys) == 1 else Row).model_fields
             raise unknown("key", keys[-1], known, place) from error
         wanted = dict.fromkeys(
             e["msg"][:1].lower() + e["msg"][1:] for e in furthest if e["loc"][0] == first["loc"][0]
@@ -131,7 +149,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
         dataset.check()
         sizes = _sizes(sweep, dataset)
         for tests in _test_sets(sweep, dataset):
-            for entry in _components(sweep.algorithms):
+            for entry in _rows(sweep.algorithms):
                 reason = _skip(entry.name, dataset, tests, sweep)
                 if reason is not None:
                     label = entry.label or entry.name
@@ -148,8 +166,8 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
     return Plan(sweep, runs, impossible)
 
 
-def _components(items: Sequence[str | Component]) -> list[Component]:
-    entries = [Component(name=i) if isinstance(i, str) else i for i in items]
+def _rows(items: Sequence[str | Row]) -> list[Row]:
+    entries = [Row(name=i) if isinstance(i, str) else i for i in items]
     names = [e.label or e.name for e in entries]
     for name in names:
         if names.count(name) > 1:
@@ -260,7 +278,7 @@ def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) ->
     return cls.skip(problem)
 
 
-def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) -> list[RunSpec]:
+def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> list[RunSpec]:
     from oodbench.algorithms import algorithms
     from oodbench.networks import networks
 
@@ -272,6 +290,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
         chosen = Component(name=dataset.network, hparams=given)
     network = chosen.name
     network_space = networks.get(network, f"sweep '{sweep.name}'").Hparams
+    given = {**chosen.hparams, **entry.network}
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
     evaluate_every = -(-steps // 20) if every == "default" else every
@@ -281,7 +300,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Component) 
     for index in _indices(sweep.hparam_draws, "hparam_draws"):
         hparams = _values(space, entry.name, entry.hparams, index, family, dataset.metadata.hparams)
         owner = f"{entry.name}/{network}"
-        network_hparams = _values(network_space, owner, chosen.hparams, index, family)
+        network_hparams = _values(network_space, owner, given, index, family)
         for trial in _indices(sweep.trials, "trials"):
             specs.append(
                 RunSpec(

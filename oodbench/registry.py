@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -14,17 +14,15 @@ T = TypeVar("T", bound=type)
 
 
 class Registry(Generic[T]):
-    """The classes of one kind by name; the folder's files are imported at the first look-up.
-
-    `modules` are others that register some, imported then too.
+    """The classes of one kind by name; the files of the folder `package` and the other `modules` that
+    register some are imported at the first look-up.
     """
 
-    def __init__(self, kind: str, package: str = "", modules: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: str, package: str = "", modules: Sequence[str] = ()) -> None:
         self.kind = kind
-        self._package = package
-        self._modules = modules
+        self._package, self._modules = package, modules
         self._classes: dict[str, T] = {}
-        self._loaded = not (package or modules)
+        self._loaded = False
 
     def add(self, name: str) -> Callable[[T], T]:
         """A decorator that registers a class under `name`; a name is given once."""

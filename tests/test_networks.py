@@ -8,7 +8,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks import build, networks
 
-IMAGES = ("ConvNet", "FastResNet")
+IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,14 @@ def test_the_papers_form_sums_the_risks(values: list[float], beta: float) -> Non
 
 
 @pytest.mark.parametrize(("weight", "divisor"), [(0.5, 1.0), (1.0, 1.0), (2e4, 1e4)])
-def test_the_weight_is_one_until_the_switch_and_divides_everything_after(
+def test_the_weight_is_the_initial_one_until_the_switch_and_divides_everything_after(
     weight: float, divisor: float
 ) -> None:
     risks = torch.tensor([0.2, 0.7, 1.5]).double()
     values: dict[str, Any] = {"penalty_weight": weight, "anneal_steps": 5}
-    values |= {"divide_by_weight": True}
+    values |= {"divide_by_weight": True, "initial_weight": 2.0}
     mean, variance = risks.mean(), risks.var(correction=0)
-    torch.testing.assert_close(objective("VREx", risks, 4, **values), mean + variance)
+    torch.testing.assert_close(objective("VREx", risks, 4, **values), mean + 2 * variance)
     after = (mean + weight * variance) / divisor
     torch.testing.assert_close(objective("VREx", risks, 5, **values), after)
 

@@ -1,0 +1,105 @@
+"""MNIST dealt out to environments as arXiv:2007.01434 does it, and its rotations."""
+
+from abc import abstractmethod
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.tasks import Task
+
+from . import colored_mnist
+
+FOLDER = colored_mnist.FOLDER
+TEST_IMAGES, TEST_LABELS = f"{FOLDER}/t10k-images-idx3-ubyte", f"{FOLDER}/t10k-labels-idx1-ubyte"
+CHECKSUMS = {
+    **colored_mnist.CHECKSUMS,
+    TEST_IMAGES: "2646ac647ad5339dbf082846283269ea",
+    TEST_LABELS: "27ae3e4e09519cfbb04c329615203637",
+}
+
+
+class DealtMNIST(Dataset):
+    """All 70,000 images of MNIST, in an order drawn by the trial, dealt out in turn.
+
+    Image i of the order goes to environment i modulo their number, which hence share no image.
+    DomainBed's code draws the order anew for every run; here all runs of a trial share it.
+    """
+
+    degrees_of_change: ClassVar[tuple[float, ...]]
+    """What `changed` does to each environment."""
+
+    @abstractmethod
+    def changed(
+        self, images: np.ndarray, digits: Tensor, degree: float, generator: torch.Generator
+    ) -> Environment:
+        """An environment from its images (N, 28, 28), bytes, and their digits (N,)."""
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
+        images, digits = _mnist(*(self.file(path) for path in sorted(CHECKSUMS)))
+        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
+        order = torch.randperm(len(images), generator=generator)
+        found = {}
+        for i, (name, degree) in enumerate(
+            zip(self.environments, self.degrees_of_change, strict=True)
+        ):
+            part = order[i :: len(self.environments)]
+            own = torch.Generator().manual_seed(self.seed(trial, name))
+            found[name] = self.changed(images[part.numpy()], digits[part], degree, own)
+        return found
+
+    @classmethod
+    def download(cls, data_dir: Path) -> None:
+        """Fetch what is missing or damaged with torchvision; raises UserError if that fails."""
+        datasets: Any = colored_mnist.ColoredMNIST
+        datasets.download(data_dir)
+
+
+@lru_cache(maxsize=1)
+def _mnist(
+    test_images: Path, test_labels: Path, images: Path, labels: Path
+) -> tuple[np.ndarray, Tensor]:
+    """MNIST's 60,000 training and 10,000 test images (70000, 28, 28), bytes, and digits (70000,)."""
+    read = colored_mnist._read_idx
+    pixels = torch.cat([read(images, (60_000, 28, 28)), read(test_images, (10_000, 28, 28))])
+    return pixels.numpy(), torch.cat([read(labels, (60_000,)), read(test_labels, (10_000,))])
+
+
+@register(
+    "RotatedMNIST",
+    Metadata(
+        paper="arXiv:2007.01434",
+        licence="CC BY-SA 3.0 (MNIST)",
+        family="digits",
+        shift="the angle of the digits",
+        network="MNISTCNN",
+        steps=5001,
+        checksums=CHECKSUMS,
+    ),
+)
+class RotatedMNIST(DealtMNIST):
+    """MNIST rotated by 0 to 75 degrees, as arXiv:2007.01434 builds it (after arXiv:1508.07680).
+
+    Inputs are (1, 28, 28) in [0, 1], rotated anticlockwise by Pillow on bytes: bilinear, black outside.
+    """
+
+    environments = ("0", "15", "30", "45", "60", "75")
+    degrees_of_change = (0, 15, 30, 45, 60, 75)
+    test_environments = ("75",)
+    input_shape = (1, 28, 28)
+    task = Task("multiclass", 10)
+
+    def changed(
+        self, images: np.ndarray, digits: Tensor, degree: float, generator: torch.Generator
+    ) -> Environment:
+        """The images rotated by `degree`."""
+        bilinear = Image.Resampling.BILINEAR
+        rotated = [np.asarray(Image.fromarray(i).rotate(degree, bilinear)) for i in images]
+        x = torch.from_numpy(np.stack(rotated)).unsqueeze(1)
+        return Environment(x.float() / 255, digits.long())

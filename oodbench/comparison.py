@@ -1,0 +1,165 @@
+"""A target and our number: the difference, its z-score, the verdict, and their table."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from oodbench.layout import Block, Sheet
+from oodbench.measure import Measured, mean_and_error
+from oodbench.targets import Experiment, Target
+
+LIMIT = 3.0
+"""Standard errors of the difference by which a reproducible target may be missed."""
+HEADER = ["row", "environment", "metric", "paper", "ours", "difference", "z", "trials", "verdict"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A printed number beside ours."""
+
+    target: Target
+    values: tuple[float, ...]
+    """Ours, by trial, in the source's unit."""
+
+    @property
+    def mean(self) -> float:
+        """Ours; NaN without a trial."""
+        return mean_and_error(self.values)[0] if self.values else math.nan
+
+    @property
+    def stderr(self) -> float:
+        """Of our mean; one trial has the spread that the source's repetitions had, if it is known."""
+        if len(self.values) > 1:
+            return mean_and_error(self.values)[1]
+        trials = self.target.trials
+        return self.target.stderr * math.sqrt(trials) if trials else math.nan
+
+    @property
+    def difference(self) -> float:
+        """Ours minus theirs."""
+        return self.mean - self.target.value
+
+    @property
+    def z(self) -> float:
+        """The difference in its standard errors; NaN where there is none, as beside an exact value."""
+        if self.target.error_is in ("tolerance", "at least", "at most"):
+            return math.nan
+        error = math.hypot(self.stderr, self.target.stderr)
+        return self.difference / error if error > 0 else math.nan
+
+    @property
+    def off(self) -> bool | None:
+        """Whether ours contradicts the target; None if nothing can be said."""
+        if not self.values:
+            return None
+        if self.target.error_is == "tolerance":
+            return not abs(self.difference) <= self.target.error
+        if self.target.error_is == "at least":
+            return not self.difference >= 0
+        if self.target.error_is == "at most":
+            return not self.difference <= 0
+        return None if math.isnan(self.z) else abs(self.z) > LIMIT
+
+    @property
+    def missed(self) -> bool:
+        """Whether a target that is marked as reproducible has not been reproduced."""
+        return self.target.reproducible and (self.off is True or not self.values)
+
+    @property
+    def verdict(self) -> str:
+        """In words, with what must be known of the source."""
+        target = self.target
+        words = {None: "no verdict", True: "MISSED", False: "agrees"}[self.off]
+        if not self.values:
+            words = "not run"
+        elif self.off and not target.reproducible:
+            words = "off, as expected"
+        return words + (", tuned on test data" if target.tuned_on_test else "")
+
+
+def compare(experiment: Experiment, measured: Measured) -> list[Comparison]:
+    """Every target, in the order of its file."""
+    return [Comparison(t, tuple(measured.values.get(t.key, ()))) for t in experiment.targets]
+
+
+def sheet(experiment: Experiment, measured: Measured) -> Sheet:
+    """The table of an experiment, a block for each source, with notes and provenance."""
+    found = compare(experiment, measured)
+    sources = dict.fromkeys(c.target.source for c in found)
+    blocks = [_block(experiment, s, [c for c in found if c.target.source == s]) for s in sources]
+    notes = [
+        "Ours: mean ± standard error over the trials. z: the difference over the root of the summed "
+        f"squares of the two standard errors; beyond {LIMIT:g}, a target that is marked as reproducible "
+        "is MISSED.",
+        *_selections(found),
+        *[f"Deviation: {' '.join(text.split())}" for text in experiment.deviations],
+        *dict.fromkeys(f"{c.target.row}: {c.target.note}" for c in found if c.target.note),
+    ]
+    remarks = [f"{name}: {', '.join(items)}." for name, items in measured.provenance.items()]
+    return Sheet(blocks, tuple(notes), tuple(remarks), _frame(found))
+
+
+def _block(experiment: Experiment, source: str, found: Sequence[Comparison]) -> Block:
+    rows = [_row(c) for c in found]
+    several = {c.target.sweep for c in found} if len(experiment.sweeps) > 1 else set()
+    header = list(HEADER)
+    if len(several) > 1:
+        header.insert(1, "sweep")
+        rows = [[row[0], c.target.sweep, *row[1:]] for row, c in zip(rows, found, strict=True)]
+    return Block(f"{experiment.title} ({source})", header, rows, len(rows))
+
+
+def _row(c: Comparison) -> list[str]:
+    t = c.target
+    place = t.environment or "-"
+    if t.test_environments:
+        place += f" (test {'+'.join(t.test_environments)})"
+    if t.dataset:
+        place = f"{t.dataset}: {place}"
+    digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
+    theirs = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
+    theirs = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + theirs
+    ours = "-" if not c.values else _number(c.mean, c.stderr)
+    difference = "-" if not c.values else f"{c.difference:+.3g}"
+    z = "-" if math.isnan(c.z) else f"{c.z:+.1f}"
+    return [t.row, place, t.metric, theirs, ours, difference, z, str(len(c.values)), c.verdict]
+
+
+def _number(mean: float, error: float) -> str:
+    """With two digits of the error."""
+    if math.isnan(error) or error == 0:
+        return f"{mean:.4g}"
+    digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def _selections(found: Sequence[Comparison]) -> list[str]:
+    """What ± is, and how a number was chosen, in the source and here."""
+    texts = []
+    for source in dict.fromkeys(c.target.source for c in found):
+        mine = [c.target for c in found if c.target.source == source]
+        kinds = dict.fromkeys(
+            f"{t.error_is} of {t.trials} trials" if t.trials else t.error_is
+            for t in mine
+            if t.error
+        )
+        theirs = dict.fromkeys(t.source_selection for t in mine if t.source_selection)
+        ours = dict.fromkeys(t.selection if t.step is None else f"step {t.step}" for t in mine)
+        texts.append(
+            f"{source}: ± is {' or '.join(kinds) or 'not given'}; "
+            f"selection: {' or '.join(theirs) or 'not said'}; ours: {' or '.join(ours)}."
+        )
+    return texts
+
+
+def _frame(found: Sequence[Comparison]) -> pd.DataFrame:
+    """The numbers in full."""
+    rows: list[Mapping[str, object]] = [
+        c.target.model_dump()
+        | {"ours": c.mean, "ours_stderr": c.stderr, "difference": c.difference, "z": c.z}
+        | {"n": len(c.values), "verdict": c.verdict}
+        for c in found
+    ]
+    return pd.DataFrame(rows)

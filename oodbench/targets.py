@@ -1,0 +1,169 @@
+"""Targets: the numbers that papers printed, as checked data. Imports no torch.
+
+oodbench/targets/<experiment>.yaml describes one experiment: which sweeps (or which computation) make
+its numbers, how a number is read off them, and what was printed.
+"""
+
+import math
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from oodbench.errors import UserError, unknown
+from oodbench.resources import parse_yaml
+from oodbench.selection import RULES
+
+FOLDER = Path(__file__).parent / "targets"
+
+ErrorKind = Literal[
+    "none",
+    "std",
+    "population std",
+    "stderr",
+    "population stderr",
+    "tolerance",
+    "at least",
+    "at most",
+]
+SPREADS = ("std", "population std", "population stderr")
+"""What is no standard error unless one knows over how many trials."""
+LAST = "last"
+"""The selection of a source that reports the last step."""
+
+
+class Target(BaseModel):
+    """A printed number, how to read ours, and what is known of theirs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = Field(min_length=1)
+    """Paper and table, figure or file."""
+    sweep: str = ""
+    """Whose results hold our number; the experiment's only one by default."""
+    row: str
+    """The algorithm's label in the sweep, or the key of our number in what is computed."""
+    dataset: str | None = None
+    """As tables name it, where the sweep has several."""
+    test_environments: tuple[str, ...] | None = None
+    """Of the run; by default the mean over all test sets of the dataset."""
+    environment: str | None = None
+    """A name; `training` (the mean over the training environments); `test`; none for a metric of the
+    predictor itself."""
+    split: Literal["in", "out"] = "in"
+    metric: str = "accuracy"
+    selection: str = LAST
+    """Ours: `last`, or a selection rule."""
+    step: int | None = None
+    """With `last`: this step instead."""
+    scale: float = 1.0
+    """Our recorded value times this has the source's unit."""
+    value: float
+    error: float = Field(default=0.0, ge=0)
+    error_is: ErrorKind = "none"
+    """What the source prints after ±. `tolerance`: the value is exact, and ours may be off by `error`;
+    `at least`, `at most`: the value is a bound."""
+    trials: int | None = Field(default=None, ge=1)
+    """How many repetitions the source's error is over."""
+    source_selection: str = ""
+    """How the source chose what it prints, in words."""
+    tuned_on_test: bool = False
+    """Whether its authors chose hyperparameters by the number that they print."""
+    reproducible: bool = True
+    """Whether missing it is an error; if not, `note` says why."""
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Target":
+        if self.selection != LAST and self.selection not in RULES:
+            raise unknown("selection", self.selection, (LAST, *RULES), f"the target of {self.row}")
+        if self.error_is in SPREADS and (self.trials or 0) < 2:
+            raise ValueError(f"the {self.error_is} of {self.row} needs `trials`, at least 2")
+        if not self.reproducible and not self.note:
+            raise ValueError(f"{self.row} is not reproducible: say why in `note`")
+        return self
+
+    @property
+    def stderr(self) -> float:
+        """The standard error of the source's value; 0 where it prints none."""
+        n = self.trials or 1
+        return {
+            "std": self.error / math.sqrt(n),
+            "population std": self.error / math.sqrt(max(1, n - 1)),
+            "stderr": self.error,
+            "population stderr": self.error * math.sqrt(n / max(1, n - 1)),
+        }.get(self.error_is, 0.0)
+
+    @property
+    def key(self) -> str:
+        """What tells it from the experiment's other targets."""
+        place = (self.environment, self.split if self.environment else None)
+        tests = None if self.test_environments is None else "+".join(self.test_environments)
+        parts = (self.source, self.sweep, self.row, self.dataset, tests, *place, self.metric)
+        return "|".join(str(p) for p in (*parts, self.selection, self.step) if p not in (None, ""))
+
+
+class Experiment(BaseModel):
+    """What a paper did, how we do it, and what it printed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: str
+    paper: str
+    cheap: bool = False
+    """Whether it takes seconds to a few minutes on two cores."""
+    sweeps: tuple[str, ...] = ()
+    """Names in sweeps/."""
+    compute: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """`module:function`, called with the number of trials and the sweeps' frames by name; returns a
+    `Measured`, to whose keys the targets' rows refer where they name no sweep."""
+    trials: int = Field(default=10, ge=1)
+    """Of the computation, unless `--trials` says otherwise."""
+    picture: Literal["errors", "steps", "none"] = "errors"
+    """Beside what is computed: paper and ours side by side, or the rows over the steps."""
+    about: str
+    """What the paper did and what we do, in Markdown."""
+    deviations: tuple[str, ...] = ()
+    shared: dict[str, Any] = {}
+    """Values of every target that does not give its own."""
+    targets: tuple[Target, ...] = Field(min_length=1)
+
+    @cached_property
+    def by_key(self) -> dict[str, Target]:
+        """The targets by `key`, in their order."""
+        return {target.key: target for target in self.targets}
+
+
+def load(name: str) -> Experiment:
+    """The experiment of that name; raises UserError for an unknown one or a wrong file."""
+    path = FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise unknown("experiment", name, names())
+    values = parse_yaml(path.read_text(), str(path))
+    if not isinstance(values, dict) or not isinstance(values.get("targets"), list):
+        raise UserError(f"{path} must hold keys and values, `targets` (a list) among them")
+    shared = values.get("shared", {})
+    only = values["sweeps"][0] if len(values.get("sweeps", ())) == 1 else ""
+    usual = {"sweep": "" if "compute" in values else only, **shared}
+    values["targets"] = [{**usual, **target} for target in values["targets"]]
+    try:
+        experiment = Experiment(name=name, **values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"{path}: {place}: {first['msg']}, not {first['input']!r}") from error
+    for target in experiment.targets:
+        if target.sweep and target.sweep not in experiment.sweeps:
+            raise unknown("sweep", target.sweep, experiment.sweeps, str(path))
+        if not target.sweep and experiment.compute is None:
+            raise UserError(f"{path}: the target of {target.row} names no sweep")
+    if len(experiment.by_key) < len(experiment.targets):
+        raise UserError(f"{path}: two targets have the same key")
+    return experiment
+
+
+def names() -> list[str]:
+    """All experiments."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))

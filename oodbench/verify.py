@@ -1,0 +1,129 @@
+"""The papers' numbers beside ours: python -m oodbench.verify [NAME...]. Lists without torch."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from oodbench import __version__, plan
+from oodbench.comparison import compare, sheet
+from oodbench.errors import reports_mistakes, unknown
+from oodbench.formats import FORMATS
+from oodbench.measure import Measured, measure
+from oodbench.provenance import commit
+from oodbench.records import Frames, Results
+from oodbench.report import print_sheet
+from oodbench.targets import Experiment, load, names
+
+app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
+
+
+@app.command()
+@reports_mistakes
+def verify(
+    name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
+    only: Annotated[
+        str | None, typer.Option(help="cheap: what takes minutes on two cores.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Instead of the experiment's.")] = None,
+    read: Annotated[bool, typer.Option("--read", help="Train nothing; what OUT holds.")] = False,
+    out: Annotated[Path, typer.Option(help="Holds the sweeps' results.")] = Path("results/verify"),
+    save: Annotated[Path | None, typer.Option(help="Write NAME.json here, for the pages.")] = None,
+    format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
+    launcher: Annotated[str, typer.Option(help="As of `sweep launch`.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="As of `sweep launch`.")] = None,
+    devices: Annotated[str, typer.Option(help="As of `sweep launch`.")] = "auto",
+    data_dir: Annotated[Path | None, typer.Option(help="As of `sweep launch`.")] = None,
+) -> None:
+    """Run experiments of papers, all by default, and compare; again with the same OUT: goes on.
+
+    Exits with 1 if a target that is marked as reproducible is missed by more than 3 standard errors
+    of the difference, has no value, or if a run failed.
+    """
+    if only not in (None, "cheap"):
+        raise unknown("value", only, ("cheap",), "--only")
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    chosen = [e for e in map(load, name or names()) if e.cheap or only is None]
+    if list_:
+        _list(chosen)
+        return
+    options = [f"--launcher={launcher}", f"--devices={devices}"]
+    options += [f"--workers={workers}"] if workers else []
+    options += [f"--data-dir={data_dir}"] if data_dir else []
+    missed = False
+    for experiment in chosen:
+        if not read:
+            missed |= launch(experiment, out, trials, options)
+        measured = results(experiment, out, trials)
+        print_sheet(sheet(experiment, measured), format_)
+        missed |= any(c.missed for c in compare(experiment, measured))
+        if save is not None:
+            save.mkdir(parents=True, exist_ok=True)
+            (save / f"{experiment.name}.json").write_text(measured.model_dump_json(indent=1) + "\n")
+    if missed:
+        raise SystemExit(1)
+
+
+def launch(experiment: Experiment, out: Path, trials: int | None, options: Sequence[str]) -> bool:
+    """Train what is left of an experiment's sweeps; whether a run failed. Raises UserError."""
+    from oodbench.sweep import app as sweep
+
+    failed = False
+    for name in experiment.sweeps:
+        number = [] if trials is None else [f"--set=trials={trials}"]
+        try:
+            sweep(
+                ["launch", name, f"--out={out / name}", "--yes", *number, *options],
+                standalone_mode=False,
+            )
+        except SystemExit as stop:
+            if stop.code != 1:
+                raise
+            failed = True
+    return failed
+
+
+def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
+    """What an experiment's results directories under `out` hold, or its computation gives."""
+    there = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
+    frames: Mapping[str, Frames] = {name: Results(out / name).load() for name in there}
+    measured = measure(experiment, frames, trials or experiment.trials)
+    return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
+
+
+def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[str, list[str]]:
+    """Protocols, code, libraries and data behind the numbers."""
+    from oodbench.datasets import datasets
+
+    found: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}
+    for name, frame in frames.items():
+        found["Protocol"].add(plan.read(plan.find(name)).protocol or f"none (sweep {name})")
+        runs = [p for p in frame.runs["provenance"] if isinstance(p, Mapping) and p]
+        found["Code"] |= {str(p["commit"] or p["oodbench"]) for p in runs}
+        found["torch"] |= {str(p["torch"]) for p in runs}
+        for dataset in set(frame.runs["dataset"]):
+            checksums = datasets.get(dataset).metadata.checksums
+            found["Data"] |= {f"{Path(file).name} md5 {md5}" for file, md5 in checksums.items()}
+    if experiment.compute is not None:
+        found["Code"].add(commit() or __version__)
+        found["torch"].add(version("torch"))
+    return {name: sorted(items) for name, items in found.items() if items}
+
+
+def _list(experiments: Sequence[Experiment]) -> None:
+    table = Table("experiment", "cost", "targets", "sweeps or computation", "title")
+    for e in experiments:
+        how = "\n".join([*e.sweeps, *([e.compute] if e.compute else [])])
+        cost = "cheap" if e.cheap else "long"
+        table.add_row(e.name, cost, str(len(e.targets)), how, e.title)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    app()

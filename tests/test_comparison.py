@@ -1,0 +1,94 @@
+import math
+
+import pytest
+
+from oodbench.comparison import Comparison, compare, sheet
+from oodbench.measure import Measured
+from oodbench.targets import ErrorKind, Experiment, Target
+
+
+def against(values: list[float], **fields: object) -> Comparison:
+    usual = {"source": "s", "row": "r", "value": 1.0}
+    return Comparison(Target.model_validate(usual | fields), tuple(values))
+
+
+def test_z_is_the_difference_over_the_root_of_the_summed_squares() -> None:
+    found = against([1.0, 2.0, 3.0], error=0.6, error_is="population std", trials=10)
+    assert found.difference == pytest.approx(1.0)
+    assert found.stderr == pytest.approx(1 / math.sqrt(3))
+    assert found.z == pytest.approx(1 / math.sqrt(1 / 3 + 0.2**2))
+    assert (found.off, found.missed) == (False, False)
+
+
+def test_three_standard_errors_are_the_limit() -> None:
+    for shift, off in ((2.9, False), (3.1, True), (-3.1, True)):
+        found = against([1 + shift, 1 + shift], error=1.0, error_is="stderr")
+        assert found.off is off
+
+
+def test_one_trial_has_the_sources_spread() -> None:
+    found = against([2.0], error=0.6, error_is="population std", trials=10)
+    spread = 0.6 * math.sqrt(10 / 9)
+    assert found.stderr == pytest.approx(spread)
+    assert found.z == pytest.approx(1 / math.hypot(spread, spread / math.sqrt(10)))
+    assert against([2.0]).off is None
+    assert against([2.0]).verdict == "no verdict"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "off"),
+    [
+        ("tolerance", 1.019, False),
+        ("tolerance", 1.021, True),
+        ("tolerance", 0.979, True),
+        ("at least", 0.99, True),
+        ("at least", 1.5, False),
+        ("at most", 1.01, True),
+        ("at most", -3.0, False),
+        ("tolerance", math.nan, True),
+        ("at least", math.nan, True),
+    ],
+)
+def test_exact_values_and_bounds(kind: ErrorKind, value: float, off: bool) -> None:
+    found = against([value] * 2, error=0.02, error_is=kind)
+    assert found.off is off
+    assert math.isnan(found.z)
+
+
+def test_a_reproducible_target_without_a_value_is_missed() -> None:
+    assert against([]).missed
+    assert against([]).verdict == "not run"
+    assert not against([], reproducible=False, note="no GPU").missed
+
+
+def test_what_is_off_but_not_reproducible_is_no_error_and_is_said() -> None:
+    found = against(
+        [5, 5], error=0.1, error_is="stderr", reproducible=False, note="why", tuned_on_test=True
+    )
+    assert found.off and not found.missed
+    assert found.verdict == "off, as expected, tuned on test data"
+
+
+def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
+    targets = [
+        Target(source="A", row="r", value=71.5, error=1.0, error_is="population std", trials=10),
+        Target(source="A", row="s", value=0.5, error=0.02, error_is="tolerance", note="because"),
+        Target(source="B", row="t", value=3, error_is="at least"),
+    ]
+    experiment = Experiment(
+        name="n", title="T", paper="p", about="a", targets=tuple(targets), deviations=("less",)
+    )
+    values = {targets[0].key: [71.0, 72.0], targets[1].key: [0.6]}
+    measured = Measured(values=values, provenance={"Code": ["c0ffee"]})
+    found = sheet(experiment, measured)
+    assert [len(block.rows) for block in found.blocks] == [2, 1]
+    assert found.blocks[0].rows[0] == [
+        *("r", "-", "accuracy", "71.5 ± 1.0", "71.50 ± 0.50", "+0", "+0.0", "2", "agrees")
+    ]
+    assert found.blocks[0].rows[1][-1] == "MISSED"
+    assert found.blocks[1].rows[0][3:] == ["≥ 3", "-", "-", "-", "0", "not run"]
+    text = " ".join(found.notes)
+    assert "Deviation: less" in text and "s: because" in text
+    assert "population std of 10 trials" in text
+    assert found.remarks == ("Code: c0ffee.",)
+    assert [c.missed for c in compare(experiment, measured)] == [False, True, True]

@@ -1,0 +1,90 @@
+"""Protocols; `python -m tests.test_protocols DATA_DIR` writes the golden file anew, for new names."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oodbench.errors import UserError
+from oodbench.paths import folder
+from oodbench.plan import find, make_plan, read
+
+GOLDEN = Path(__file__).parent / "golden" / "protocols.json"
+PROTOCOL = "irm-colored-mnist-2019"
+
+
+def protocols() -> list[str]:
+    """The sweeps that are protocols: they name themselves."""
+    files = folder("sweeps").glob("*.yaml")
+    return sorted(f.stem for f in files if read(f).protocol == f.stem)
+
+
+def resolved(name: str, data_dir: Path) -> list[dict[str, Any]]:
+    """The runs of a protocol's first trial, each with everything that its numbers depend on."""
+    runs = make_plan(read(find(name), ["trials=1"]), data_dir).runs.values()
+    return [json.loads(json.dumps(asdict(spec))) for spec in runs]
+
+
+def test_no_protocol_has_changed(mnist_dir: Path) -> None:
+    golden = json.loads(GOLDEN.read_text())
+    assert sorted(golden) == protocols(), "a new protocol goes into the golden file, none leaves it"
+    for name, runs in golden.items():
+        assert resolved(name, mnist_dir) == runs, f"{name} has changed: give the new one a new name"
+
+
+def file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"name: mine\nprotocol: {PROTOCOL}\n{text}")
+    return path
+
+
+def test_a_sweep_adds_methods_and_trials_to_a_protocol(tmp_path: Path) -> None:
+    text = "algorithms: [IRM, {name: VREx, hparams: {lr: 1e-3}}]\ntrials: 2\n"
+    mine, theirs = read(file(tmp_path, text)), read(find(PROTOCOL))
+    assert mine.name == "mine"
+    assert mine.trials == 2
+    assert (mine.steps, mine.holdout, mine.network) == (theirs.steps, 0.0, theirs.network)
+    assert mine.algorithms[0] == theirs.algorithms[1]
+    assert [getattr(row, "name", row) for row in mine.algorithms] == ["IRM", "VREx"]
+
+
+def test_without_methods_a_sweep_has_the_protocols(tmp_path: Path) -> None:
+    assert read(file(tmp_path, "")).algorithms == read(find(PROTOCOL)).algorithms
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("steps: 501\n", "fixes 'steps'"),
+        ("hparam_draws: 3\n", "fixes 'hparam_draws'"),
+        ("evaluate_every: 10\n", "fixes 'evaluate_every'"),
+        ("algorithms: [{name: ERM, hparams: {lr: 0.1}}]\n", "fixes the row 'ERM'"),
+    ],
+)
+def test_what_would_move_a_number_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        read(file(tmp_path, text))
+    with pytest.raises(UserError, match=message):
+        key, _, value = text.strip().partition(": ")
+        read(find(PROTOCOL), [f"{key}={value}"])
+
+
+def test_a_changed_method_has_a_row_of_its_own(tmp_path: Path) -> None:
+    text = "algorithms: [ERM, {name: ERM, label: ERM (0.1), hparams: {lr: 0.1}}]\n"
+    rows = read(file(tmp_path, text)).algorithms
+    assert [getattr(row, "label", None) for row in rows] == [None, "ERM (0.1)"]
+
+
+def test_unknown_protocol(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nprotocol: irm-colored-mnist-2018\n")
+    with pytest.raises(UserError, match="irm-colored-mnist-2019"):
+        read(path)
+
+
+if __name__ == "__main__":
+    table = {name: resolved(name, Path(sys.argv[1])) for name in protocols()}
+    GOLDEN.write_text(json.dumps(table, indent=1) + "\n")

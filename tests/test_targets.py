@@ -1,0 +1,93 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oodbench import targets
+from oodbench.errors import UserError
+from oodbench.plan import find, read
+from oodbench.targets import Target, load, names
+
+GOOD = """
+title: T
+paper: p
+sweeps: [quickstart]
+about: a
+shared: {source: s, metric: loss}
+targets: [{row: ERM, value: 1, error: 0.5, error_is: population std, trials: 10}]
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], targets.Experiment]:
+    monkeypatch.setattr(targets, "FOLDER", tmp_path)
+
+    def write(text: str) -> targets.Experiment:
+        (tmp_path / "mine.yaml").write_text(text)
+        return load("mine")
+
+    return write
+
+
+def test_every_experiment_is_whole() -> None:
+    assert names()
+    for name in names():
+        experiment = load(name)
+        assert experiment.about.strip()
+        for sweep in experiment.sweeps:
+            rows = {
+                row if isinstance(row, str) else row.label or row.name
+                for row in read(find(sweep)).algorithms
+            }
+            mine = [t.row for t in experiment.targets if t.sweep == sweep]
+            assert set(mine) <= rows, f"{name}: {sweep}"
+
+
+def test_shared_values_fill_a_target(written: Callable[[str], targets.Experiment]) -> None:
+    (target,) = written(GOOD).targets
+    assert (target.sweep, target.metric, target.source) == ("quickstart", "loss", "s")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("value: 1", "valu: 1"), "valu"),
+        (("sweeps: [quickstart]", "sweeps: [quickstart, a]"), "names no sweep"),
+        (("row: ERM", "row: ERM, sweep: quikstart"), "quickstart"),
+        (("row: ERM", "row: ERM, selection: trainval"), "train_val"),
+        (("trials: 10", "trials: 1"), "at least 2"),
+        (("row: ERM", "row: ERM, reproducible: false"), "say why"),
+        (("targets: [", "targets: ["), ""),
+        (("targets: [{", "targets: [{row: ERM, value: 2}, {"), "same key"),
+        (("title: T", "title: T\ncolour: red"), "colour"),
+        (("targets:", "target:"), "targets"),
+    ],
+)
+def test_a_wrong_file_is_told(
+    change: tuple[str, str], message: str, written: Callable[[str], targets.Experiment]
+) -> None:
+    if not message:
+        written(GOOD.replace(*change))
+        return
+    with pytest.raises(UserError, match=message):
+        written(GOOD.replace(*change))
+
+
+def test_unknown_experiment() -> None:
+    with pytest.raises(UserError, match="colored-mnist"):
+        load("colored-mnits")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("std", 0.3 / 10**0.5),
+        ("population std", 0.1),
+        ("stderr", 0.3),
+        ("population stderr", 0.3 * (10 / 9) ** 0.5),
+        ("tolerance", 0.0),
+    ],
+)
+def test_standard_errors(kind: targets.ErrorKind, expected: float) -> None:
+    target = Target(source="s", row="r", value=1, error=0.3, error_is=kind, trials=10)
+    assert target.stderr == pytest.approx(expected)

@@ -1,0 +1,133 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from oodbench import plan, targets
+from oodbench.measure import Measured
+from oodbench.verify import app
+from tests.sweeps import TINY
+
+EXPERIMENT = {
+    "title": "Tiny",
+    "paper": "none",
+    "cheap": True,
+    "sweeps": ["tiny"],
+    "about": "a",
+    "shared": {
+        "source": "Table 1",
+        "metric": "mse",
+        "environment": "test",
+        "error_is": "tolerance",
+    },
+    "targets": [
+        {"row": "ERM", "value": 0.0, "error": 1e9},
+        {"row": "IRM", "value": 0.0, "error": 1e9, "tuned_on_test": True},
+    ],
+}
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One experiment and its sweep instead of ours."""
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    own = tmp_path / "targets"
+    own.mkdir()
+    monkeypatch.setattr(targets, "FOLDER", own)
+    monkeypatch.setattr(plan, "folder", lambda name: tmp_path)
+    write(tmp_path, EXPERIMENT)
+    return tmp_path
+
+
+def write(folders: Path, experiment: dict[str, Any], name: str = "mine") -> None:
+    (folders / "targets" / f"{name}.yaml").write_text(yaml.safe_dump(experiment))
+
+
+def run(folders: Path, *arguments: str) -> tuple[int, str]:
+    out = f"--out={folders / 'out'}"
+    result = CliRunner().invoke(app, [*arguments, out, "--launcher=debug"])
+    return result.exit_code, result.output
+
+
+def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
+    code, text = run(folders, "mine", "--trials=1", f"--save={folders / 'saved'}")
+    assert code == 0, text
+    assert "tuned on test data" in text
+    assert "Protocol: none (sweep tiny)" in text and "torch: " in text and "Code: " in text
+    saved = Measured.model_validate_json((folders / "saved" / "mine.json").read_text())
+    assert [len(values) for values in saved.values.values()] == [1, 1]
+    first = sorted((folders / "out" / "tiny" / "runs").glob("*/done.json"))
+    times = [path.stat().st_mtime_ns for path in first]
+
+    code, _ = run(folders, "--only=cheap", "--trials=2", f"--save={folders / 'saved'}")
+    assert code == 0
+    assert [path.stat().st_mtime_ns for path in first] == times
+    assert len(list((folders / "out" / "tiny" / "runs").glob("*/done.json"))) == 4
+    saved = Measured.model_validate_json((folders / "saved" / "mine.json").read_text())
+    assert [len(values) for values in saved.values.values()] == [2, 2]
+
+
+def test_a_missed_target_is_an_error_only_where_it_is_reproducible(folders: Path) -> None:
+    off = {**EXPERIMENT["targets"][0], "value": -5.0, "error": 1.0}  # type: ignore[index]
+    write(folders, EXPERIMENT | {"targets": [off]})
+    code, text = run(folders, "--trials=1")
+    assert code == 1
+    assert "MISSED" in text
+    write(folders, EXPERIMENT | {"targets": [off | {"reproducible": False, "note": "why"}]})
+    code, text = run(folders, "--trials=1", "--read")
+    assert code == 0
+    assert "off, as expected" in text and "ERM: why" in text
+
+
+def test_nothing_run_is_an_error(folders: Path) -> None:
+    code, text = run(folders, "--read")
+    assert code == 1
+    assert "not run" in text
+
+
+def test_failed_runs_are_an_error_and_the_rest_goes_on(folders: Path) -> None:
+    broken = TINY | {"name": "broken", "algorithms": [{"name": "IRM", "hparams": {"lr": 1e-3}}]}
+    broken |= {"datasets": [{"name": "LinearSEM", "num_examples": 40}]}
+    broken["algorithms"][0]["hparams"] |= {"split_half": True, "batch_size": 1}
+    (folders / "broken.yaml").write_text(yaml.safe_dump(broken))
+    target = {"row": "IRM", "value": 0.0, "error": 1e9}
+    write(folders, EXPERIMENT | {"sweeps": ["broken"], "targets": [target]}, "broken")
+    code, text = run(folders, "--trials=1")
+    assert code == 1
+    assert "at least two examples" in text
+    assert text.index("not run") < text.index("tuned on test data")
+
+
+@pytest.mark.parametrize("format_", ["markdown", "html", "json"])
+def test_formats(format_: str, folders: Path) -> None:
+    code, text = run(folders, "--read", f"--format={format_}")
+    assert code == 1
+    found = json.loads(text)[0]["row"] if format_ == "json" else text
+    assert "ERM" in found
+    assert ("<table>" in text) == (format_ == "html")
+
+
+def test_the_list_names_experiments_by_cost(folders: Path) -> None:
+    write(folders, EXPERIMENT | {"cheap": False, "title": "Slow"}, "long")
+    code, text = run(folders, "--list")
+    assert code == 0
+    assert "Slow" in text and "Tiny" in text
+    assert "Slow" not in run(folders, "--list", "--only=cheap")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mien"], "did you mean mine"),
+        (["--only=cheep"], "did you mean cheap"),
+        (["--format=htm"], "did you mean html"),
+        (["--launcher=debgu"], "did you mean debug"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, folders: Path) -> None:
+    result = CliRunner().invoke(app, [*arguments, f"--out={folders / 'out'}"])
+    assert result.exit_code == 2
+    assert message in result.output

@@ -1,0 +1,159 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from oodbench.errors import UserError
+from oodbench.hparams import defaults
+from oodbench.networks import build, networks
+from oodbench.vision import weights_file
+
+
+def resnet_file(path: Path, seed: int = 7) -> Path:
+    """Weights of ResNet-18, with running statistics that differ from the initial ones."""
+    torch.manual_seed(seed)
+    model = torchvision.models.resnet18(weights=None)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            module.running_mean.uniform_(-0.5, 0.5)
+    torch.save(model.state_dict(), path)
+    return path
+
+
+def theirs(path: Path, x: Tensor) -> Tensor:
+    """What torchvision's own model with these weights has for features."""
+    model = torchvision.models.resnet18(weights=None)
+    model.load_state_dict(torch.load(path, weights_only=True))
+    model.fc = nn.Identity()
+    with torch.no_grad():
+        return model.eval()(x)  # type: ignore[no-any-return]
+
+
+def moments(network: nn.Module) -> list[Tensor]:
+    return [b.clone() for n, b in network.named_buffers() if "running" in n]
+
+
+@pytest.mark.parametrize("side", [64, 96])
+def test_weights_from_a_file_give_torchvisions_features(tmp_path: Path, side: int) -> None:
+    file = resnet_file(tmp_path / "r18.pth")
+    network = build("ResNet18", {"weights": str(file)}, (3, side, side), 5, seed=0).eval()
+    x = torch.randn(4, 3, side, side)
+    with torch.no_grad():
+        torch.testing.assert_close(network.featurizer(x), theirs(file, x))
+        assert network(x).shape == (4, 5) and network.num_features == 512
+    other = build("ResNet18", {"weights": str(file)}, (3, side, side), 5, seed=1)
+    for (name, a), (_, b) in zip(network.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(a, b) == name.startswith("featurizer"), name
+
+
+def test_other_channels_take_the_weights_in_turn(tmp_path: Path) -> None:
+    file = resnet_file(tmp_path / "r18.pth")
+    network = build("ResNet18", {"weights": str(file)}, (5, 32, 32), 2, 0).eval()
+    x = torch.randn(2, 5, 32, 32)
+    summed = x[:, :3].clone()
+    summed[:, :2] += x[:, 3:]
+    with torch.no_grad():
+        torch.testing.assert_close(network.featurizer(x), theirs(file, summed))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_frozen_statistics_stay_and_their_scales_learn(tmp_path: Path, frozen: bool) -> None:
+    values = {"weights": str(resnet_file(tmp_path / "r18.pth")), "freeze_batch_norm": frozen}
+    network = build("ResNet18", values, (3, 32, 32), 2, 0)
+    network.eval()
+    network.train()
+    before = moments(network)
+    network(torch.randn(4, 3, 32, 32)).sum().backward()
+    same = [torch.equal(a, b) for a, b in zip(before, moments(network), strict=True)]
+    assert all(same) if frozen else not any(same)
+    scales = [m.weight for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(scales) == 20 and all(w.grad is not None for w in scales)
+
+
+def test_resnet_50_is_torchvisions() -> None:
+    network = build("ResNet50", {}, (3, 64, 64), 3, 0)
+    model = torchvision.models.resnet50(num_classes=3)
+    assert network.num_features == 2048
+    assert sum(p.numel() for p in network.parameters()) == sum(
+        p.numel() for p in model.parameters()
+    )
+
+
+def test_dropout_is_of_the_features() -> None:
+    network = build("ResNet18", {"dropout": 0.5}, (3, 32, 32), 2, 0)
+    x = torch.randn(8, 3, 32, 32)
+    assert float((network.featurizer(x) == 0).float().mean()) > 0.4
+    network.eval()
+    assert torch.equal(network(x), network(x))
+
+
+def test_domainbeds_suite_has_imagenet_weights_and_frozen_statistics() -> None:
+    space = networks.get("ResNet50").Hparams
+    expected = {"weights": "imagenet", "freeze_batch_norm": True, "dropout": 0.0}
+    assert defaults(space, "images") == expected
+    assert defaults(space) == {"weights": "none", "freeze_batch_norm": False, "dropout": 0.0}
+
+
+def test_weights_that_cannot_be_had_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    cached = tmp_path / "checkpoints" / "resnet18-f37072fd.pth"
+    cached.parent.mkdir()
+
+    def refused(message: str, **values: Any) -> None:
+        with pytest.raises(UserError, match=message):
+            build("ResNet18", values, (3, 32, 32), 2, 0)
+
+    refused(rf"not in torch's cache: put https://\S+/{cached.name} into", weights="imagenet")
+    resnet_file(cached)
+    refused(r"f37072fd.pth is damaged \(its SHA-256", weights="imagenet")
+    refused("there is no file .*none.pth", weights=str(tmp_path / "none.pth"))
+    text, other, parts = (tmp_path / n for n in ("text.pth", "other.pth", "parts.pth"))
+    text.write_text("hello")
+    refused("text.pth is not a file of weights", weights=str(text))
+    torch.save({"epoch": 3}, other)
+    refused("other.pth does not hold a state_dict", weights=str(other))
+    torch.save(torchvision.models.resnet50(weights=None).state_dict(), parts)
+    refused("parts.pth holds no weights of ResNet as .* do not fit, '", weights=str(parts))
+    refused("no statistics to freeze", freeze_batch_norm=True)
+
+
+def test_imagenet_weights_come_from_torchs_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("oodbench.vision.sha256", lambda file: "0676ba61" + 56 * "0")
+    file = tmp_path / "checkpoints" / "resnet50-0676ba61.pth"
+    file.parent.mkdir()
+    file.touch()
+    assert weights_file("resnet50", "imagenet") == file
+
+
+def test_domainbeds_network_for_digits() -> None:
+    network = build("MNISTCNN", {}, (2, 28, 28), 2, 0)
+    sizes: list[tuple[int, ...]] = []
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.GroupNorm):
+            module.register_forward_hook(lambda m, i, o: sizes.append(tuple(o.shape[1:])))
+    x = torch.randn(3, 2, 28, 28)
+    features = network.featurizer(x)
+    halves = [(128, 14, 14)] * 6
+    assert sizes == [(64, 28, 28), (64, 28, 28), *halves]
+    assert features.shape == (3, 128) and network.num_features == 128
+    weights = [tuple(p.shape) for p in network.parameters() if p.dim() > 1]
+    assert weights == [(64, 2, 3, 3), (128, 64, 3, 3), *[(128, 128, 3, 3)] * 2, (2, 128)]
+    # by hand: normalisation comes after ReLU, so a channel group has mean 0 before the pooling
+    first, norm = (network.get_submodule(f"featurizer.{i}") for i in (0, 2))
+    hidden = norm(first(x).relu()).unflatten(1, (8, 8))
+    torch.testing.assert_close(hidden.mean((2, 3, 4)), torch.zeros(3, 8), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "MNISTCNN"])
+def test_inputs_that_are_no_images_are_named(name: str) -> None:
+    with pytest.raises(UserError, match=f"the network {name} takes images"):
+        build(name, {}, (4,), 2, 0)
