@@ -9,7 +9,7 @@ import gc
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,10 +66,15 @@ class Read:
     """Of METRICS, `run` being the place in `runs`."""
 
 
-def load(results: Results) -> Frames:
+def load(results: Results, ids: Collection[str] | None = None) -> Frames:
     """The planned runs and their records; see `Results.load`."""
     with _no_collection():
-        plan: Mapping[str, Any] = results.plan()["runs"]
+        stored = results.plan()
+        plan: Mapping[str, Any] = stored["runs"]
+        search = stored["settings"].get("search")
+        if ids is not None:
+            plan = {i: plan[i] for i in ids}
+            return _frames(plan, _read(results, list(plan), {}), search)
         stamps = _stamps(results.path / "runs", plan)
         path = results.path / "cache.arrow"
         cached = _cached(path, stamps)
@@ -77,7 +82,7 @@ def load(results: Results) -> Frames:
         read = _merged(plan, cached, fresh)
         if len(stamps) - len(cached.runs) > REWRITE * len(stamps):
             _keep(path, read)
-        return _frames(plan, read)
+        return _frames(plan, read, search)
 
 
 @contextmanager
@@ -290,11 +295,13 @@ def _keep(path: Path, read: Read) -> None:
         part.unlink(missing_ok=True)
 
 
-def _frames(plan: Mapping[str, Any], read: Read) -> Frames:
+def _frames(plan: Mapping[str, Any], read: Read, search: Mapping[str, Any] | None) -> Frames:
+    how = {"search": _told(search), "search_draws": search["draws"] if search else None}
     rows = [
         {"id": run_id, **spec, **info["context"]}
         | {"state": info["state"], "provenance": info["provenance"], "error": info["error"]}
         | {name: info[name] for name in ("last_step", *COSTS)}
+        | how
         for (run_id, spec), info in zip(plan.items(), read.runs.values(), strict=True)
     ]
     frame = pd.DataFrame(rows)
@@ -305,3 +312,11 @@ def _frames(plan: Mapping[str, Any], read: Read) -> Frames:
     run = metrics.pop("run").to_numpy()
     metrics.insert(0, "id", pd.Categorical.from_codes(run, pd.Index(list(plan))))
     return Frames(frame, metrics)
+
+
+def _told(search: Mapping[str, Any] | None) -> str:
+    """How draws were chosen, for a footer."""
+    if search is None:
+        return "random"
+    text = f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"
+    return text + ("; it has seen the test environments" if search["objective"] == "oracle" else "")

@@ -49,7 +49,9 @@ def list_(plugin: Plugins = None) -> None:
     table = Table("dataset", Column("files", no_wrap=True), "licence")
     for name in datasets:
         metadata = datasets.get(name).metadata
-        table.add_row(name, "\n".join(metadata.checksums) or "none", metadata.licence)
+        table.add_row(
+            name, "\n".join(metadata.checksums) or "none with a checksum", metadata.licence
+        )
     Console().print(table)
 
 
@@ -59,7 +61,9 @@ def _verify(name: str, data_dir: Path) -> None:
     dataset = make(name, {}, data_dir)
     dataset.check()
     count = len(dataset.metadata.checksums)
-    print(f"{name}: {count} files in {data_dir} are right" if count else f"{name} reads no files")
+    print(
+        f"{name}: {count} files in {data_dir} are right" if count else f"{name}: nothing is wrong"
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from oodbench.records import Results, RunSpec
 from oodbench.resources import Resources
+from oodbench.search import Searches, Study
 
 Specs = dict[str, RunSpec]
 
@@ -49,7 +50,7 @@ class Job:
     """The sweep's."""
     results: Results
     specs: Specs
-    """All runs of the sweep."""
+    """All runs of the sweep; those that a search chooses are added while it is trained."""
     ids: tuple[str, ...]
     """Those to train."""
     settings: Settings
@@ -62,10 +63,32 @@ class Job:
     """What a cluster is asked for."""
     snapshot: bool = False
     """Whether a cluster's jobs run a frozen copy of the code."""
+    studies: tuple[Study, ...] = ()
+    """The searches that choose further runs as these end."""
+
+    @property
+    def total(self) -> int:
+        """How many runs the sweep has in the end."""
+        return sum(study.total for study in self.studies) or len(self.specs)
+
+    @property
+    def at_once(self) -> int:
+        """How many workers it has use for."""
+        return self.workers if self.studies else min(self.workers, len(self.ids))
+
+    def add(self, specs: Specs) -> tuple[str, ...]:
+        """Take in runs that a search has chosen; returns those that were not known."""
+        new = tuple(i for i in specs if i not in self.specs)
+        self.specs.update(specs)
+        return new
+
+    def searches(self) -> Searches:
+        """The searches, as far as the disk says they are."""
+        return Searches(self.results, self.studies)
 
     def settings_of(self, worker: int) -> Settings:
         """The settings of a worker's runs: on its device, with its share of the cores to read data."""
-        share = len(os.sched_getaffinity(0)) // max(1, min(self.workers, len(self.ids)))
+        share = len(os.sched_getaffinity(0)) // max(1, self.at_once)
         loaders = self.settings.loader_workers
         return replace(
             self.settings,

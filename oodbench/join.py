@@ -25,6 +25,7 @@ PROTOCOL = (
     "network_hparams",
     "metric",
     "draws",
+    "search",
     "validation_environments",
 )
 """What the runs of a dataset must share between directories; `draws` is how many a cell has."""

@@ -5,6 +5,7 @@ does, never stops for a failed one, and returns the state of each id: the final 
 where a cluster trains it later.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 from oodbench.errors import UserError
@@ -19,9 +20,11 @@ def debug(job: Job) -> dict[str, str]:
     from oodbench.train import execute
 
     states: dict[str, str] = {}
-    settings = job.settings_of(0)
-    with Display(job.specs, len(job.specs) - len(job.ids), 1) as display:
-        for run_id in job.ids:
+    settings, searches = job.settings_of(0), job.searches()
+    queue = deque(job.ids)
+    with Display(job, 1) as display:
+        while queue:
+            run_id = queue.popleft()
             display.started(0, run_id)
             state, message = execute(
                 job.specs[run_id],
@@ -31,6 +34,7 @@ def debug(job: Job) -> dict[str, str]:
             )
             display.ended(0, run_id, state, message)
             states[run_id] = state
+            queue.extend(job.add(searches.advance(run_id)))
     return states
 
 

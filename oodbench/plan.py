@@ -1,4 +1,4 @@
-"""A sweep file to its runs: what is run, what cannot be, and why."""
+"""The runs of a sweep: what is run, what cannot be, and why."""
 
 import itertools
 import random
@@ -6,56 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import Any
 
 from oodbench.errors import UserError, unknown
-from oodbench.paths import folder
-from oodbench.protocols import under
 from oodbench.records import RunSpec
-from oodbench.resources import parse_yaml
+from oodbench.search import Study, study
+from oodbench.search import check as check_search
 from oodbench.seeds import derive
-
-
-class Component(BaseModel):
-    """An algorithm or a network by name, with values for some of its hyperparameters."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    hparams: dict[str, Any] = {}
-
-
-class Row(Component):
-    """An algorithm of a sweep."""
-
-    label: str | None = None
-    """The row of the table; the algorithm's name by default."""
-    network: dict[str, Any] = {}
-    """Values over those of the sweep's network."""
-
-
-class Sweep(BaseModel):
-    """A sweep file. README.md shows one with every key."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = Field(min_length=1)
-    protocol: str | None = None
-    """The name in sweeps/ of the protocol that it is under, see `oodbench.protocols`."""
-    datasets: list[str | dict[str, Any]] = Field(min_length=1)
-    algorithms: list[str | Row] = Field(min_length=1)
-    test_environments: Literal["default", "each", "pairs"] | list[list[str | float]] = "default"
-    validation_environments: Literal["default", "none"] | int | list[str | float] = "default"
-    hparam_draws: int | list[int] = 1
-    trials: int | list[int] = 3
-    steps: Literal["default"] | int = "default"
-    evaluate_every: Literal["default"] | int = "default"
-    network: str | Component = "default"
-    holdout: float = Field(0.2, ge=0, lt=1)
-    resources: dict[str, Any] = {}
-    """What the launcher `slurm` asks for; the keys of `oodbench.resources.Resources`."""
+from oodbench.sweep_file import Component, Row
+from oodbench.sweep_file import Sweep as Sweep
+from oodbench.sweep_file import find as find
+from oodbench.sweep_file import read as read
+from oodbench.sweep_file import validate as validate
 
 
 @dataclass(frozen=True)
@@ -74,65 +36,14 @@ class Plan:
 
     sweep: Sweep
     runs: dict[str, RunSpec]
+    """Of a search, those of the random draws that it starts with."""
     impossible: list[Impossible]
+    studies: tuple[Study, ...] = ()
 
-
-def find(sweep: str) -> Path:
-    """The file of a sweep given as a path or as a name in sweeps/; raises UserError."""
-    path = Path(sweep)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        if not path.is_file():
-            raise UserError(f"there is no sweep file {path}")
-        return path
-    named = folder("sweeps") / f"{sweep}.yaml"
-    if not named.is_file():
-        raise unknown("sweep", sweep, [p.stem for p in folder("sweeps").glob("*.yaml")], "sweeps/")
-    return named
-
-
-def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
-    """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
-    values = _file(path)
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"--set takes key=value, not '{setting}'")
-        values[key] = parse_yaml(value, f"--set {key}")
-    if values.get("protocol") is not None:
-        values = under(_file(find(str(values["protocol"]))), values, str(path))
-    return validate(values, str(path))
-
-
-def _file(path: Path) -> dict[str, Any]:
-    """The keys and values of a YAML file."""
-    try:
-        values = parse_yaml(path.read_text(), str(path))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
-    return values
-
-
-def validate(values: Mapping[str, Any], place: str) -> Sweep:
-    """A sweep from plain values; raises UserError naming the key and the place."""
-    try:
-        return Sweep.model_validate(values)
-    except ValidationError as error:
-        errors = error.errors()
-        # of the alternatives of a union, tell of those that came furthest
-        depth = max(len(e["loc"]) for e in errors)
-        furthest = [e for e in errors if len(e["loc"]) == depth]
-        first = furthest[0]
-        keys = [str(k) for k in first["loc"]]
-        if first["type"] == "extra_forbidden":
-            known = (Sweep if len(keys) == 1 else Row).model_fields
-            raise unknown("key", keys[-1], known, place) from error
-        wanted = dict.fromkeys(
-            e["msg"][:1].lower() + e["msg"][1:] for e in furthest if e["loc"][0] == first["loc"][0]
-        )
-        got = "" if first["type"] == "missing" else f", not {first['input']!r}"
-        raise UserError(f"{place}: {keys[0]}: {', or '.join(wanted)}{got}") from error
+    @property
+    def total(self) -> int:
+        """How many runs the sweep has in the end."""
+        return sum(study.total for study in self.studies) or len(self.runs)
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
@@ -141,6 +52,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
 
     runs: dict[str, RunSpec] = {}
     impossible: list[Impossible] = []
+    studies: list[Study] = []
     for item in sweep.datasets:
         options = {"name": item} if isinstance(item, str) else dict(item)
         if "name" not in options:
@@ -155,7 +67,11 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                     label = entry.label or entry.name
                     impossible.append(Impossible(dataset.label, label, tests, reason))
                     continue
-                for run in _runs(sweep, dataset, tests, entry):
+                specs = _runs(sweep, dataset, tests, entry)
+                if sweep.search is not None:
+                    fixed = {**_network(sweep, dataset).hparams, **entry.network}
+                    studies.append(study(sweep.search, specs, dataset, entry.hparams, fixed))
+                for run in specs:
                     _check_training(run, dataset, sizes)
                     if run.id in runs:
                         raise UserError(
@@ -163,7 +79,9 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                             "give algorithms with different hparams different labels"
                         )
                     runs[run.id] = run
-    return Plan(sweep, runs, impossible)
+    if sweep.search is not None:
+        check_search(sweep.search, sweep.test_environments, list(runs.values()))
+    return Plan(sweep, runs, impossible, tuple(studies))
 
 
 def _rows(items: Sequence[str | Row]) -> list[Row]:
@@ -284,12 +202,8 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
 
     family = dataset.metadata.family
     space = algorithms.get(entry.name).Hparams
-    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
-    if chosen.name in ("default", dataset.network):
-        given = {**dataset.network_hparams, **chosen.hparams}
-        chosen = Component(name=dataset.network, hparams=given)
-    network = chosen.name
-    network_space = networks.get(network, f"sweep '{sweep.name}'").Hparams
+    chosen = _network(sweep, dataset)
+    network_space = networks.get(chosen.name, f"sweep '{sweep.name}'").Hparams
     given = {**chosen.hparams, **entry.network}
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
@@ -297,9 +211,9 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
     if evaluate_every < 1:
         raise UserError(f"evaluate_every must be at least 1, not {evaluate_every}")
     specs = []
-    for index in _indices(sweep.hparam_draws, "hparam_draws"):
+    for index in _draws(sweep):
         hparams = _values(space, entry.name, entry.hparams, index, family, dataset.metadata.hparams)
-        owner = f"{entry.name}/{network}"
+        owner = f"{entry.name}/{chosen.name}"
         network_hparams = _values(network_space, owner, given, index, family)
         for trial in _indices(sweep.trials, "trials"):
             specs.append(
@@ -309,7 +223,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
                     algorithm=entry.name,
                     hparams=hparams,
                     label=entry.label or entry.name,
-                    network=network,
+                    network=chosen.name,
                     network_hparams=network_hparams,
                     test_environments=tests,
                     validation_environments=_validation(sweep, dataset, tests, trial),
@@ -321,6 +235,23 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
                 )
             )
     return specs
+
+
+def _network(sweep: Sweep, dataset: Any) -> Component:
+    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
+    if chosen.name not in ("default", dataset.network):
+        return chosen
+    return Component(name=dataset.network, hparams={**dataset.network_hparams, **chosen.hparams})
+
+
+def _draws(sweep: Sweep) -> list[int]:
+    """The default and random draws."""
+    if sweep.search is None:
+        return _indices(sweep.hparam_draws, "hparam_draws")
+    if "hparam_draws" in sweep.model_fields_set:
+        raise UserError(f"sweep '{sweep.name}' has both hparam_draws and a search: leave one out")
+    draws = sweep.search.draws(len(_indices(sweep.trials, "trials")))
+    return list(range(min(draws, sweep.search.startup)))
 
 
 def _values(

@@ -47,7 +47,7 @@ def local(job: Job) -> dict[str, str]:
     """
     pool = _Pool(job)
     try:
-        with Display(job.specs, len(job.specs) - len(job.ids), len(pool.workers)) as display:
+        with Display(job, len(pool.workers)) as display:
             return pool.train(display)
     finally:
         for worker in pool.workers:
@@ -66,7 +66,8 @@ class _Pool:
         self.held: dict[str, float] = {}
         """When each run that another process holds was first asked for."""
         self.returned: Counter[str] = Counter()
-        self.workers = [_start(job, i) for i in range(min(job.workers, len(job.ids)))]
+        self.searches = job.searches()
+        self.workers = [_start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, str]:
         """Hand out runs until all have ended; returns their states."""
@@ -95,6 +96,7 @@ class _Pool:
             self.job.results.run(run_id).fail(message, "")
         display.ended(worker.index, run_id, value, message)
         self.states[run_id] = value
+        self.queue.extend(self.job.add(self.searches.advance(run_id)))
 
     def _again(self, run_id: str, state: str) -> bool:
         """Whether a run comes back into the queue: it was interrupted, or another process holds it."""

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from oodbench.job import Job
 from oodbench.records import RunSpec
 
 if TYPE_CHECKING:
@@ -42,9 +43,13 @@ def show_plan(made: "Plan", console: Console) -> None:
     for key, specs in rows.items():
         draws, trials = {s.draw for s in specs}, {s.trial for s in specs}
         numbers = (len(specs), len(draws), len(trials), specs[0].steps)
-        table.add_row(*key, *(str(n) for n in numbers))
+        told = [str(n) for n in numbers]
+        if made.sweep.search is not None:
+            total = made.sweep.search.draws(len(trials))
+            told[:2] = [str(total * len(trials)), f"{total} by {made.sweep.search.method.upper()}"]
+        table.add_row(*key, *told)
     console.print(table)
-    console.print(f"{len(made.runs)} runs in sweep '{made.sweep.name}'.", highlight=False)
+    console.print(f"{made.total} runs in sweep '{made.sweep.name}'.", highlight=False)
     for cell in made.impossible:
         console.print(
             f"impossible: {cell.algorithm} on {cell.dataset} "
@@ -58,11 +63,11 @@ def show_plan(made: "Plan", console: Console) -> None:
 class Display:
     """Progress on a terminal; a line per ended run where the output is a file or a pipe."""
 
-    def __init__(self, specs: dict[str, RunSpec], ended: int, workers: int) -> None:
-        """`ended` of the runs in `specs` need no training any more."""
+    def __init__(self, job: Job, workers: int) -> None:
         self.console = Console()
-        self.specs = specs
-        self.count = ended
+        self.specs = job.specs
+        self.count = len(job.specs) - len(job.ids)
+        self.total = job.total
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -72,7 +77,7 @@ class Display:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self._sweep = self._progress.add_task("runs", total=len(specs), completed=ended)
+        self._sweep = self._progress.add_task("runs", total=self.total, completed=self.count)
         self._bars = [self._progress.add_task("", visible=False) for _ in range(workers)]
 
     def __enter__(self) -> "Display":
@@ -107,7 +112,7 @@ class Display:
         self.count += 1
         self._progress.update(self._sweep, completed=self.count)
         if state != "done" or not self.console.is_terminal:
-            text = f"[{self.count}/{len(self.specs)}] {state}: {title(self.specs[run_id])}"
+            text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
             self._progress.console.print(
                 text + (f": {message}" if message else ""), markup=False, highlight=False
             )

@@ -1,6 +1,7 @@
 """Results on disk: the only reader and writer of a results directory. Imports no torch.
 
 OUT/sweep.json           the sweep and its planned runs
+OUT/searches/<id>.jsonl  what a search has chosen since: one draw a line; appended under a lock
 OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
               checkpoint.pt     what a resumed run needs
@@ -14,7 +15,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -245,31 +246,68 @@ class Results:
         return RunDirectory(self.path / "runs" / run_id)
 
     def plan(self) -> dict[str, Any]:
-        """sweep.json: `name`, `settings` and `runs` (id to spec). Raises UserError if it is not there."""
+        """sweep.json: `name`, `settings` and `runs` (id to spec), with what searches have chosen since.
+
+        Raises UserError if it is not there.
+        """
         sweep = _read(self.path / "sweep.json")
         if sweep is None:
             raise UserError(f"{self.path} holds no sweep (no readable sweep.json)")
         if sweep.get("schema") != SCHEMA:
             raise UserError(f"{self.path / 'sweep.json'} has another schema than {SCHEMA}")
-        return sweep
+        return sweep | {"runs": sweep["runs"] | self.chosen()}
 
     def write_plan(
         self, name: str, settings: Mapping[str, Any], runs: Mapping[str, RunSpec]
     ) -> None:
         """Write sweep.json."""
         self.path.mkdir(parents=True, exist_ok=True)
-        specs = {run_id: asdict(spec) for run_id, spec in runs.items()}
+        chosen = self.chosen()
+        specs = {run_id: asdict(spec) for run_id, spec in runs.items() if run_id not in chosen}
         sweep = {"schema": SCHEMA, "name": name, "settings": settings, "runs": specs}
         write_whole(self.path / "sweep.json", _dumps(sweep))
 
-    def load(self) -> "Frames":
-        """The planned runs and their records as two data frames.
+    def journal(self, study: str) -> "Journal":
+        """The journal of a search."""
+        return Journal(self.path / "searches" / f"{study}.jsonl")
+
+    def chosen(self) -> dict[str, Any]:
+        """The runs (id to spec) that searches have chosen."""
+        paths = sorted((self.path / "searches").glob("*.jsonl"))
+        return {i: s for path in paths for line in _lines(path) for i, s in line["runs"].items()}
+
+    def load(self, ids: Collection[str] | None = None) -> "Frames":
+        """The planned runs, or those of them with these ids, and their records as two data frames.
 
         Raises UserError if there is no sweep or a line of JSON is no record.
         """
         from oodbench.cache import load
 
-        return load(self)
+        return load(self, ids)
+
+
+class Journal:
+    """The draws that a search has chosen, on disk: one a line, which is there whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lock(self) -> FileLock:
+        """Held while a process looks at what can be chosen and appends it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path.with_suffix(".lock"))
+
+    def draws(self) -> list[tuple[RunSpec, ...]]:
+        """The runs of each draw in the order of the choice; a torn last line is left out."""
+        lines = _lines(self.path)
+        return [tuple(RunSpec.from_json(s) for s in line["runs"].values()) for line in lines]
+
+    def append(self, draw: Sequence[RunSpec]) -> None:
+        """Add the runs of a draw, over a torn last line if there is one."""
+        with self.path.open("a+b") as file:
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(_dumps({"runs": {s.id: asdict(s) for s in draw}}).encode() + b"\n")
 
 
 @dataclass(frozen=True)
@@ -282,7 +320,8 @@ class Frames:
     """A run a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
     `dataset_label`, `training_environments`, `metric`, `higher_is_better` (missing if never started);
     `error` (of a failed run, or empty), `last_step`, `training_seconds`, `evaluation_seconds` and
-    `memory_mb` as recorded up to then."""
+    `memory_mb` as recorded up to then; `search` (how its draw was chosen) and `search_draws` (how many
+    draws the search of its cell will have; missing for random draws)."""
     metrics: Any
     """An evaluation a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""

@@ -118,7 +118,7 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
     if frames.runs.empty:
         raise UserError("the sweep plans no run")
     runs: pd.DataFrame = frames.runs.reset_index(drop=True)
-    for name in ("dataset_label", "metric", "higher_is_better"):
+    for name in ("dataset_label", "metric", "higher_is_better", "search_draws"):
         if name not in runs:
             runs[name] = None
     if "training_environments" not in runs:
@@ -203,7 +203,10 @@ def _ordered(frames: Frames, rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
     ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
     runs["cell"] = runs.groupby(CELL).ngroup()
-    runs["complete"] = ready.groupby(runs["cell"]).transform("all")
+    whole = runs.groupby("cell")["draw"].transform("nunique") >= runs["search_draws"].astype(
+        float
+    ).fillna(0)
+    runs["complete"] = (ready & whole).groupby(runs["cell"]).transform("all")
     table = _scores(frames.metrics, evidence, runs)
     table = table[(ready & ~runs["helper"]).to_numpy()[table["run"]]]
     sign = np.where(runs["higher_is_better"].to_numpy() == False, 1.0, -1.0)  # noqa: E712 (missing)

@@ -30,6 +30,7 @@ from oodbench.pool import local, stop
 from oodbench.provenance import commit
 from oodbench.records import Results, RunSpec
 from oodbench.resources import Resources, minutes
+from oodbench.search import Searches, Study
 from oodbench.snapshot import code_folder, fingerprint, freeze
 from oodbench.states import states
 from oodbench.submissions import Submission, Submissions
@@ -54,22 +55,25 @@ class Pack:
     code: str
     """The fingerprint of the code that was submitted."""
     commit: str | None
+    studies: tuple[Study, ...] = ()
+    """The searches of its runs, with which it goes on when these have ended."""
 
     def __call__(self) -> dict[str, str]:
         """Train what has not ended; returns the states."""
         results = Results(self.results)
         ended = ("done", "diverged", "failed")
-        ids = tuple(i for i in self.ids if results.run(i).state() not in ended)
-        if fingerprint(self.settings.plugins) != self.code:
+        same = fingerprint(self.settings.plugins) == self.code
+        chosen = Searches(results, self.studies).advance() if same else {}
+        ids = tuple(i for i in (*self.ids, *chosen) if results.run(i).state() not in ended)
+        if not same:
             return {i: self._refuse(results, i) for i in ids}
         stored = results.plan()["runs"]
-        specs = {i: RunSpec.from_json(stored[i]) for i in self.ids}
+        specs = {i: RunSpec.from_json(stored[i]) for i in (*self.ids, *chosen)}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
         gpus = tuple(visible.split(",")) if visible else ()
         device = (self.settings.device,)
-        return local(
-            Job(self.sweep, results, specs, ids, self.settings, self.workers, device, gpus)
-        )
+        job = Job(self.sweep, results, specs, ids, self.settings, self.workers, device, gpus)
+        return local(replace(job, studies=self.studies))
 
     def checkpoint(self) -> DelayedSubmission:
         """What submitit calls when Slurm wants the job to go: the same again, later."""
@@ -184,7 +188,7 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
     out = job.results.path.absolute()
     if "%" in str(out):
         raise UserError(f"{out}: Slurm's log files cannot lie in a folder with a % in its name")
-    code, now = fingerprint(job.settings.plugins), commit()
+    code, now, searches = fingerprint(job.settings.plugins), commit(), job.searches()
     packs = [
         Pack(
             job.name,
@@ -195,6 +199,7 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
             _delay(job) / 2,
             code,
             now,
+            searches.of(ids[i : i + size]),
         )
         for i in range(0, len(ids), size)
     ]

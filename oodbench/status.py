@@ -2,6 +2,8 @@
 
 import time
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +20,8 @@ LINES = 20
 TAIL = 3
 """Lines of a log that are shown."""
 REFRESH_SECONDS = 2.0
+BREATHS = 4
+"""Looks at which nothing may be under way before a search that has runs to choose counts as left."""
 ENDED = ("done", "diverged", "failed", "lost")
 
 
@@ -31,13 +35,16 @@ def watch(results: Results, console: Console) -> None:
     bar = Progress(
         TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
-    task = bar.add_task("runs", total=len(results.plan()["runs"]))
+    task = bar.add_task("runs", total=_total(results.plan()))
+    idle = 0
     with Live(console=console, auto_refresh=False) as live:
         while True:
             now = states(results)
             bar.update(task, completed=sum(s.state in ENDED for s in now.values()))
             live.update(Group(render(results, now), bar), refresh=True)
-            if not any(s.state in ("queued", "running") for s in now.values()):
+            busy = any(s.state in ("queued", "running") for s in now.values())
+            idle = 0 if busy else idle + 1
+            if idle > (BREATHS if _total(results.plan()) > len(now) else 0):
                 return
             time.sleep(REFRESH_SECONDS)
 
@@ -47,6 +54,9 @@ def render(results: Results, now: dict[str, State]) -> RenderableType:
     stored = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
     parts: list[RenderableType] = [_table(f"{stored['name']} in {results.path}", specs, now)]
+    if _total(stored) > len(specs):
+        text = f"The search has chosen {len(specs)} of {_total(stored)} runs so far."
+        parts.append(Text(text + " `launch` goes on with it."))
     _, problem = slurm_answers(results)
     if problem:
         parts.append(Text(f"Slurm does not tell: {problem}"))
@@ -64,6 +74,15 @@ def render(results: Results, now: dict[str, State]) -> RenderableType:
             Text("`retry` trains failed and lost runs again; `launch` goes on with lost ones.")
         )
     return Group(*parts)
+
+
+def _total(stored: Mapping[str, Any]) -> int:
+    """How many runs the sweep has in the end, of a search those that it has yet to choose too."""
+    runs, search = stored["runs"].values(), stored["settings"].get("search")
+    if search is None:
+        return len(runs)
+    key = ("dataset", "options", "label", "test_environments", "trial")
+    return int(search["draws"]) * len({str([run[k] for k in key]) for run in runs})
 
 
 def _table(heading: str, specs: dict[str, RunSpec], now: dict[str, State]) -> Table:

@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from oodbench.adopt import adopt
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.flags import Flags, resource_flags
 from oodbench.job import Job
 from oodbench.job import Settings as RunSettings
-from oodbench.plan import Plan, Sweep, find, make_plan, read
+from oodbench.plan import Plan, find, make_plan, read
 from oodbench.progress import show_plan, title
 from oodbench.records import Results, RunSpec
 from oodbench.resources import resources
@@ -60,7 +61,7 @@ def plan(
 
     made = _plan(sweep, set_, plugin, data_dir)
     show_plan(made, console)
-    seconds = estimate(list(made.runs.values()), data_dir)
+    seconds = estimate(list(made.runs.values()), data_dir) * made.total / max(1, len(made.runs))
     count = workers or os.cpu_count() or 1
     console.print(
         f"About {_duration(seconds)} of training and evaluation on one core of this machine, "
@@ -102,14 +103,26 @@ def launch(
     plugins = tuple(plugin or [])
     settings = RunSettings(data_dir, "cpu", threads, plugins, keep_predictions, loader_workers)
     _check(launcher)
-    job = Job(made.sweep.name, results, made.runs, (), settings, 1, (devices,), (), asked, snapshot)
+    job = Job(
+        name=made.sweep.name,
+        results=results,
+        specs=made.runs,
+        ids=(),
+        settings=settings,
+        workers=1,
+        devices=(devices,),
+        resources=asked,
+        snapshot=snapshot,
+        studies=made.studies,
+    )
     if dry_run:
         _dry_run(job, launcher)
         return
-    _adopt(job, launcher, made.sweep)
+    adopt(job, launcher, made.sweep)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Launch into {results.path}?", default=True, abort=True)
-    ids = [i for i in made.runs if results.run(i).state() not in ("done", "diverged", "failed")]
+    job.add(job.searches().advance())
+    ids = [i for i in job.specs if results.run(i).state() not in ("done", "diverged", "failed")]
     _train(replace(job, ids=tuple(ids)), launcher, workers)
 
 
@@ -222,44 +235,6 @@ def _results(sweep: str, out: Path | None) -> Results:
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     return Results(out or Path("results") / read(find(sweep)).name)
-
-
-def _adopt(job: Job, launcher: str, sweep: Sweep) -> None:
-    """Write the plan into the results directory, unless it holds another sweep's results."""
-    results, runs = job.results, job.specs
-    if (results.path / "sweep.json").exists():
-        stored = results.plan()
-        if stored["name"] != sweep.name:
-            raise UserError(
-                f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
-                "use another --out"
-            )
-        old, new = stored["settings"]["sweep"], _fixed(sweep)
-        for key, value in new.items():
-            if old[key] != value:
-                raise UserError(
-                    f"{results.path} holds '{stored['name']}' with {key} {old[key]}, not {value}; "
-                    "use another --out"
-                )
-        runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()} | runs
-    elif results.path.exists() and any(results.path.iterdir()):
-        raise UserError(f"{results.path} is not empty and holds no sweep; use another --out")
-    data_dir = job.settings.data_dir
-    settings = {
-        "sweep": _fixed(sweep),
-        "data_dir": str(data_dir.absolute()) if data_dir else None,
-        "plugins": list(job.settings.plugins),
-        "keep_predictions": job.settings.keep_predictions,
-        "launcher": launcher,
-        "resources": job.resources.model_dump(exclude_defaults=True),
-    }
-    results.write_plan(sweep.name, settings, runs)
-
-
-def _fixed(sweep: Sweep) -> dict[str, Any]:
-    """What the runs of one results directory must share, so that a table never mixes them."""
-    keys = {"steps", "evaluate_every", "network", "holdout", "validation_environments"}
-    return sweep.model_dump(mode="json", include=keys)
 
 
 def _check(launcher: str) -> None:

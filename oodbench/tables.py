@@ -182,7 +182,7 @@ def _over_tests(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
-    trials, draws = runs["trial"].nunique(), runs["draw"].nunique()
+    trials = runs["trial"].nunique()
     error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
     states = runs["state"].value_counts()
@@ -192,12 +192,26 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     return (
         f"Selection {rule}: {RULES[rule].summary}.",
         f"Values: in split of the test environments; {error}"
-        f"trials: {trials}, hparam draws: {draws}.",
+        f"trials: {trials}, hparam draws: {_draws(runs)}.",
         *([f"{'; '.join(directions)}."] if directions else []),
         f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
         "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
         f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",
     )
+
+
+def _draws(runs: pd.DataFrame) -> str:
+    """How many draws of the hyperparameters a row has, and how they were chosen."""
+    told = {}
+    for label, group in runs.groupby("label", sort=False):
+        count, search = str(group["draw"].nunique()), group["search"].dropna()
+        planned = group["search_draws"].dropna()
+        if len(planned) and planned.max() > group["draw"].nunique():
+            count += f" of {planned.max():,.0f}"
+        told[label] = count + (f" ({', '.join(search.unique())})" if count != "1" else "")
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return ", ".join(f"{label} {text}" for label, text in told.items())
 
 
 def code(provenance: Mapping[str, Any]) -> str:

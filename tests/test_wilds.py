@@ -9,15 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from scipy.stats import pearsonr
 from sklearn.metrics import f1_score
 from torch import Tensor
+from typer.testing import CliRunner
 
-from oodbench import official
+from oodbench import official, predictions, report, sweep
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError
 from oodbench.plan import make_plan, validate
+from oodbench.records import Results
+from oodbench.selection import choose
+from oodbench.tables import leaderboard
 from tests.wilds_copies import COPIES
 
 ALL = pytest.mark.parametrize("name", COPIES)
@@ -317,20 +322,70 @@ def test_the_package_does_not_ask_for_newer_ones() -> None:
 
 
 def test_the_plan_takes_the_packages_splits_and_settings(root: Path) -> None:
-    sweep: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "name": "w",
         "datasets": ["Camelyon17"],
         "algorithms": ["ERM"],
         "network": "ConvNet",
+        "trials": [0],
     }
-    sweep["trials"] = [0]
-    (run,) = make_plan(validate(sweep, "w"), root).runs.values()
+    (run,) = make_plan(validate(keys, "w"), root).runs.values()
     assert (run.test_environments, run.validation_environments) == (("test",), ("val",))
     assert (run.holdout, run.steps) == (0.0, 94_511)
     wanted = {"lr": 1e-3, "weight_decay": 1e-2, "optimizer": "sgd", "batch_size": 16}
     assert wanted | {"environments_per_step": 2} == {
         k: run.hparams[k] for k in (*wanted, "environments_per_step")
     }
-    sweep |= {"validation_environments": ["id_val"], "test_environments": [["test", "val"]]}
-    (run,) = make_plan(validate(sweep, "w"), root).runs.values()
+    keys |= {"validation_environments": ["id_val"], "test_environments": [["test", "val"]]}
+    (run,) = make_plan(validate(keys, "w"), root).runs.values()
     assert run.validation_environments == ("id_val",)
+
+
+SWEEP: dict[str, Any] = {
+    "name": "two",
+    "datasets": [
+        {"name": "Camelyon17", "size": 32},
+        {"name": "Amazon", **TEXT},
+    ],
+    "algorithms": [{"name": "ERM", "hparams": {"lr": 0.01}}, "DANN"],
+    "trials": 1,
+    "steps": 2,
+    "evaluate_every": 1,
+}
+
+
+def test_a_sweep_over_two_sets(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(SWEEP))
+    out = tmp_path / "out"
+    command = ["launch", str(tmp_path / "two.yaml"), "--data-dir", str(root), "--out", str(out)]
+    command += ["--launcher", "debug", "--yes", "--keep-predictions"]
+    launched = CliRunner().invoke(sweep.app, command)
+    assert launched.exit_code == 0, launched.output
+    assert "4 done of 4 runs" in launched.output
+    assert "train_val needs a holdout" in " ".join(launched.output.split())
+    results = Results(out)
+    frames = results.load()
+    for run_id, spec in results.plan()["runs"].items():
+        dataset = opened(spec["dataset"], root, **spec["options"])
+        kept = predictions.read(results.run(run_id), 2)
+        assert set(kept) == set(dataset.evaluation_environments)
+        own = frames.metrics[(frames.metrics["id"] == run_id) & (frames.metrics["step"] == 2)]
+        for split in dataset.evaluation_environments:
+            seen = torch.from_numpy(kept[split].logits).float()
+            wanted = dataset.split_metrics(split, torch.arange(len(seen)), seen)
+            found = own[own["environment"] == split].set_index("metric")["value"]
+            assert {m: found[m] for m in wanted} == pytest.approx(wanted)
+    board = leaderboard(frames, "val_env")
+    assert set(board.frame["metric"]) == {"acc_avg", "10th_percentile_acc"}
+    assert set(board.frame["environment"]) == {"test", "average"}
+    assert board.higher == {"acc_avg": True, "10th_percentile_acc": True}
+    chosen = choose(frames, "val_env")
+    for row in board.frame[board.frame["environment"] == "test"].itertuples():
+        cell = chosen[(chosen["dataset_label"] == row.dataset) & (chosen["label"] == row.label)]
+        values = frames.metrics[frames.metrics["id"] == cell["id"].iloc[0]]
+        for split, value in (("test", row.mean), ("val", cell["score"].iloc[0])):
+            there = (values["environment"] == split) & (values["metric"] == row.metric)
+            there &= values["step"] == cell["step"].iloc[0]
+            assert values[there]["value"].tolist() == [value]
+    table = CliRunner().invoke(report.app, ["table", str(out), "--selection", "val_env"])
+    assert "10th_percentile_acc (%)" in table.output and "acc_avg (%)" in table.output

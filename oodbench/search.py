@@ -1,0 +1,221 @@
+"""Searching hyperparameters with TPE: which draw comes next, given the records of earlier ones.
+
+A study is the search of one (dataset, test environments, algorithm). Its draw k is trained on every
+trial, and its values follow from the results of the draws 0 to k - at_a_time alone, so that the
+number of workers, their speed and whatever interrupts them change nothing. The disk is the memory:
+results are in the runs' records, chosen draws in the study's journal (see `oodbench.records`), to
+which whoever ends a run adds what can be chosen then. Imports no torch.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from oodbench.errors import UserError
+from oodbench.hparams import Value, distributions
+from oodbench.records import Journal, Results, RunSpec
+from oodbench.seeds import derive
+from oodbench.tpe import Space, suggest
+
+STARTUP = 10
+"""Results that TPE has seen before it chooses; the draws before are those of a random search."""
+ENDED = ("done", "diverged", "failed")
+
+NETWORK = "network."
+"""Before the names of a network's hyperparameters in a study's space."""
+
+
+class Search(BaseModel):
+    """The key `search` of a sweep file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    method: Literal["tpe"]
+    runs: int = Field(ge=1)
+    """The most runs of one (dataset, test environments, algorithm), all trials counted."""
+    objective: str = "train_val"
+    """The selection rule whose score of the best step, mean over trials, is optimised."""
+    at_a_time: int = Field(4, ge=1)
+    """Draws of a study in training at once; draw k is chosen from the results up to k - this."""
+    seed: int = 0
+
+    def draws(self, trials: int) -> int:
+        """How many draws a study has; raises UserError if there is none."""
+        if self.runs < trials:
+            raise UserError(
+                f"search: {self.runs} runs are fewer than the {trials} trials of a draw"
+            )
+        return self.runs // trials
+
+    @property
+    def startup(self) -> int:
+        """How many draws are random."""
+        return STARTUP + self.at_a_time - 1
+
+
+@dataclass(frozen=True)
+class Study:
+    """The search of one (dataset, test environments, algorithm)."""
+
+    search: Search
+    specs: tuple[RunSpec, ...]
+    """The runs of the random draws, by draw, then trial."""
+    trials: int
+    space: Space
+    higher_is_better: bool
+
+    @property
+    def id(self) -> str:
+        """The name of its journal: what all its runs share."""
+        return self.specs[0].id
+
+    @property
+    def total(self) -> int:
+        """How many runs it has in the end."""
+        return self.search.draws(self.trials) * self.trials
+
+    def runs(self, draw: int, values: Mapping[str, Value]) -> tuple[RunSpec, ...]:
+        """The runs of a draw with these values, one a trial."""
+        ours = {n: v for n, v in values.items() if not n.startswith(NETWORK)}
+        network = {n.removeprefix(NETWORK): v for n, v in values.items() if n.startswith(NETWORK)}
+        return tuple(
+            replace(
+                spec,
+                draw=draw,
+                hparams=spec.hparams | ours,
+                network_hparams=spec.network_hparams | network,
+            )
+            for spec in self.specs[: self.trials]
+        )
+
+    def values(self, spec: RunSpec) -> dict[str, Value]:
+        """The values of a run in the names of `space`."""
+        every = spec.hparams | {NETWORK + n: v for n, v in spec.network_hparams.items()}
+        return {name: every[name] for name in self.space}
+
+
+def study(
+    search: Search,
+    specs: Sequence[RunSpec],
+    dataset: Any,
+    fixed: Collection[str],
+    fixed_of_network: Collection[str],
+) -> Study:
+    """The study that starts with the runs `specs`, ordered by draw, then trial.
+
+    All hyperparameters with a distribution are searched but for the fixed ones; raises UserError if
+    that leaves none.
+    """
+    from oodbench.algorithms import algorithms
+    from oodbench.networks import networks
+
+    first = specs[0]
+    trials = sum(spec.draw == first.draw for spec in specs)
+    owners: tuple[tuple[str, Any, Collection[str]], ...] = (
+        ("", algorithms.get(first.algorithm), fixed),
+        (NETWORK, networks.get(first.network), fixed_of_network),
+    )
+    space = {
+        prefix + name: distribution
+        for prefix, owner, given in owners
+        for name, distribution in distributions(owner.Hparams, dataset.metadata.family).items()
+        if distribution is not None and name not in given
+    }
+    if not space:
+        raise UserError(f"{first.label} on {dataset.label} has no hyperparameter left to search")
+    return Study(search, tuple(specs), trials, space, dataset.higher_is_better)
+
+
+def check(search: Search, test_environments: object, runs: Sequence[RunSpec]) -> None:
+    """Raise UserError if optuna is missing or the runs of a sweep cannot serve the objective."""
+    from oodbench.selection import find
+    from oodbench.tpe import optuna
+
+    optuna()
+    rule = find(search.objective)
+    if rule.name == "leave_one_out" or test_environments == "pairs":
+        raise UserError(
+            "a search cannot serve leave_one_out and its pairs of test environments: it would judge "
+            "a draw by runs of other test environments, whose draws are not the same"
+        )
+    in_val = rule.name == "val_env"
+    if not all(run.validation_environments if in_val else run.holdout > 0 for run in runs):
+        raise UserError(f"search: the objective {rule.name} needs {rule.needs}")
+
+
+class Searches:
+    """The studies of a sweep, as far as its results directory says they are."""
+
+    def __init__(self, results: Results, studies: Sequence[Study]) -> None:
+        self.results = results
+        self.studies = {study.id: study for study in studies}
+        self.scores: dict[tuple[str, int], float] = {}
+        """Of the draws that have ended, by study."""
+        self.of_run: dict[str, str] = {}
+        """The study of each run that is known."""
+        for study in studies:
+            chosen = (s for draw in results.journal(study.id).draws() for s in draw)
+            self.of_run |= {s.id: study.id for s in (*study.specs, *chosen)}
+
+    def of(self, ids: Collection[str]) -> tuple[Study, ...]:
+        """The studies that these runs are of."""
+        wanted = {self.of_run[i] for i in ids if i in self.of_run}
+        return tuple(study for i, study in self.studies.items() if i in wanted)
+
+    def advance(self, run_id: str | None = None) -> dict[str, RunSpec]:
+        """Choose every draw whose time has come, in the study of a run that has ended or in all.
+
+        Returns all runs that have been chosen in them, by whichever process.
+        """
+        found: dict[str, RunSpec] = {}
+        for study in self.studies.values() if run_id is None else self.of([run_id]):
+            journal = self.results.journal(study.id)
+            with journal.lock():
+                chosen = self._advance(study, journal)
+            self.of_run |= dict.fromkeys((spec.id for spec in chosen), study.id)
+            found |= {spec.id: spec for spec in chosen}
+        return found
+
+    def _advance(self, study: Study, journal: Journal) -> list[RunSpec]:
+        """What the study's journal holds, with what could be added now."""
+        n, search = study.trials, study.search
+        random = [study.specs[i : i + n] for i in range(0, len(study.specs), n)]
+        draws = [*random, *journal.draws()]
+        while len(draws) < search.draws(n):
+            k = len(draws)
+            done = k - search.at_a_time + 1
+            scores = self._scores(study, draws[:done])
+            if scores is None:
+                break
+            values = [study.values(draw[0]) for draw in draws]
+            seen = list(zip(values, scores, strict=False))
+            seed = derive("search", search.seed, study.id, k)
+            found = suggest(study.space, seen, values[done:], study.higher_is_better, seed)
+            draws.append(study.runs(k, found))
+            journal.append(draws[-1])
+        return [spec for draw in draws[len(random) :] for spec in draw]
+
+    def _scores(self, study: Study, draws: Sequence[Sequence[RunSpec]]) -> list[float] | None:
+        """The score of each draw, or None if a run of theirs has not ended.
+
+        A draw's score is the mean over trials of the best step's by the objective's rule; NaN if a
+        run has failed, or diverged without a score.
+        """
+        from oodbench.selection import candidates
+
+        new = {k: d for k, d in enumerate(draws) if (study.id, k) not in self.scores}
+        specs = {spec.id: spec for draw in new.values() for spec in draw}
+        states = {i: self.results.run(i).state() for i in specs}
+        if not set(states.values()) <= set(ENDED):
+            return None
+        if specs:
+            table = candidates(self.results.load(specs), study.search.objective)
+            best = table.drop_duplicates("id").set_index("id")["score"].to_dict()
+            for k, draw in new.items():
+                scores = [best.get(s.id, math.nan) for s in draw if states[s.id] != "failed"]
+                whole = len(scores) == len(draw)
+                self.scores[study.id, k] = sum(scores) / len(scores) if whole else math.nan
+        return [self.scores[study.id, k] for k in range(len(draws))]

@@ -1,0 +1,83 @@
+"""What a tree-structured Parzen estimator tries next, by optuna. Imports no torch."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oodbench.errors import UserError
+from oodbench.hparams import Distribution, Value
+
+Space = Mapping[str, Distribution]
+"""What is searched."""
+
+
+def suggest(
+    space: Space,
+    seen: Sequence[tuple[Mapping[str, Value], float]],
+    running: Sequence[Mapping[str, Value]],
+    higher_is_better: bool,
+    seed: int,
+) -> dict[str, Value]:
+    """The next values by optuna's multivariate TPE (Bergstra et al., 2011); a pure function.
+
+    `seen` are values and their scores (NaN is the worst), `running` values whose scores are not
+    known yet, which TPE takes for bad ones so as to go elsewhere. Values outside of the space, as
+    defaults may be, are left out.
+    """
+    library = optuna()
+    spaces = {name: _distribution(d) for name, d in space.items()}
+    states = library.trial.TrialState
+    worst = -math.inf if higher_is_better else math.inf
+    study = library.create_study(
+        direction="maximize" if higher_is_better else "minimize",
+        sampler=library.samplers.TPESampler(n_startup_trials=1, seed=seed % 2**32),
+    )
+
+    def add(values: Mapping[str, Value], state: Any, score: float | None) -> None:
+        if all(_contains(d, values[name]) for name, d in space.items()):
+            trial = library.trial.create_trial(
+                params=dict(values), distributions=spaces, state=state, value=score
+            )
+            study.add_trial(trial)
+
+    for values, score in seen:
+        add(values, states.COMPLETE, worst if math.isnan(score) else score)
+    for values in running:
+        add(values, states.RUNNING, None)
+    return dict(study.ask(spaces).params)
+
+
+def optuna() -> Any:
+    """The package optuna, quiet; raises UserError if it is not installed."""
+    try:
+        import optuna as library
+    except ImportError as error:
+        raise UserError("a TPE search needs optuna: `pip install oodbench[search]`") from error
+    library.logging.set_verbosity(library.logging.WARNING)
+    return library
+
+
+def _bounds(distribution: Distribution) -> tuple[float, float]:
+    """The least and the largest value of a distribution over numbers; log-integers start at 1."""
+    low, high = (float(a) for a in distribution.arguments if a is not None)
+    if distribution.kind.endswith("_int"):
+        log = distribution.kind.startswith("log_")
+        return max(1, int(low)) if log else int(low), math.ceil(high) - 1
+    return low, math.nextafter(high, low)
+
+
+def _distribution(distribution: Distribution) -> Any:
+    """Ours as optuna's, with the same support."""
+    distributions = optuna().distributions
+    if distribution.kind == "choice":
+        return distributions.CategoricalDistribution(distribution.arguments)
+    integers = distribution.kind.endswith("_int")
+    kind = distributions.IntDistribution if integers else distributions.FloatDistribution
+    return kind(*_bounds(distribution), log=distribution.kind.startswith("log_"))
+
+
+def _contains(distribution: Distribution, value: Value) -> bool:
+    if distribution.kind == "choice":
+        return value in distribution.arguments
+    low, high = _bounds(distribution)
+    return isinstance(value, int | float) and low <= value <= high
