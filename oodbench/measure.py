@@ -1,5 +1,6 @@
 """Our numbers beside the targets': read off sweeps, or computed. Imports no torch."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -36,6 +37,8 @@ class Panel(BaseModel):
     """The axis."""
     y: str
     lines: list[Line]
+    rows: list[str] = []
+    """Names of y = 0, -1, ...; the errors are then of x."""
 
 
 class Measured(BaseModel):
@@ -47,6 +50,18 @@ class Measured(BaseModel):
     provenance: dict[str, list[str]] = {}
     """Protocols, code, data, libraries: what the numbers come from."""
 
+    def text(self) -> str:
+        """As JSON, with a line for each target and panel."""
+        values = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.values.items()]
+        panels = [f"  {panel.model_dump_json(exclude_defaults=True)}" for panel in self.panels]
+        sources = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.provenance.items()]
+        lists = {"values": ("{}", values), "panels": ("[]", panels), "provenance": ("{}", sources)}
+        parts = [
+            f' "{name}": {ends[0]}\n' + ",\n".join(lines) + f"\n {ends[1]}"
+            for name, (ends, lines) in lists.items()
+        ]
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
 
 def measure(experiment: Experiment, frames: Mapping[str, Frames], trials: int) -> Measured:
     """Our number of every target that there is one for; `frames` holds the sweeps that have results."""
@@ -56,14 +71,18 @@ def measure(experiment: Experiment, frames: Mapping[str, Frames], trials: int) -
         panels = computed.panels
         for target in experiment.targets:
             if not target.sweep and target.row in computed.values:
-                values[target.key] = [target.scale * v for v in computed.values[target.row]]
+                values[target.key] = _scaled(computed.values[target.row], target)
     for target in experiment.targets:
         if target.sweep in frames:
-            found = read(target, frames[target.sweep])
-            values[target.key] = [target.scale * v for v in found]
+            values[target.key] = _scaled(read(target, frames[target.sweep]), target)
     if experiment.picture == "steps":
         panels = [*panels, *_curves(experiment, frames)]
     return Measured(values=values, panels=panels)
+
+
+def _scaled(values: Sequence[float], target: Target) -> list[float]:
+    """In the source's unit, without round-off."""
+    return [float(f"{target.scale * value:.10g}") for value in values]
 
 
 def _compute(path: str, trials: int, frames: Mapping[str, Frames]) -> Measured:
@@ -161,7 +180,7 @@ def _curves(experiment: Experiment, frames: Mapping[str, Frames]) -> list[Panel]
         for step in sorted(set(steps)):
             values = read(target.model_copy(update={"selection": LAST, "step": step}), recorded)
             if values:
-                mean, error = mean_and_error([target.scale * v for v in values])
+                mean, error = mean_and_error(_scaled(values, target))
                 line.x.append(float(step))
                 line.y.append(mean)
                 line.error = [*(line.error or []), 0.0 if math.isnan(error) else error]

@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from oodbench import __version__, plan
-from oodbench.comparison import compare, sheet
+from oodbench import __version__, sweep_file
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.formats import FORMATS
 from oodbench.measure import Measured, measure
@@ -18,6 +17,7 @@ from oodbench.provenance import commit
 from oodbench.records import Frames, Results
 from oodbench.report import print_sheet
 from oodbench.targets import Experiment, load, names
+from oodbench.verdicts import compare, sheet
 
 app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
 
@@ -65,7 +65,7 @@ def verify(
         missed |= any(c.missed for c in compare(experiment, measured))
         if save is not None:
             save.mkdir(parents=True, exist_ok=True)
-            (save / f"{experiment.name}.json").write_text(measured.model_dump_json(indent=1) + "\n")
+            (save / f"{experiment.name}.json").write_text(measured.text())
     if missed:
         raise SystemExit(1)
 
@@ -103,7 +103,7 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[st
 
     found: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}
     for name, frame in frames.items():
-        found["Protocol"].add(plan.read(plan.find(name)).protocol or f"none (sweep {name})")
+        found["Protocol"].add(sweep_file.read(sweep_file.find(name)).protocol or f"none (sweep {name})")
         runs = [p for p in frame.runs["provenance"] if isinstance(p, Mapping) and p]
         found["Code"] |= {str(p["commit"] or p["oodbench"]) for p in runs}
         found["torch"] |= {str(p["torch"]) for p in runs}

@@ -10,7 +10,8 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.paths import folder
-from oodbench.plan import find, make_plan, read
+from oodbench.plan import make_plan
+from oodbench.sweep_file import find, read
 
 GOLDEN = Path(__file__).parent / "golden" / "protocols.json"
 PROTOCOL = "irm-colored-mnist-2019"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from oodbench import plan, targets
+from oodbench import sweep_file, targets
 from oodbench.measure import Measured
 from oodbench.verify import app
 from tests.sweeps import TINY
@@ -37,7 +37,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     own = tmp_path / "targets"
     own.mkdir()
     monkeypatch.setattr(targets, "FOLDER", own)
-    monkeypatch.setattr(plan, "folder", lambda name: tmp_path)
+    monkeypatch.setattr(sweep_file, "folder", lambda name: tmp_path)
     write(tmp_path, EXPERIMENT)
     return tmp_path
 

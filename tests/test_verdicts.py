@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from oodbench.comparison import Comparison, compare, sheet
 from oodbench.measure import Measured
 from oodbench.targets import ErrorKind, Experiment, Target
+from oodbench.verdicts import Comparison, compare, sheet
 
 
 def against(values: list[float], **fields: object) -> Comparison:

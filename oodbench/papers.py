@@ -1,0 +1,197 @@
+"""The pages docs/papers/: python -m oodbench.papers writes them from the results committed there."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import matplotlib
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+
+from oodbench.errors import UserError, reports_mistakes
+from oodbench.findings import COLOURS, STYLE
+from oodbench.formats import markdown
+from oodbench.measure import Line, Measured, Panel
+from oodbench.targets import Experiment, load, names
+from oodbench.verdicts import Comparison, compare, sheet
+
+DOCS = Path("docs/papers")
+COLUMNS = 3
+"""Panels side by side."""
+
+app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
+
+
+@app.command()
+@reports_mistakes
+def write(
+    docs: Annotated[Path, typer.Argument(help="Holds results/NAME.json; gets the pages.")] = DOCS,
+) -> None:
+    """Write a page and a picture for every experiment that has results, and the list of them."""
+    if not (docs / "results").is_dir():
+        raise UserError(f"{docs / 'results'} is no folder; `verify --save` fills one")
+    for name in names():
+        experiment, measured = load(name), committed(docs, name)
+        (docs / f"{name}.md").write_text(page(experiment, measured))
+        picture = docs / f"{name}.svg"
+        found = panels(experiment, measured)
+        if found and not (picture.is_file() and digest(found) in picture.read_text()):
+            draw(found, picture)
+    (docs / "README.md").write_text(index(docs))
+
+
+def committed(docs: Path, name: str) -> Measured:
+    """The results of an experiment; without a file, none."""
+    path = docs / "results" / f"{name}.json"
+    return Measured.model_validate_json(path.read_text()) if path.is_file() else Measured(values={})
+
+
+def index(docs: Path) -> str:
+    """The page that lists the others, in Markdown."""
+    rows = []
+    for name in names():
+        experiment = load(name)
+        found = compare(experiment, committed(docs, name))
+        count = {text: sum(c.off is off for c in found) for text, off in _COUNTED.items()}
+        cells = " | ".join(str(number) for number in count.values())
+        cost = "cheap" if experiment.cheap else "long"
+        rows.append(f"| [{experiment.title}]({name}.md) | {cost} | {cells} |")
+    lines = [
+        "# The papers' numbers, and ours",
+        "",
+        "Each page is written by `python -m oodbench.papers` from the results that are committed in",
+        "`results/`, which `python -m oodbench.verify NAME --save docs/papers/results` makes.",
+        "Targets agree if ours is within three standard errors of the difference.",
+        "",
+        f"| experiment | cost | {' | '.join(_COUNTED)} |",
+        f"| :-- | :-- |{' --: |' * len(_COUNTED)}",
+        *rows,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+_COUNTED = {"agree": False, "off": True, "no verdict": None}
+
+
+def page(experiment: Experiment, measured: Measured) -> str:
+    """What the paper did, what we do, the command, and both side by side, in Markdown."""
+    needs = " --data-dir DIR" if "Data" in measured.provenance else ""
+    parts = [
+        f"# {experiment.title}",
+        f"Source: {experiment.paper}.",
+        experiment.about.strip(),
+        f"    python -m oodbench.verify {experiment.name}{needs}",
+        *(
+            [f"![{experiment.title}]({experiment.name}.svg)"]
+            if panels(experiment, measured)
+            else []
+        ),
+        "## Paper and ours",
+        markdown(sheet(experiment, measured)),
+    ]
+    return "\n\n".join(parts)
+
+
+def panels(experiment: Experiment, measured: Measured) -> list[Panel]:
+    """What is drawn: paper and ours side by side unless the experiment says otherwise, and curves."""
+    if experiment.picture != "errors":
+        return measured.panels
+    found = [c for c in compare(experiment, measured) if c.values]
+    places = dict.fromkeys((c.target.environment, c.target.metric) for c in found)
+    return [
+        *_side_by_side(experiment, found, list(places)),
+        *measured.panels,
+    ]
+
+
+def _side_by_side(
+    experiment: Experiment,
+    found: Sequence[Comparison],
+    places: Sequence[tuple[str | None, str]],
+) -> list[Panel]:
+    """A panel for each environment and metric: theirs above ours, a row for each target."""
+    result = []
+    for environment, metric in places:
+        mine = [
+            c for c in found if (c.target.environment, c.target.metric) == (environment, metric)
+        ]
+        rows = [float(-i) for i in range(len(mine))]
+        theirs = Line(
+            label="paper",
+            x=[c.target.value for c in mine],
+            y=[y + 0.12 for y in rows],
+            error=[c.target.stderr for c in mine],
+        )
+        ours = Line(
+            label="ours",
+            x=[c.mean for c in mine],
+            y=[y - 0.12 for y in rows],
+            error=[0.0 if math.isnan(c.stderr) else c.stderr for c in mine],
+        )
+        title = f"{environment}: {metric}" if environment else metric
+        labels = [_label(experiment, c) for c in mine]
+        result.append(Panel(title=title, x=metric, y="", lines=[theirs, ours], rows=labels))
+    return result
+
+
+def _label(experiment: Experiment, c: Comparison) -> str:
+    parts = [c.target.row, c.target.dataset or ""]
+    if len({(t.row, t.dataset) for t in experiment.targets}) < len(
+        {(t.row, t.dataset, t.sweep) for t in experiment.targets}
+    ):
+        parts.append(c.target.sweep)
+    return ", ".join(part for part in parts if part)
+
+
+def digest(found: Sequence[Panel]) -> str:
+    """What the picture of these panels is marked with."""
+    text = "\n".join(panel.model_dump_json() for panel in found)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def draw(found: Sequence[Panel], path: Path) -> None:
+    """Write the panels as an SVG picture, marked with their digest."""
+    columns = min(COLUMNS, len(found))
+    lines = -(-len(found) // columns)
+    tallest = max((len(panel.rows) for panel in found), default=0)
+    size = (4.2 * columns + 0.4, max(3.2, 0.28 * tallest + 1.2) * lines)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        axes = np.ravel(figure.subplots(lines, columns, squeeze=False))
+        for ax, panel in zip(axes, found, strict=False):
+            _draw(ax, panel)
+        for ax in axes[len(found) :]:
+            ax.remove()
+        figure.savefig(path, metadata={"Date": None, "Description": digest(found)})
+
+
+def _draw(ax: Any, panel: Panel) -> None:
+    """One panel into its axes."""
+    ax.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    for i, line in enumerate(panel.lines):
+        colour = COLOURS[i % len(COLOURS)]
+        x, y = np.array(line.x), np.array(line.y)
+        if line.dx is not None:
+            ax.quiver(x, y, line.dx, line.dy, color=colour, label=line.label, angles="xy")
+        elif panel.rows:
+            ax.errorbar(x, y, xerr=line.error, fmt="o", color=colour, label=line.label, ms=4)
+        elif line.points:
+            ax.errorbar(x, y, yerr=line.error, fmt="o", color=colour, label=line.label, ms=4)
+        else:
+            ax.plot(x, y, color=colour, label=line.label)
+            if line.error is not None:
+                ax.fill_between(x, y - line.error, y + line.error, color=colour, alpha=0.2, lw=0)
+    if panel.rows:
+        ax.set_yticks([-i for i in range(len(panel.rows))], panel.rows)
+        values = [v for line in panel.lines for v in line.x]
+        if min(values) > 0 and max(values) > 100 * min(values):
+            ax.set_xscale("log")
+    ax.legend(fontsize="small")
+
+
+if __name__ == "__main__":
+    app()
