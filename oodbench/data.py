@@ -1,5 +1,6 @@
-"""The files of datasets on the command line: download, verify, list."""
+"""The files of datasets on the command line: download, verify, cache, list."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,11 +9,14 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from oodbench.errors import reports_mistakes
+from oodbench.sweep_file import assignments
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
 
 
@@ -36,6 +40,23 @@ def verify(name: Name, data_dir: DataDir, plugin: Plugins = None) -> None:
 
     load_plugins(plugin or [])
     _verify(name, data_dir)
+
+
+@app.command()
+@reports_mistakes
+def cache(
+    name: Name,
+    data_dir: DataDir,
+    set_: Settings = None,
+    workers: Workers = None,
+    plugin: Plugins = None,
+) -> None:
+    """Decode images, or extract features, once for all runs; killed, it starts anew."""
+    from oodbench.datasets import make
+    from oodbench.registry import load_plugins
+
+    load_plugins(plugin or [])
+    make(name, assignments(set_ or []), data_dir).cache(workers or os.cpu_count() or 1)
 
 
 @app.command("list")

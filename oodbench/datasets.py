@@ -152,6 +152,10 @@ class Dataset(ABC):
         """
         return {}
 
+    def cache(self, workers: int) -> None:
+        """Work out, with as many threads, what would be worked out in every run, and keep it on disk."""
+        raise UserError(f"{self.name} has nothing to cache")
+
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Inputs (N, ...) of an environment to those of the network, (N, *input_shape).
 

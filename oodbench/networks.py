@@ -33,6 +33,10 @@ class Network(nn.Module):
     class Hparams:
         """The network's own hyperparameters."""
 
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Raise UserError if a file that these hyperparameters need is missing; a plan asks."""
+
     featurizer: nn.Module
     classifier: nn.Module
     hparams: Any
@@ -117,6 +121,20 @@ class Linear(Network):
         self.classifier = nn.Linear(self.num_features, num_outputs, bias=False)
         nn.init.ones_(self.classifier.weight)
         self.classifier.weight.requires_grad_(hparams.train_classifier or num_outputs > 1)
+
+
+@register("Head")
+class Head(Network):
+    """A linear classifier of inputs that are features already."""
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
+    ) -> None:
+        super().__init__()
+        self.hparams = hparams
+        self.num_features = math.prod(input_shape)
+        self.featurizer = nn.Flatten()
+        self.classifier = nn.Linear(self.num_features, num_outputs)
 
 
 def conv_block(inputs: int, outputs: int) -> nn.Sequential:

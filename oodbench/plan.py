@@ -203,7 +203,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
     family = dataset.metadata.family
     space = algorithms.get(entry.name).Hparams
     chosen = _network(sweep, dataset)
-    network_space = networks.get(chosen.name, f"sweep '{sweep.name}'").Hparams
+    network = networks.get(chosen.name, f"sweep '{sweep.name}'")
     given = {**chosen.hparams, **entry.network}
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
@@ -214,7 +214,8 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
     for index in _draws(sweep):
         hparams = _values(space, entry.name, entry.hparams, index, family, dataset.metadata.hparams)
         owner = f"{entry.name}/{chosen.name}"
-        network_hparams = _values(network_space, owner, given, index, family)
+        network_hparams = _values(network.Hparams, owner, given, index, family)
+        network.check(network_hparams)
         for trial in _indices(sweep.trials, "trials"):
             specs.append(
                 RunSpec(

@@ -71,14 +71,21 @@ def find(sweep: str) -> Path:
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
     values = _file(path)
+    values |= assignments(settings)
+    if values.get("protocol") is not None:
+        values = under(_file(find(str(values["protocol"]))), values, str(path))
+    return validate(values, str(path))
+
+
+def assignments(settings: Sequence[str]) -> dict[str, Any]:
+    """The values of `--set key=value`, read as YAML; raises UserError."""
+    values = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
             raise UserError(f"--set takes key=value, not '{setting}'")
         values[key] = parse_yaml(value, f"--set {key}")
-    if values.get("protocol") is not None:
-        values = under(_file(find(str(values["protocol"]))), values, str(path))
-    return validate(values, str(path))
+    return values
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Networks for texts as ids of words or word pieces, of which 0 fills up (see `oodbench.inputs`)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,9 +80,15 @@ class DistilBERT(Network):
             model = module.DistilBertModel(module.DistilBertConfig())
         else:
             model = pretrained("DistilBertModel", hparams.weights)
-        self.num_features = int(model.config.hidden_size)
+        self.num_features = int(model.config.dim)
         self.featurizer = _FirstToken(model)
         self.classifier = nn.Linear(self.num_features, num_outputs)
+
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Whether the weights are there."""
+        if values["weights"] != "none":
+            pretrained("DistilBertConfig", str(values["weights"]))
 
 
 def _require_text(name: str, input_shape: tuple[int, ...]) -> None:

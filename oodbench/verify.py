@@ -103,7 +103,9 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[st
 
     found: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}
     for name, frame in frames.items():
-        found["Protocol"].add(sweep_file.read(sweep_file.find(name)).protocol or f"none (sweep {name})")
+        found["Protocol"].add(
+            sweep_file.read(sweep_file.find(name)).protocol or f"none (sweep {name})"
+        )
         runs = [p for p in frame.runs["provenance"] if isinstance(p, Mapping) and p]
         found["Code"] |= {str(p["commit"] or p["oodbench"]) for p in runs}
         found["torch"] |= {str(p["torch"]) for p in runs}

@@ -73,6 +73,12 @@ class Torchvision(Network):
         self.featurizer = nn.Sequential(body, nn.Dropout(hparams.dropout))
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Whether the weights are there."""
+        if values["weights"] != "none":
+            weights_file(cls.model, str(values["weights"]))
+
     def train(self, mode: bool = True) -> "Torchvision":
         """Frozen batch normalisation stays as in evaluation."""
         super().train(mode)

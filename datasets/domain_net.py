@@ -1,0 +1,31 @@
+"""DomainNet."""
+
+from oodbench.datasets import Metadata, register
+from oodbench.images import Place, Suite
+
+
+@register(
+    "DomainNet",
+    Metadata(
+        paper="arXiv:1812.01754",
+        licence="fair use, non-commercial research",
+        family="images",
+        shift="the style of the picture",
+        network="ResNet50",
+        steps=5001,
+    ),
+)
+class DomainNet(Suite):
+    """345 classes of objects in six styles, without duplicates (586,575 images)."""
+
+    folder = "domain_net"
+    source = "https://ai.bu.edu/M3SDA/ (cleaned, less the files in DomainBed's list of duplicates)"
+    num_classes = 345
+    places = (
+        Place("clip", "clipart", 48129),
+        Place("info", "infograph", 51605),
+        Place("paint", "painting", 72266),
+        Place("quick", "quickdraw", 172500),
+        Place("real", "real", 172947),
+        Place("sketch", "sketch", 69128),
+    )

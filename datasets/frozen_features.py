@@ -1,0 +1,129 @@
+"""What a network that is not trained any more sees in images: worked out once, then heads train fast."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment, Metadata, make, register
+from oodbench.errors import UserError
+from oodbench.hparams import defaults, hparam
+from oodbench.images import Images
+from oodbench.kept_arrays import Rows, keep, pieces
+from oodbench.networks import Network, build, networks
+from oodbench.streams import MemoryMapped, Stored
+from oodbench.sweep_file import assignments
+from oodbench.vision import sha256, weights_file
+
+IN_MEMORY = 2**30
+"""Bytes of features up to which they are held in memory."""
+
+
+@register(
+    "FrozenFeatures",
+    Metadata(
+        paper="none",
+        licence="that of the images",
+        family="features",
+        shift="that of the images",
+        network="Head",
+        steps=2000,
+    ),
+)
+class FrozenFeatures(Dataset):
+    """The features of a dataset of image files under a network with given weights.
+
+    `python -m oodbench.data cache FrozenFeatures` extracts them, without augmentation, into the data
+    directory; the key of the files is made of the images, their size, the network and its weights.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """Whose features, and of what."""
+
+        of: str = hparam("PACS")
+        """The dataset of images."""
+        settings: tuple[str, ...] = hparam(())
+        """Its options, as KEY=VALUE."""
+        network: str = hparam("ResNet50")
+        weights: str = hparam("imagenet")
+        """`imagenet` or a file."""
+
+    options: Options
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        images = make(options.of, assignments(options.settings), data_dir)
+        if not isinstance(images, Images):
+            raise UserError(f"FrozenFeatures takes a dataset of image files, not {options.of}")
+        self.images = images
+        self.environments = images.environments
+        self.test_environments = images.test_environments
+        self.task = images.task
+        with torch.device("meta"):
+            features = self._network("none").num_features
+        self.input_shape = (features,)
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The features (N, F) of every environment; raises UserError if they are not there."""
+        folder = self._folder()
+        if not folder.is_dir():
+            raise UserError(
+                f"{self.label}: there are no features in {folder}; `python -m oodbench.data cache "
+                f"FrozenFeatures --data-dir {self.data_dir}`, with the same options, extracts them"
+            )
+        found = {}
+        for i, (name, environment) in enumerate(self.images.load(trial).items()):
+            file = folder / f"{i}.npy"
+            small = file.stat().st_size <= IN_MEMORY
+            x = torch.from_numpy(np.load(file)) if small else MemoryMapped(file)
+            found[name] = Environment(x, environment.y)
+        return found
+
+    def check(self) -> None:
+        """As for the images."""
+        self.images.check()
+
+    def cache(self, workers: int) -> None:
+        """Extract the features, on the first GPU if there is one."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        network = self._network(self.options.weights).to(device).eval()
+        arrays = {}
+        for i, environment in enumerate(self.images.load(0).values()):
+            extract = partial(self._features, network, environment.x, workers)
+            arrays[str(i)] = Rows(len(environment.y), self.input_shape, np.float32, extract)
+        keep(self._folder(), self.label, arrays)
+
+    @torch.no_grad()
+    def _features(self, network: Network, images: Stored, workers: int) -> Iterator[Tensor]:
+        device = next(network.parameters()).device
+        for piece in pieces(images, workers):
+            x = self.images.transform(piece.to(device), None)
+            features: Tensor = network.featurizer(x)
+            yield features.float().cpu()
+
+    def _network(self, weights: str) -> Network:
+        name = self.options.network
+        space: Any = networks.get(name, f"the options of {self.name}").Hparams
+        values = defaults(space)
+        if "weights" not in values:
+            raise UserError(f"the network {name} has no weights that could be frozen")
+        return build(name, values | {"weights": weights}, self.images.input_shape, 2, 0)
+
+    def _folder(self) -> Path:
+        if self.data_dir is None:
+            raise UserError("FrozenFeatures needs --data-dir DIR, where the features are kept")
+        if self.options.weights == "none":
+            raise UserError("FrozenFeatures needs `weights`: imagenet or a file")
+        network: Any = networks.get(self.options.network)
+        weights = sha256(weights_file(network.model, self.options.weights))
+        images = self.images.fingerprint(self.images.listing())
+        parts = (images, self.images.input_shape, self.options.network, weights)
+        key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return self.data_dir / ".oodbench" / f"features-{self.options.of}-{key}"

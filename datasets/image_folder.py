@@ -1,0 +1,60 @@
+"""Your own images, in folders."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from oodbench.datasets import Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.images import ImageFolders, Images, Place, class_folders
+from oodbench.tasks import Task
+
+
+@register(
+    "ImageFolder",
+    Metadata(
+        paper="none",
+        licence="the owner's",
+        family="images",
+        shift="whatever tells the folders apart",
+        network="ResNet50",
+        steps=5001,
+    ),
+)
+class ImageFolder(ImageFolders):
+    """Images in ROOT/ENVIRONMENT/CLASS/; the last environment is the test one by default.
+
+    `root` is under the data directory unless it is absolute. It belongs to a run's identity: keep it
+    relative where the data may move.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Images.Options):
+        """Where the images are."""
+
+        root: str = hparam("")
+
+    options: Options
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        root = (data_dir or Path()) / options.root
+        given = options.root != "" or data_dir is not None
+        names = class_folders(root) if given and root.is_dir() else ()
+        self.places = tuple(Place(name, name) for name in names)
+        self.classes = tuple(sorted({c for name in names for c in class_folders(root / name)}))
+        super().__init__(options, data_dir)
+        self.test_environments = self.environments[-1:]
+        self.task = Task("multiclass", max(2, len(self.classes)))
+
+    @property
+    def root(self) -> Path:
+        """The folder of the option `root`."""
+        if self.options.root == "" and self.data_dir is None:
+            raise UserError("ImageFolder needs its option `root`, or --data-dir DIR")
+        root = (self.data_dir or Path()) / self.options.root
+        if not self.places:
+            state = "holds no folders" if root.is_dir() else "is not there"
+            raise UserError(
+                f"ImageFolder: {root} {state} (it takes {root}/ENVIRONMENT/CLASS/IMAGE)"
+            )
+        return root

@@ -1,0 +1,29 @@
+"""OfficeHome."""
+
+from oodbench.datasets import Metadata, register
+from oodbench.images import Place, Suite
+
+
+@register(
+    "OfficeHome",
+    Metadata(
+        paper="arXiv:1706.07522",
+        licence="non-commercial research",
+        family="images",
+        shift="the style of the picture",
+        network="ResNet50",
+        steps=5001,
+    ),
+)
+class OfficeHome(Suite):
+    """65 kinds of things from offices and homes in pictures of four kinds (15,588 images)."""
+
+    folder = "office_home"
+    source = "https://www.hemanthdv.org/officeHomeDataset.html"
+    num_classes = 65
+    places = (
+        Place("A", "Art", 2427),
+        Place("C", "Clipart", 4365),
+        Place("P", "Product", 4439),
+        Place("R", "Real World", 4357),
+    )

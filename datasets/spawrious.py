@@ -1,0 +1,104 @@
+"""Spawrious: breeds of dogs before backgrounds that go with them, until they do not."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from oodbench.datasets import Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.images import Images, Listing, image_files
+from oodbench.tasks import Task
+
+BREEDS = ("bulldog", "corgi", "dachshund", "labrador")
+TOTAL = 3168
+"""Images of a breed before a background in one of the two folders."""
+SHARES = (0.97, 0.87)
+"""Of a breed before its background in the two training environments (`O2O`)."""
+GROUPS = {
+    "O2O_easy": ("desert jungle dirt snow", "dirt snow desert jungle", "beach"),
+    "O2O_medium": ("mountain beach dirt jungle", "jungle dirt beach snow", "desert"),
+    "O2O_hard": ("jungle mountain snow desert", "mountain snow desert jungle", "beach"),
+    "M2M_easy": ("desert mountain dirt jungle", "dirt jungle mountain desert", ""),
+    "M2M_medium": ("beach snow mountain desert", "desert mountain beach snow", ""),
+    "M2M_hard": ("dirt jungle snow beach", "snow beach dirt jungle", ""),
+}
+"""The backgrounds in training and in the test, and of the rest of the training images."""
+ORDER = ("bulldog", "dachshund", "labrador", "corgi")
+"""The breeds to which the backgrounds belong, in turn."""
+SWAPPED = (1, 0, 3, 2)
+"""Whose background a breed has in the other half (`M2M`)."""
+
+
+@register(
+    "Spawrious",
+    Metadata(
+        paper="arXiv:2303.05470",
+        licence="CC BY 4.0",
+        family="images",
+        shift="the background that goes with a breed",
+        network="ResNet50",
+        steps=5001,
+    ),
+)
+class Spawrious(Images):
+    """Four breeds of dogs before six backgrounds, in generated pictures; six variants.
+
+    `O2O`: in training 97 % (first environment) or 87 % (second) of a breed are before one background
+    and the rest before a background that all share; in the test each breed has another's. `M2M`: pairs
+    of breeds share two backgrounds, swapped between the environments; in the test the pairs change
+    places. After the authors' code in DomainBed, but the files of a folder are taken in the order of
+    their names, where that takes them as the disk has them. Layout: spawrious224/{0,1}/BACKGROUND/BREED/.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Images.Options):
+        """The variant."""
+
+        variant: str = hparam("O2O_easy", options=tuple(GROUPS))
+
+    options: Options
+    environments = ("Test", "SC_group_1", "SC_group_2")
+    test_environments = ("Test",)
+    task = Task("multiclass", len(BREEDS))
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.input_shape = (3, options.size, options.size)
+
+    @property
+    def root(self) -> Path:
+        """DATA_DIR/spawrious224."""
+        if self.data_dir is None:
+            raise UserError("Spawrious needs --data-dir DIR with the folder spawrious224 in it")
+        root = self.data_dir / "spawrious224"
+        if not root.is_dir():
+            raise UserError(
+                f"Spawrious: there is no folder {root}; "
+                "get it from https://github.com/aengusl/spawrious"
+            )
+        return root
+
+    def listing(self) -> Listing:
+        """All files of the variant; raises UserError if a folder has fewer than it takes."""
+        training, test, filler = GROUPS[self.options.variant]
+        seen, unseen = training.split(), test.split()
+        found: Listing = {name: [] for name in self.environments}
+        for half, environment in enumerate(self.environments[1:]):
+            folder = half if filler else 0
+            for k, breed in enumerate(ORDER):
+                own = k if filler or half == 0 else SWAPPED[k]
+                count = int(SHARES[half] * TOTAL) if filler else TOTAL
+                found[environment] += self._files(folder, seen[own], breed, count)
+                found["Test"] += self._files(folder, unseen[own], breed, None)
+                if filler:
+                    found[environment] += self._files(folder, filler, breed, TOTAL - count)
+        return found
+
+    def _files(
+        self, folder: int, background: str, breed: str, count: int | None
+    ) -> list[tuple[Path, int]]:
+        at = self.root / str(folder) / background / breed
+        files = image_files(at)[:count]
+        if len(files) < (count or 1):
+            raise UserError(f"Spawrious: {at} holds {len(files)} images of {count or TOTAL}")
+        return [(file, BREEDS.index(breed)) for file in files]

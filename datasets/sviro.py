@@ -1,0 +1,32 @@
+"""SVIRO."""
+
+from oodbench.datasets import Metadata, register
+from oodbench.images import Place, Suite
+
+
+@register(
+    "SVIRO",
+    Metadata(
+        paper="arXiv:2001.03483",
+        licence="CC BY-NC-SA 4.0",
+        family="images",
+        shift="the vehicle",
+        network="ResNet50",
+        steps=5001,
+    ),
+)
+class SVIRO(Suite):
+    """Who or what is on the rear seats of ten vehicles, in rendered images; seven classes."""
+
+    folder = "sviro"
+    source = (
+        "https://sviro.kl.dfki.de (grayscale, rectangles, classification: its DomainBed version)"
+    )
+    num_classes = 7
+    places = tuple(
+        Place(name, name)
+        for name in (
+            *("aclass", "escape", "hilux", "i3", "lexus"),
+            *("tesla", "tiguan", "tucson", "x5", "zoe"),
+        )
+    )

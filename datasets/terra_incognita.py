@@ -1,0 +1,32 @@
+"""TerraIncognita."""
+
+from oodbench.datasets import Metadata, register
+from oodbench.images import Place, Suite
+
+
+@register(
+    "TerraIncognita",
+    Metadata(
+        paper="arXiv:1807.04975",
+        licence="CDLA-Permissive 1.0",
+        family="images",
+        shift="the place of the camera",
+        network="ResNet50",
+        steps=5001,
+    ),
+)
+class TerraIncognita(Suite):
+    """Ten kinds of animals, or none, before four camera traps.
+
+    How many images each location has depends on the version of the annotations: it is not checked.
+    """
+
+    folder = "terra_incognita"
+    source = "https://lila.science/datasets/caltech-camera-traps (sorted by DomainBed's script)"
+    num_classes = 10
+    places = (
+        Place("L100", "location_100"),
+        Place("L38", "location_38"),
+        Place("L43", "location_43"),
+        Place("L46", "location_46"),
+    )

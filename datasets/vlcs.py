@@ -1,0 +1,29 @@
+"""VLCS."""
+
+from oodbench.datasets import Metadata, register
+from oodbench.images import Place, Suite
+
+
+@register(
+    "VLCS",
+    Metadata(
+        paper="Fang et al., Unbiased metric learning, ICCV 2013",
+        licence="those of its four sources",
+        family="images",
+        shift="the collection that a photograph is from",
+        network="ResNet50",
+        steps=5001,
+    ),
+)
+class VLCS(Suite):
+    """Five classes of objects in photographs of four collections (10,729 images)."""
+
+    folder = "VLCS"
+    source = "https://github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)"
+    num_classes = 5
+    places = (
+        Place("C", "Caltech101", (237, 123, 118, 67, 870)),
+        Place("L", "LabelMe", (80, 1209, 88, 42, 1237)),
+        Place("S", "SUN09", (20, 932, 1036, 30, 1264)),
+        Place("V", "VOC2007", (330, 699, 428, 420, 1499)),
+    )

@@ -1,0 +1,290 @@
+"""Datasets of image files in folders, ENVIRONMENT/CLASS/IMAGE: checked, decoded, augmented."""
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
+
+from oodbench.augment import domainbed
+from oodbench.datasets import Dataset, Environment
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.kept_arrays import Rows, keep, pieces
+from oodbench.streams import MemoryMapped, Stored
+from oodbench.tasks import Task
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's images, by channel."""
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""What Pillow raises for a file that is no whole image."""
+
+Listing = dict[str, list[tuple[Path, int]]]
+"""By environment, each image's file and class."""
+
+
+class ImageFiles(Stored):
+    """Images decoded when they are read, as bytes (3, size, size)."""
+
+    def __init__(self, files: Iterable[Path], size: int) -> None:
+        self.shape = (3, size, size)
+        self._files = list(files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def read(self, index: Tensor) -> Tensor:
+        """The images at `index`; raises UserError for a file that cannot be read."""
+        found = np.empty((len(index), *self.shape), np.uint8)
+        for row, place in zip(found, index.tolist(), strict=True):
+            row[:] = decoded(self._files[place], self.shape[1]).transpose(2, 0, 1)
+        return torch.from_numpy(found)
+
+
+def decoded(file: Path, size: int) -> np.ndarray:
+    """An image in RGB, resized to (size, size, 3) as torchvision's Resize does it (bilinearly)."""
+    try:
+        with Image.open(file) as image:
+            resized = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+            return np.asarray(resized)
+    except UNREADABLE as error:
+        raise UserError(f"{file} cannot be read as an image ({error})") from error
+
+
+def _problem(file: Path) -> str:
+    """Why a file cannot be decoded, if so; a JPEG at a low resolution, which takes less time."""
+    try:
+        with Image.open(file) as image:
+            image.draft("RGB", (64, 64))
+            image.load()
+    except UNREADABLE as error:
+        return f"{file} cannot be read as an image ({error})"
+    return ""
+
+
+class Images(Dataset):
+    """Environments of image files, one class each.
+
+    Images are decoded and resized to `size` x `size` when they are read, or once and for all by
+    `python -m oodbench.data cache`: the same bytes either way. In training they are augmented as in
+    arXiv:2007.01434 (`oodbench.augment`), with two differences: crops are taken from the resized
+    image, not from the original one (DomainBed does so for WILDS alone), and the held-out split of a
+    training environment is evaluated as it is (DomainBed augments it).
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """The size of the inputs, and whether there is chance in them."""
+
+        size: int = hparam(224, low=1)
+        augment: bool = hparam(True)
+
+    options: Any
+
+    @property
+    @abstractmethod
+    def root(self) -> Path:
+        """The folder that holds all files; raises UserError if it is not there."""
+
+    @abstractmethod
+    def listing(self) -> Listing:
+        """All files; raises UserError if they cannot be these environments and classes."""
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments, the same in every trial; decoded images from the cache if there is one."""
+        listing = self.listing()
+        cache = self.cache_folder(listing)
+        found = {}
+        for i, (name, files) in enumerate(listing.items()):
+            paths, labels = zip(*files, strict=True)
+            x: Stored = ImageFiles(paths, self.options.size)
+            if cache.is_dir():
+                x = MemoryMapped(cache / f"{i}.npy")
+            found[name] = Environment(x, torch.tensor(labels))
+        return found
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
+        x = x.float() / 255
+        if generator is not None and self.options.augment:
+            x = domainbed(x, generator)
+        mean, std = (x.new_tensor(v)[:, None, None] for v in (MEAN, STD))
+        return (x - mean) / std
+
+    def check(self) -> None:
+        """Raise UserError unless every file can be read; files are decoded once, then remembered."""
+        listing = self.listing()
+        stamp = self.root / ".oodbench" / f"read-{self.fingerprint(listing)}"
+        if stamp.exists() or self.cache_folder(listing).is_dir():
+            return
+        files = [file for found in listing.values() for file, _ in found]
+        problems = []
+        with ThreadPoolExecutor() as pool:
+            for start in track(
+                range(0, len(files), 1024), "looking at images", console=Console(stderr=True)
+            ):
+                problems += [p for p in pool.map(_problem, files[start : start + 1024]) if p]
+        if problems:
+            more = f"; {len(problems) - 1} others cannot either" if len(problems) > 1 else ""
+            raise UserError(f"{self.name}: {problems[0]}{more}")
+        with suppress(OSError):  # a folder that cannot be written to is looked at again
+            stamp.parent.mkdir(exist_ok=True)
+            stamp.touch()
+
+    def fingerprint(self, listing: Listing) -> str:
+        """A hash of every file's name, size and time of change, and of its class."""
+        found = hashlib.sha256()
+        for name, files in listing.items():
+            for file, label in files:
+                facts = file.stat()
+                place = file.relative_to(self.root)
+                line = f"{name}\t{place}\t{label}\t{facts.st_size}\t{facts.st_mtime_ns}\n"
+                found.update(line.encode())
+        return found.hexdigest()[:16]
+
+    def cache_folder(self, listing: Listing) -> Path:
+        """Where the decoded images of this size are, or would be."""
+        return self.root / ".oodbench" / f"images-{self.options.size}-{self.fingerprint(listing)}"
+
+    def cache(self, workers: int) -> None:
+        """Decode all images into the cache."""
+        arrays, listing = {}, self.listing()
+        for i, files in enumerate(listing.values()):
+            stored = ImageFiles((file for file, _ in files), self.options.size)
+            read = partial(pieces, stored, workers)
+            arrays[str(i)] = Rows(len(stored), stored.shape, np.uint8, read)
+        keep(self.cache_folder(listing), self.label, arrays)
+
+
+class Place(NamedTuple):
+    """Where an environment's images are."""
+
+    environment: str
+    folder: str
+    """Under the root."""
+    images: int | tuple[int, ...] | None = None
+    """How many were published, in all or of each class."""
+
+
+class ImageFolders(Images):
+    """Images in ROOT/FOLDER/CLASS/, at any depth; the classes are numbered in the order of their names."""
+
+    places: tuple[Place, ...]
+    classes: tuple[str, ...]
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.environments = tuple(place.environment for place in self.places)
+        self.input_shape = (3, options.size, options.size)
+
+    def listing(self) -> Listing:
+        """All files in the order of their names; the same class folders are in every environment."""
+        found: Listing = {}
+        for environment, folder, _ in self.places:
+            at = self.root / folder
+            if not at.is_dir():
+                raise UserError(f"{self.name}: environment '{environment}' has no folder {at}")
+            present = class_folders(at)
+            for name in (*self.classes, *present):
+                if name not in present or name not in self.classes:
+                    state = "no folder" if name not in present else "a folder"
+                    raise UserError(
+                        f"{self.name}: environment '{environment}' has {state} of the class '{name}' "
+                        f"in {at}, unlike other environments (an empty one would do)"
+                    )
+            files = [
+                (file, label)
+                for label, name in enumerate(self.classes)
+                for file in image_files(at / name)
+            ]
+            seen = sorted({label for _, label in files})
+            if len(seen) < 2:
+                what = f"only images of '{self.classes[seen[0]]}'" if seen else "no images"
+                raise UserError(f"{self.name}: environment '{environment}' has {what} in {at}")
+            found[environment] = files
+        return found
+
+
+class Suite(ImageFolders):
+    """A published dataset in its own folder under the data directory, in the layout it comes in."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Images.Options):
+        """Whether the dataset may be another than the published one."""
+
+        subset: bool = hparam(False)
+        """Take fewer or more images than were published; tables say so."""
+
+    folder: ClassVar[str]
+    source: ClassVar[str]
+    """Where to get it."""
+    num_classes: ClassVar[int]
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.test_environments = self.environments[:1]
+        self.task = Task("multiclass", self.num_classes)
+
+    @property
+    def root(self) -> Path:
+        """DATA_DIR/FOLDER."""
+        if self.data_dir is None:
+            raise UserError(f"{self.name} needs --data-dir DIR with the folder {self.folder} in it")
+        root = self.data_dir / self.folder
+        if not root.is_dir():
+            raise UserError(f"{self.name}: there is no folder {root}; get it from {self.source}")
+        return root
+
+    @property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names of the class folders."""
+        first = self.root / self.places[0].folder
+        found = class_folders(first) if first.is_dir() else ()
+        if found and len(found) != self.num_classes:
+            raise UserError(
+                f"{self.name} has {self.num_classes} classes, and {first} holds {len(found)} folders"
+            )
+        return found
+
+    def check(self) -> None:
+        """As for all images; and the number of files is the published one, unless `subset`."""
+        listing = self.listing()
+        for environment, folder, published in () if self.options.subset else self.places:
+            labels = [label for _, label in listing[environment]]
+            each = tuple(labels.count(label) for label in range(self.num_classes))
+            if published is not None and published not in (len(labels), each):
+                raise UserError(
+                    f"{self.name}: {self.root / folder} holds {len(labels)} images ({each} by class), "
+                    f"not the published {published}; with its option `subset` it is taken as it is"
+                )
+        super().check()
+
+    @classmethod
+    def download(cls, data_dir: Path) -> None:
+        """Says where the dataset can be had: its licence wants to be read."""
+        raise UserError(f"{cls.name} is at {cls.source}; unpack it to {data_dir / cls.folder}")
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """The names of the folders in a folder, sorted; those that start with a dot do not count."""
+    return tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != "."))
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The files below a folder that torchvision's ImageFolder would take for images, sorted."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    return sorted(
+        p for p in folder.rglob("*") if p.suffix.lower() in IMG_EXTENSIONS and p.is_file()
+    )

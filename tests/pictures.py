@@ -1,0 +1,39 @@
+"""Small real image files in folders, for the tests of image datasets."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+SUFFIXES = (".jpg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".jpeg")
+
+
+def picture(seed: int, label: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+    """A picture whose left third is bright in class 0, the middle in class 1, the right in others."""
+    generator = np.random.default_rng(seed)
+    pixels = generator.integers(0, 120, (size[1], size[0], 3))
+    third = size[0] // 3
+    start = min(label, 2) * third
+    pixels[:, start : start + third] += 120
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def draw(
+    root: Path,
+    environments: Iterable[str],
+    classes: Iterable[str],
+    count: int = 4,
+    suffixes: tuple[str, ...] = SUFFIXES,
+    size: tuple[int, int] = (40, 30),
+) -> None:
+    """Write `count` pictures to every ROOT/ENVIRONMENT/CLASS/."""
+    names = tuple(classes)
+    for e, environment in enumerate(environments):
+        for label, name in enumerate(names):
+            folder = root / environment / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                seed = 10_000 * e + 100 * label + i
+                file = folder / f"{i}{suffixes[seed % len(suffixes)]}"
+                picture(seed, label, size).save(file)

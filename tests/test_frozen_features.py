@@ -1,0 +1,94 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from oodbench.data import app
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from oodbench.networks import build
+from oodbench.plan import make_plan, validate
+from oodbench.records import RunDirectory
+from oodbench.streams import MemoryMapped
+from oodbench.train import Settings, execute
+from tests.pictures import draw
+from tests.test_vision import resnet_file
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, object]:
+    """The options of features of a small image folder under a ResNet-18."""
+    draw(tmp_path / "set", ("a", "b", "c"), ("x", "y"), 6)
+    weights = str(resnet_file(tmp_path / "r18.pth"))
+    settings = ["root=set", "size=32"]
+    return {"of": "ImageFolder", "settings": settings, "network": "ResNet18", "weights": weights}
+
+
+def test_features_are_the_networks_and_are_extracted_once(
+    options: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset: Any = make("FrozenFeatures", options, tmp_path)
+    assert dataset.input_shape == (512,) and dataset.environments == ("a", "b", "c")
+    with pytest.raises(UserError, match=r"there are no features in \S+; `python -m oodbench.data"):
+        dataset.load(0)
+    command = ["cache", "FrozenFeatures", "--data-dir", str(tmp_path)]
+    for key in ("of", "network", "weights"):
+        command += ["--set", f"{key}={options[key]}"]
+    command += ["--set", "settings=[root=set, size=32]"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    network = build("ResNet18", {"weights": options["weights"]}, (3, 32, 32), 2, 9).eval()
+    images = make("ImageFolder", {"root": "set", "size": 32}, tmp_path)
+    for (name, found), data in zip(dataset.load(0).items(), images.load(0).values(), strict=True):
+        x = images.transform(data.x.read(torch.arange(12)), None)
+        with torch.no_grad():
+            torch.testing.assert_close(found.x, network.featurizer(x), msg=name)
+        assert torch.equal(found.y, data.y)
+    monkeypatch.setattr("oodbench.datasets.frozen_features.IN_MEMORY", 100)
+    assert isinstance(dataset.load(0)["a"].x, MemoryMapped)
+    before = sorted((tmp_path / ".oodbench").rglob("*.npy"))
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert sorted((tmp_path / ".oodbench").rglob("*.npy")) == before
+
+
+def test_other_weights_or_images_are_other_features(
+    options: dict[str, object], tmp_path: Path
+) -> None:
+    folders = [make("FrozenFeatures", options, tmp_path)]
+    other = str(resnet_file(tmp_path / "other.pth", seed=8))
+    folders.append(make("FrozenFeatures", options | {"weights": other}, tmp_path))
+    larger = options | {"settings": ["root=set", "size=33"]}
+    folders.append(make("FrozenFeatures", larger, tmp_path))
+    names = {dataset._folder() for dataset in folders}  # type: ignore[attr-defined]
+    (tmp_path / "r18.pth").rename(tmp_path / "moved.pth")
+    moved = make("FrozenFeatures", options | {"weights": str(tmp_path / "moved.pth")}, tmp_path)
+    assert len(names) == 3 and moved._folder() in names  # type: ignore[attr-defined]
+
+
+def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None:
+    make("FrozenFeatures", options, tmp_path).cache(1)
+    values: dict[str, Any] = {"name": "s", "datasets": [{"name": "FrozenFeatures", **options}]}
+    values |= {"algorithms": ["ERM", "IRM"], "trials": 1, "steps": 200}
+    for run in make_plan(validate(values, "s"), tmp_path).runs.values():
+        assert run.network == "Head"
+        directory = RunDirectory(tmp_path / run.algorithm)
+        assert execute(run, directory, Settings(tmp_path)) == ("done", "")
+        last = list(directory.records())[-1]["evaluations"]
+        fit = [e["value"] for e in last if e["metric"] == "accuracy" and e["environment"] != "c"]
+        assert run.algorithm != "ERM" or min(fit[::2]) > 0.9
+
+
+def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:
+    def refused(message: str, data_dir: Path | None = tmp_path, **changes: object) -> None:
+        with pytest.raises(UserError, match=message):
+            make("FrozenFeatures", options | changes, data_dir).load(0)
+
+    refused("takes a dataset of image files, not Spirals", of="Spirals", settings=[])
+    refused("unknown name 'rot' in the options of ImageFolder", settings=["rot=set"])
+    refused("the network MLP has no weights", network="MLP")
+    refused("needs `weights`: imagenet or a file", weights="none")
+    refused("there is no file", weights="nowhere.pth")
+    refused("unknown network 'ResNet19'.*did you mean ResNet18", network="ResNet19")
+    refused("needs --data-dir", None, settings=[f"root={tmp_path / 'set'}"])

@@ -1,0 +1,205 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+from torchvision.datasets import ImageFolder as TorchvisionFolder
+from typer.testing import CliRunner
+
+from oodbench.data import app
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from oodbench.images import MEAN, STD
+from oodbench.kept_arrays import keep
+from oodbench.streams import MemoryMapped
+from tests.pictures import draw, picture
+
+CLASSES = ("cat", "dog", "rat")
+VALUES: dict[str, object] = {"root": "set", "size": 24}
+
+
+def folder(tmp_path: Path, environments: tuple[str, ...] = ("a", "b", "c")) -> Path:
+    draw(tmp_path / "set", environments, CLASSES)
+    return tmp_path
+
+
+def odd_modes(at: Path) -> None:
+    """Files in every mode that an image may have."""
+    image = picture(1, 0)
+    image.convert("L").save(at / "grey.png")
+    image.convert("LA").save(at / "grey_alpha.png")
+    image.convert("RGBA").save(at / "alpha.png")
+    image.convert("P").save(at / "palette.png")
+    image.convert("CMYK").save(at / "cmyk.jpg")
+    image.convert("1").save(at / "bits.tif")
+    (at / "deep").mkdir()
+    image.save(at / "deep" / "NAME.JPG")
+
+
+def test_it_is_domainbeds_evaluation_pipeline(tmp_path: Path) -> None:
+    """Files, classes and pixels are those of torchvision's ImageFolder and DomainBed's transforms."""
+    odd_modes(folder(tmp_path) / "set" / "b" / "dog")
+    dataset = make("ImageFolder", VALUES, tmp_path)
+    assert dataset.environments == ("a", "b", "c") and dataset.test_environments == ("c",)
+    assert dataset.input_shape == (3, 24, 24) and dataset.task.num_outputs == 3
+    steps = [transforms.Resize((24, 24)), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+    for name, environment in dataset.load(0).items():
+        theirs = TorchvisionFolder(str(tmp_path / "set" / name), transforms.Compose(steps))
+        wanted = {path: (x, y) for (path, _), (x, y) in zip(theirs.samples, theirs, strict=True)}
+        files = [str(file) for file, _ in dataset.listing()[name]]  # type: ignore[attr-defined]
+        assert sorted(files) == sorted(wanted) and len(files) == len(environment.y)
+        found = dataset.transform(environment.x.read(torch.arange(len(files))), None)
+        torch.testing.assert_close(found, torch.stack([wanted[f][0] for f in files]))
+        assert environment.y.tolist() == [wanted[f][1] for f in files]
+
+
+def test_augmentation_is_for_training_and_can_be_left_out(tmp_path: Path) -> None:
+    folder(tmp_path)
+    x = make("ImageFolder", VALUES, tmp_path).load(0)["a"].x.read(torch.arange(6))
+    results = {}
+    for augment in (True, False):
+        dataset = make("ImageFolder", VALUES | {"augment": augment}, tmp_path)
+        plain = dataset.transform(x, None)
+        results[augment] = torch.equal(
+            dataset.transform(x, torch.Generator().manual_seed(0)), plain
+        )
+    assert results == {True: False, False: True}
+
+
+def test_the_cache_holds_the_same_bytes_and_is_made_once(tmp_path: Path) -> None:
+    folder(tmp_path)
+    dataset: Any = make("ImageFolder", VALUES, tmp_path)
+    direct = dataset.load(0)
+    command = ["cache", "ImageFolder", "--data-dir", str(tmp_path), "--workers", "2"]
+    command += ["--set", "root=set", "--set", "size=24"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "36 examples, 6.22e-05 GB, into" in result.output
+    cache = dataset.cache_folder(dataset.listing())
+    made = [file.stat().st_mtime_ns for file in sorted(cache.iterdir())]
+    assert len(made) == 3
+    for name, environment in dataset.load(0).items():
+        assert isinstance(environment.x, MemoryMapped)
+        index = torch.randperm(len(environment.y))
+        assert torch.equal(environment.x.read(index), direct[name].x.read(index))
+        assert torch.equal(environment.y, direct[name].y)
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert [file.stat().st_mtime_ns for file in sorted(cache.iterdir())] == made
+    assert dataset.environments == make("ImageFolder", VALUES, tmp_path).environments
+
+
+def test_a_changed_file_a_new_one_and_another_size_are_not_in_the_cache(tmp_path: Path) -> None:
+    folder(tmp_path)
+    dataset: Any = make("ImageFolder", VALUES, tmp_path)
+    dataset.cache(1)
+    assert isinstance(dataset.load(0)["a"].x, MemoryMapped)
+    other = make("ImageFolder", VALUES | {"size": 25}, tmp_path)
+    assert not isinstance(other.load(0)["a"].x, MemoryMapped)
+    picture(99, 0).save(tmp_path / "set" / "a" / "cat" / "new.png")
+    assert not isinstance(dataset.load(0)["a"].x, MemoryMapped)
+    (tmp_path / "set" / "a" / "cat" / "new.png").unlink()
+    assert isinstance(dataset.load(0)["a"].x, MemoryMapped)
+    file = next((tmp_path / "set" / "b" / "dog").iterdir())
+    os.utime(file, ns=(1, 1))
+    assert not isinstance(dataset.load(0)["a"].x, MemoryMapped)
+
+
+def test_a_cache_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    file = next((folder(tmp_path) / "set" / "c" / "rat").iterdir())
+    good = file.read_bytes()
+    file.write_bytes(good[: len(good) // 2])
+    dataset: Any = make("ImageFolder", VALUES, tmp_path)
+    with pytest.raises(UserError, match=f"{file.name} cannot be read as an image"):
+        dataset.cache(2)
+    assert not dataset.cache_folder(dataset.listing()).exists()
+    file.write_bytes(good)
+    dataset.cache(2)
+    names = {p.name for p in (tmp_path / "set" / ".oodbench").iterdir()}
+    assert names == {"lock", dataset.cache_folder(dataset.listing()).name}
+
+
+def test_a_cache_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path)
+    full = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr("oodbench.kept_arrays.shutil.disk_usage", lambda path: full)
+    with pytest.raises(UserError, match=r"needs 6.22e-05 GB and 1e-06 GB are free"):
+        make("ImageFolder", VALUES, tmp_path).cache(1)
+
+
+def test_files_that_cannot_be_read_are_found_before_training(tmp_path: Path) -> None:
+    root = folder(tmp_path) / "set"
+    dataset = make("ImageFolder", VALUES, tmp_path)
+    dataset.check()
+    torn = root / "a" / "dog" / "torn.jpg"
+    Image.effect_noise((64, 64), 50).save(torn)
+    torn.write_bytes(torn.read_bytes()[:-200])
+    text, empty = root / "b" / "rat" / "text.png", root / "c" / "rat" / "empty.bmp"
+    text.write_text("hello")
+    empty.touch()
+    with pytest.raises(UserError, match=r"torn.jpg cannot be read .*; 2 others cannot either"):
+        dataset.check()
+    torn.unlink()
+    empty.unlink()
+    with pytest.raises(UserError, match=r"^ImageFolder: \S+text.png cannot be read as an image"):
+        dataset.check()
+
+
+def test_files_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path)
+    make("ImageFolder", VALUES, tmp_path).check()
+    monkeypatch.setattr("oodbench.images._problem", lambda file: f"{file} was looked at")
+    make("ImageFolder", VALUES, tmp_path).check()
+    os.utime(next((tmp_path / "set" / "a" / "cat").iterdir()), ns=(1, 1))
+    with pytest.raises(UserError, match="was looked at"):
+        make("ImageFolder", VALUES, tmp_path).check()
+
+
+def test_folders_that_cannot_be_are_named(tmp_path: Path) -> None:
+    def refused(message: str, values: dict[str, object] = VALUES) -> None:
+        with pytest.raises(UserError, match=message):
+            make("ImageFolder", values, tmp_path).check()
+
+    refused(r"ImageFolder: \S+/set is not there \(it takes \S+/ENVIRONMENT/CLASS/IMAGE\)")
+    (tmp_path / "set").mkdir()
+    refused("set holds no folders")
+    folder(tmp_path)
+    (tmp_path / "set" / "b" / "cow").mkdir()
+    refused("environment 'a' has no folder of the class 'cow' in .*/set/a, unlike other env")
+    (tmp_path / "set" / "b" / "cow").rmdir()
+    for name in ("cat", "dog"):
+        for file in (tmp_path / "set" / "c" / name).iterdir():
+            file.unlink()
+    refused("environment 'c' has only images of 'rat'")
+    for file in (tmp_path / "set" / "c" / "rat").iterdir():
+        file.unlink()
+    refused("environment 'c' has no images in")
+    with pytest.raises(UserError, match="needs its option `root`, or --data-dir"):
+        make("ImageFolder", {}).check()
+
+
+def test_an_empty_class_is_none_of_an_environments(tmp_path: Path) -> None:
+    for file in (folder(tmp_path) / "set" / "c" / "cat").iterdir():
+        file.unlink()
+    labels = make("ImageFolder", VALUES, tmp_path).load(0)["c"].y
+    assert labels.tolist() == [1] * 4 + [2] * 4
+
+
+def test_hidden_folders_and_other_files_do_not_count(tmp_path: Path) -> None:
+    root = folder(tmp_path) / "set"
+    before = make("ImageFolder", VALUES, tmp_path).load(0)["a"].y
+    (root / ".git").mkdir()
+    (root / "a" / ".thumbnails").mkdir()
+    (root / "readme.txt").write_text("hello")
+    (root / "a" / "cat" / "notes.txt").write_text("hello")
+    dataset = make("ImageFolder", VALUES, tmp_path)
+    assert dataset.environments == ("a", "b", "c")
+    assert torch.equal(dataset.load(0)["a"].y, before)
+
+
+def test_arrays_that_are_there_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    keep(tmp_path / "there", "nothing", {})
+    assert not list((tmp_path / "there").iterdir())

@@ -1,0 +1,185 @@
+"""The published datasets of image files, each in the layout it comes in, with few small files."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oodbench.datasets import datasets, make
+from oodbench.domainbed import ENVIRONMENTS
+from oodbench.errors import UserError
+from oodbench.images import Suite
+from oodbench.plan import make_plan, validate
+from oodbench.records import RunDirectory
+from oodbench.train import Settings, execute
+from tests.pictures import draw
+
+LAYOUTS = {
+    "PACS": ("PACS", "art_painting cartoon photo sketch"),
+    "VLCS": ("VLCS", "Caltech101 LabelMe SUN09 VOC2007"),
+    "OfficeHome": ("office_home", "Art Clipart Product Real_World"),
+    "TerraIncognita": ("terra_incognita", "location_100 location_38 location_43 location_46"),
+    "DomainNet": ("domain_net", "clipart infograph painting quickdraw real sketch"),
+    "SVIRO": ("sviro", "aclass escape hilux i3 lexus tesla tiguan tucson x5 zoe"),
+}
+TOTALS = {"PACS": 9991, "VLCS": 10729, "OfficeHome": 15588, "DomainNet": 586575}
+"""Table 2 of arXiv:2007.01434."""
+SMALL: dict[str, object] = {"size": 8, "subset": True}
+
+
+def lay_out(data_dir: Path, name: str, count: int = 1) -> None:
+    root, places = LAYOUTS[name]
+    cls: Any = datasets.get(name)
+    folders = [place.replace("_World", " World") for place in places.split()]
+    classes = [f"class{i:03d}" for i in range(cls.num_classes)]
+    draw(data_dir / root, folders, classes, count, (".png", ".jpg"), (9, 7))
+
+
+@pytest.mark.parametrize("name", [n for n in LAYOUTS if n != "DomainNet"])
+def test_a_layout_is_read(name: str, tmp_path: Path) -> None:
+    lay_out(tmp_path, name)
+    dataset = make(name, SMALL, tmp_path)
+    dataset.check()
+    assert dataset.environments == ENVIRONMENTS[name]
+    for environment in dataset.load(0).values():
+        assert environment.y.tolist() == list(range(dataset.task.num_outputs))
+    assert "subset=True" in dataset.label
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_was_published(name: str) -> None:
+    dataset: Any = make(name, {})
+    assert isinstance(dataset, Suite) and dataset.environments == ENVIRONMENTS[name]
+    published = [place.images for place in dataset.places]
+    if name in TOTALS:
+        counts: list[Any] = [sum(n) if isinstance(n, tuple) else n for n in published]
+        assert sum(counts) == TOTALS[name]
+    else:
+        assert published == [None] * len(published)
+    places = LAYOUTS[name][1].replace("_World", " World").split(" ")
+    assert " ".join(place.folder for place in dataset.places).split(" ") == places
+
+
+def test_numbers_of_files_are_checked_unless_it_is_a_subset(tmp_path: Path) -> None:
+    lay_out(tmp_path, "PACS")
+    with pytest.raises(
+        UserError, match=r"PACS/art_painting holds 7 images .*, not the published 2048; .*`subset`"
+    ):
+        make("PACS", {}, tmp_path).check()
+    lay_out(tmp_path, "VLCS")
+    with pytest.raises(
+        UserError, match=r"holds 5 images \(\(1, 1, 1, 1, 1\) by class\), not .*237"
+    ):
+        make("VLCS", {}, tmp_path).check()
+
+
+def test_a_wrong_number_of_classes_is_named(tmp_path: Path) -> None:
+    lay_out(tmp_path, "PACS")
+    draw(tmp_path / "PACS", ["art_painting"], ["zebra"], 1)
+    with pytest.raises(UserError, match=r"PACS has 7 classes, and \S+ holds 8 folders"):
+        make("PACS", SMALL, tmp_path).check()
+
+
+def test_what_is_missing_is_named_with_where_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no folder \S+/PACS; get it from https"):
+        make("PACS", {}, tmp_path).check()
+    with pytest.raises(UserError, match="PACS needs --data-dir"):
+        make("PACS", {}).check()
+    lay_out(tmp_path, "PACS")
+    (tmp_path / "PACS" / "photo").rename(tmp_path / "PACS" / "photos")
+    with pytest.raises(UserError, match=r"environment 'P' has no folder \S+/PACS/photo"):
+        make("PACS", SMALL, tmp_path).check()
+    with pytest.raises(UserError, match=r"SVIRO is at https://\S+ .*; unpack it to \S+/sviro"):
+        datasets.get("SVIRO").download(tmp_path)
+
+
+def spawrious(data_dir: Path, total: int) -> None:
+    backgrounds = ("beach", "desert", "dirt", "jungle", "mountain", "snow")
+    for half in ("0", "1"):
+        draw(
+            data_dir / "spawrious224" / half,
+            backgrounds,
+            ("bulldog", "corgi", "dachshund", "labrador"),
+            total,
+            (".png",),
+            (4, 4),
+        )
+
+
+def test_spawrious_is_what_its_authors_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = __import__("oodbench.datasets.spawrious", fromlist=["spawrious"])
+    monkeypatch.setattr(module, "TOTAL", 10)
+    spawrious(tmp_path, 10)
+
+    def counted(variant: str) -> dict[str, Counter[str]]:
+        dataset: Any = make("Spawrious", {"variant": variant, "size": 4}, tmp_path)
+        found = {}
+        for name, files in dataset.listing().items():
+            assert len({file for file, _ in files}) == len(files)
+            keys = [file.relative_to(dataset.root).parts[:3] for file, _ in files]
+            assert all(module.BREEDS[y] == k[2] for (_, y), k in zip(files, keys, strict=True))
+            found[name] = Counter("/".join(key) for key in keys)
+        return found
+
+    easy = counted("O2O_easy")
+    assert easy["SC_group_1"] == {
+        **{"0/desert/bulldog": 9, "0/jungle/dachshund": 9, "0/dirt/labrador": 9, "0/snow/corgi": 9},
+        **{f"0/beach/{breed}": 1 for breed in module.BREEDS},
+    }
+    assert easy["SC_group_2"] == {
+        **{"1/desert/bulldog": 8, "1/jungle/dachshund": 8, "1/dirt/labrador": 8, "1/snow/corgi": 8},
+        **{f"1/beach/{breed}": 2 for breed in module.BREEDS},
+    }
+    test = {"dirt/bulldog": 10, "snow/dachshund": 10, "desert/labrador": 10, "jungle/corgi": 10}
+    assert easy["Test"] == {f"{half}/{key}": n for half in (0, 1) for key, n in test.items()}
+    hard = counted("M2M_hard")
+    assert hard["SC_group_1"] == dict.fromkeys(
+        ("0/dirt/bulldog", "0/jungle/dachshund", "0/snow/labrador", "0/beach/corgi"), 10
+    )
+    assert hard["SC_group_2"] == dict.fromkeys(
+        ("0/jungle/bulldog", "0/dirt/dachshund", "0/beach/labrador", "0/snow/corgi"), 10
+    )
+    assert hard["Test"] == dict.fromkeys(
+        (
+            *("0/snow/bulldog", "0/beach/dachshund", "0/dirt/labrador", "0/jungle/corgi"),
+            *("0/beach/bulldog", "0/snow/dachshund", "0/jungle/labrador", "0/dirt/corgi"),
+        ),
+        10,
+    )
+
+
+def test_a_spawrious_that_lacks_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no folder \S+/spawrious224; get it from https"):
+        make("Spawrious", {}, tmp_path).check()
+    spawrious(tmp_path, 1)
+    with pytest.raises(UserError, match=r"0/desert/bulldog holds 1 images of 3072"):
+        make("Spawrious", {}, tmp_path).check()
+
+
+def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_path: Path) -> None:
+    lay_out(tmp_path, "PACS", 3)
+    values: dict[str, Any] = {"name": "s", "datasets": [{"name": "PACS", **SMALL, "size": 32}]}
+    values |= {"algorithms": [{"name": "ANDMask", "hparams": {"batch_size": 4}}], "trials": 1}
+    network = {"weights": "none", "freeze_batch_norm": False}
+    values |= {"steps": 3, "network": {"name": "ResNet18", "hparams": network}}
+    (run,) = make_plan(validate(values, "s"), tmp_path).runs.values()
+    found = []
+    for workers in (0, 2):
+        directory = RunDirectory(tmp_path / str(workers))
+        settings = Settings(tmp_path, loader_workers=workers)
+        assert execute(run, directory, settings) == ("done", "")
+        found.append([r["evaluations"] for r in directory.records()])
+        make("PACS", SMALL | {"size": 32}, tmp_path).cache(1)
+    assert found[0] == found[1]
+
+
+def test_a_plan_looks_for_the_weights(tmp_path: Path) -> None:
+    lay_out(tmp_path, "PACS")
+    values: dict[str, Any] = {"name": "s", "datasets": [{"name": "PACS", **SMALL}]}
+    values |= {"algorithms": ["ERM"], "network": {"name": "ResNet18"}}
+    values["network"]["hparams"] = {"weights": str(tmp_path / "none.pth")}
+    with pytest.raises(UserError, match=r"there is no file \S+none.pth"):
+        make_plan(validate(values, "s"), tmp_path)
