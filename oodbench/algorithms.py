@@ -95,6 +95,8 @@ class Algorithm(nn.Module):
     paper: ClassVar[str]
     unit: ClassVar[str] = "environment"
     """Whose gradients `combine` is given: those of every `environment` or of every `example`."""
+    trains_network: ClassVar[bool] = True
+    """Whether it trains the run's network; else it fits a predictor of its own."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:

@@ -15,6 +15,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "drop": lambda p: 0.1 if p >= 3 / 4 else 1.0,
     "two_drops": lambda p: 0.1 ** ((p >= 1 / 2) + (p >= 3 / 4)),
     "three_drops": lambda p: 0.3 ** ((p >= 0.60) + (p >= 0.74) + (p >= 0.88)),
+    # 0.9995^k over 1000 steps: the linear example in the notebook of arXiv:2009.00329's code.
+    "exponential": lambda p: math.exp(-p / 2),
     "cosine": lambda p: 0.5 * (1 + math.cos(math.pi * p)),
     "linear": lambda p: 1 - p,
     # WILDS (arXiv:2012.07421, its code): x 0.96 after each of 60 or of 200 epochs.

@@ -263,11 +263,23 @@ def _values(
     family: str,
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Draw `index` with the sweep file's values over it, checked; `own` are a dataset's defaults."""
+    """Draw `index` with the sweep file's own values over it, checked; a list has one for each draw.
+
+    `own` are a dataset's defaults.
+    """
     from oodbench.hparams import checked, draw
 
-    values = {**draw(space, owner, index, family, own), **given}
-    return asdict(checked(space, values, f"the hyperparameters of {owner.split('/')[-1]}"))
+    place = f"the hyperparameters of {owner.split('/')[-1]}"
+    fixed = {}
+    for name, value in given.items():
+        if isinstance(value, list):
+            if index >= len(value):
+                raise UserError(
+                    f"'{name}' in {place} lists {len(value)} values, none for draw {index}"
+                )
+            value = value[index]
+        fixed[name] = value
+    return asdict(checked(space, {**draw(space, owner, index, family, own), **fixed}, place))
 
 
 def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:

@@ -84,6 +84,27 @@ def test_the_linear_network_starts_as_the_sum_of_its_inputs() -> None:
     assert [n for n, p in network.named_parameters() if p.requires_grad] == ["featurizer.1.weight"]
 
 
+def test_the_linear_network_can_learn_a_weight_for_each_input() -> None:
+    network = build("Linear", {"diagonal": True, "start": 0.5}, (2, 2), 1, 0)
+    (weight,) = [p for p in network.parameters() if p.requires_grad]
+    assert weight.flatten().tolist() == [0.5] * 4
+    with torch.no_grad():
+        weight.copy_(torch.arange(4.0).view_as(weight))
+    x = torch.randn(6, 2, 2)
+    torch.testing.assert_close(network.featurizer(x), x.flatten(1) * torch.arange(4.0))
+    torch.testing.assert_close(network(x), x.flatten(1) @ torch.arange(4.0)[:, None])
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_the_linear_network_starts_at_random_where_asked_to(diagonal: bool) -> None:
+    values = {"diagonal": diagonal, "start": 0, "start_std": 0.1}
+    found = [build("Linear", values, (500,), 1, seed)(torch.eye(500)) for seed in (0, 1)]
+    assert not torch.equal(*found)
+    for weights in found:
+        assert weights.mean().item() == pytest.approx(0, abs=0.02)
+        assert weights.std().item() == pytest.approx(0.1, rel=0.1)
+
+
 @pytest.mark.parametrize(("values", "outputs"), [({"train_classifier": True}, 1), ({}, 2)])
 def test_the_linear_classifier_is_learned_if_asked_for_or_needed(
     values: dict[str, object], outputs: int
