@@ -110,6 +110,7 @@ class Algorithm(nn.Module):
                 "synthetic": (1e-2, choice(1e-3, 1e-2, 1e-1)),
                 "linear": (1e-2, log_uniform(1e-3, 1e-1)),
                 "small_images": (1e-3, log_uniform(10**-3.5, 10**-2.5)),
+                "noisy_labels": (5e-4, choice(5e-4, 1e-3, 5e-3)),
                 "images": (5e-5, log_uniform(1e-5, 10**-3.5)),
                 "text": (1e-5, log_uniform(1e-6, 1e-4)),
             },
@@ -123,6 +124,7 @@ class Algorithm(nn.Module):
                 "synthetic": (1e-3, choice(0.0, 1e-5, 1e-4, 1e-3)),
                 "linear": (0.0, None),
                 "small_images": (2e-3, log_uniform(2e-5, 2e-2)),
+                "noisy_labels": (1e-6, None),
                 "digits": (0.0, None),
             },
         )
@@ -136,6 +138,7 @@ class Algorithm(nn.Module):
                 "synthetic": (256, choice(64, 128, 256)),
                 "linear": (0, None),
                 "small_images": (0, None),
+                "noisy_labels": (80, None),
                 "digits": (64, log_uniform_int(2**3, 2**9)),
             },
         )
@@ -147,7 +150,9 @@ class Algorithm(nn.Module):
         momentum: float = hparam(0.9, low=0.0, high=1.0)
         """Of `sgd`."""
         lr_schedule: str = hparam(
-            "constant", options=tuple(SCHEDULES), by_family={"synthetic": ("drop", None)}
+            "constant",
+            options=tuple(SCHEDULES),
+            by_family={"synthetic": ("drop", None), "noisy_labels": ("drop", None)},
         )
 
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:

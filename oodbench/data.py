@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -10,6 +10,9 @@ from rich.table import Column, Table
 
 from oodbench.errors import reports_mistakes
 from oodbench.sweep_file import assignments
+
+if TYPE_CHECKING:
+    from oodbench.datasets import Dataset
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -22,24 +25,18 @@ Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to
 
 @app.command()
 @reports_mistakes
-def download(name: Name, data_dir: DataDir, plugin: Plugins = None) -> None:
+def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Fetch the files of a dataset, then verify them."""
-    from oodbench.datasets import datasets
-    from oodbench.registry import load_plugins
-
-    load_plugins(plugin or [])
-    datasets.get(name).download(data_dir)
-    _verify(name, data_dir)
+    dataset = _dataset(name, data_dir, set_, plugin)
+    dataset.download(data_dir)
+    _verify(dataset)
 
 
 @app.command()
 @reports_mistakes
-def verify(name: Name, data_dir: DataDir, plugin: Plugins = None) -> None:
+def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Say whether the files of a dataset are there and have the right checksums."""
-    from oodbench.registry import load_plugins
-
-    load_plugins(plugin or [])
-    _verify(name, data_dir)
+    _verify(_dataset(name, data_dir, set_, plugin))
 
 
 @app.command()
@@ -52,11 +49,7 @@ def cache(
     plugin: Plugins = None,
 ) -> None:
     """Decode images, or extract features, once for all runs; killed, it starts anew."""
-    from oodbench.datasets import make
-    from oodbench.registry import load_plugins
-
-    load_plugins(plugin or [])
-    make(name, assignments(set_ or []), data_dir).cache(workers or os.cpu_count() or 1)
+    _dataset(name, data_dir, set_, plugin).cache(workers or os.cpu_count() or 1)
 
 
 @app.command("list")
@@ -76,15 +69,21 @@ def list_(plugin: Plugins = None) -> None:
     Console().print(table)
 
 
-def _verify(name: str, data_dir: Path) -> None:
+def _dataset(
+    name: str, data_dir: Path, settings: list[str] | None, plugins: list[str] | None
+) -> "Dataset":
     from oodbench.datasets import make
+    from oodbench.registry import load_plugins
 
-    dataset = make(name, {}, data_dir)
+    load_plugins(plugins or [])
+    return make(name, assignments(settings or []), data_dir)
+
+
+def _verify(dataset: "Dataset") -> None:
     dataset.check()
-    count = len(dataset.metadata.checksums)
-    print(
-        f"{name}: {count} files in {data_dir} are right" if count else f"{name}: nothing is wrong"
-    )
+    name, count = dataset.name, len(dataset.checksums)
+    where = f"{count} files in {dataset.data_dir}"
+    print(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
+import gzip
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
@@ -129,20 +130,24 @@ class Dataset(ABC):
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
+    @property
+    def checksums(self) -> Mapping[str, str]:
+        """md5 of each file that is read with these options, as in `Metadata`."""
+        return self.metadata.checksums
+
     def check(self) -> None:
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
-        for path, checksum in self.metadata.checksums.items():
+        for path, checksum in self.checksums.items():
             file = self.file(path)
             if md5(file) != checksum:
                 raise UserError(
                     f"{self.name}: {file} is damaged (its md5 is not {checksum}); "
-                    f"`{self._command(self.data_dir)}` replaces it"
+                    f"`{self.command(self.data_dir)}` replaces it"
                 )
 
-    @classmethod
-    def download(cls, data_dir: Path) -> None:
+    def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
-        raise UserError(f"{cls.name} has nothing to download")
+        raise UserError(f"{self.name} has nothing to download")
 
     def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
         """Metrics of a split that are no means over its examples, such as its worst group's.
@@ -181,22 +186,23 @@ class Dataset(ABC):
         """The data file `path` under the data directory; raises UserError if it is not there."""
         if self.data_dir is None:
             raise UserError(
-                f"{self.name} needs --data-dir DIR; `{self._command('DIR')}` fetches the data"
+                f"{self.name} needs --data-dir DIR; `{self.command('DIR')}` fetches the data"
             )
         found = self.data_dir / path
         if not found.is_file():
             raise UserError(
-                f"{self.name}: {found} is missing; `{self._command(self.data_dir)}` fetches it"
+                f"{self.name}: {found} is missing; `{self.command(self.data_dir)}` fetches it"
             )
         return found
 
-    def _command(self, data_dir: object) -> str:
+    def command(self, data_dir: object) -> str:
+        """What fetches the data, as a user types it."""
         return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
 
 
 def md5(file: Path) -> str:
-    """The md5 of a file, as `Metadata.checksums` holds it."""
-    with file.open("rb") as stream:
+    """The md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
+    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
         return hashlib.file_digest(stream, "md5").hexdigest()
 
 

@@ -163,7 +163,7 @@ def test_md5(tmp_path: Path) -> None:
 
 def test_nothing_to_download(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Spirals has nothing to download"):
-        datasets.get("Spirals").download(tmp_path)
+        make("Spirals", {}).download(tmp_path)
 
 
 @pytest.mark.parametrize("option", COLORED)
