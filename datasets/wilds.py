@@ -109,7 +109,7 @@ class WILDS(Dataset):
         try:
             official.check_folder(root, row.package, row.version, (*row.files, *release))
         except UserError as error:
-            source = f"`{self._command(root)}` fetches it"
+            source = f"`{self.command(root)}` fetches it"
             if row.by_hand:
                 source = f"it is from {row.by_hand}"
             raise UserError(f"{self.name}: {error}; {source}") from error
