@@ -160,20 +160,18 @@ class WILDS(Dataset):
         for environment in self.load(0).values():
             environment.x.read(torch.tensor([0]))
 
-    @classmethod
-    def download(cls, data_dir: Path) -> None:
+    def download(self, data_dir: Path) -> None:
         """Fetch the set with the package, and for texts DistilBERT with transformers."""
-        row = cls.row
+        row = self.row
         if row.by_hand:
-            raise UserError(f"{cls.name} has to be fetched by hand: it is from {row.by_hand}")
+            raise UserError(f"{self.name} has to be fetched by hand: it is from {row.by_hand}")
         try:
-            settings = tuple(row.settings.items())
-            official.construct(row.package, row.version, data_dir, settings, download=True)
-            if row.modality == "text":
+            official.construct(row.package, row.version, data_dir, self._settings(), download=True)
+            if self.network == "DistilBERT":
                 for kind in ("DistilBertTokenizerFast", "DistilBertModel"):
                     inputs.pretrained(kind, inputs.DISTILBERT, download=True)
         except UserError as error:
-            raise UserError(f"{cls.name}: {error}") from error
+            raise UserError(f"{self.name}: {error}") from error
 
     def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
         """The package's own evaluation of the examples at `index` of an environment."""

@@ -1,4 +1,4 @@
-"""The files of datasets on the command line: download, verify, cache, list."""
+"""The files of datasets on the command line: download, verify, check, cache, list."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from oodbench.errors import reports_mistakes
+from oodbench.errors import UserError, reports_mistakes
 from oodbench.sweep_file import assignments
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
+DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
@@ -37,6 +38,38 @@ def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugi
 def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Say whether the files of a dataset are there and have the right checksums."""
     _verify(_dataset(name, data_dir, set_, plugin))
+
+
+@app.command()
+@reports_mistakes
+def check(
+    name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
+) -> None:
+    """Read every example: environments, sizes, balance, unreadable files, what environments share."""
+    from oodbench.inspection import inspect
+
+    dataset = _dataset(name, data_dir, set_, plugin)
+    found = inspect(dataset)
+    table = Table(
+        "environment", Column("examples", justify="right"), "classes", title=dataset.label
+    )
+    for contents in found:
+        table.add_row(contents.name, f"{contents.size:,}", contents.balance)
+    console = Console()
+    console.print(table)
+    for contents in found:
+        if contents.repeated:
+            print(
+                f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs"
+            )
+        for other, count in contents.shared.items():
+            print(f"{contents.name} and {other} share the inputs of {count} examples")
+    problems = [problem for contents in found for problem in contents.unreadable]
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
+    print(f"{dataset.label}: all {sum(c.size for c in found):,} examples can be read")
 
 
 @app.command()
@@ -70,7 +103,7 @@ def list_(plugin: Plugins = None) -> None:
 
 
 def _dataset(
-    name: str, data_dir: Path, settings: list[str] | None, plugins: list[str] | None
+    name: str, data_dir: Path | None, settings: list[str] | None, plugins: list[str] | None
 ) -> "Dataset":
     from oodbench.datasets import make
     from oodbench.registry import load_plugins

@@ -55,6 +55,8 @@ class Environment:
     """Targets, (N, ...), see `Task`."""
     groups: Tensor | None = None
     """(N,) integers: examples of a group stay on one side of a split. None: all differ."""
+    out: Tensor | None = None
+    """(N,) whether an example is of the `out` split. None: the split is drawn."""
 
 
 def register(name: str, metadata: Metadata) -> Callable[[D], D]:
@@ -69,7 +71,10 @@ def register(name: str, metadata: Metadata) -> Callable[[D], D]:
 
 
 class Dataset(ABC):
-    """A set of named environments. The constructor sets the attributes below and reads no data."""
+    """A set of named environments.
+
+    The constructor sets the attributes below and reads no data, unless they depend on these.
+    """
 
     name: ClassVar[str]
     metadata: ClassVar[Metadata]
