@@ -1,7 +1,5 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
-import gzip
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -14,6 +12,7 @@ from torch import Tensor
 from oodbench.errors import UserError
 from oodbench.hparams import checked, defaults
 from oodbench.paths import folder
+from oodbench.paths import md5 as md5
 from oodbench.registry import Registry
 from oodbench.seeds import derive
 from oodbench.tasks import Task
@@ -203,12 +202,6 @@ class Dataset(ABC):
     def command(self, data_dir: object) -> str:
         """What fetches the data, as a user types it."""
         return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
-
-
-def md5(file: Path) -> str:
-    """The md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
-    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()
 
 
 def _words(options: Mapping[str, object]) -> str:
