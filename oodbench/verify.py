@@ -42,8 +42,9 @@ def verify(
 ) -> None:
     """Run experiments of papers and compare; again with the same OUT: goes on.
 
-    Without names `--list`, `--read` and `--only` mean all that there are. Exits with 1 if a target that is marked as reproducible is missed by more than 3 standard errors
-    of the difference, has no value, or if a run failed.
+    Without names `--list`, `--read` and `--only` mean all that there are. Exits with 1 if a target
+    that is marked as reproducible is missed by more than 3 standard errors of the difference, or has
+    no value, or if a run failed.
     """
     if only not in (None, "cheap"):
         raise unknown("value", only, ("cheap",), "--only")
