@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from oodbench import official, predictions, report, sweep
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError
+from oodbench.inputs import distilbert_tokenizer
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results
@@ -334,6 +335,7 @@ def test_a_picture_that_cannot_be_read(harm: str, tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
+    distilbert_tokenizer.cache_clear()
     with pytest.raises(UserError, match=r"needs the package transformers: `pip install oodbench\["):
         make("Amazon", {}, root).load(0)
     with pytest.raises(UserError, match=r"it needs the package transformers: `pip install oodb"):
