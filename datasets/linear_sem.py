@@ -128,18 +128,34 @@ class LinearSEM(Dataset):
 
         With w the weights in terms of (X, Z), S times those in terms of the inputs: `causal_error`
         is the mean squared difference between X's w and the row sums of W_xy, `noncausal_error`
-        the mean square of Z's w, whose true value is 0. An intercept is ignored.
+        the mean square of Z's w, whose true value is 0; `weight_error` is the mean of the two (the
+        error that arXiv:2003.00688's code reports as causal where the inputs are scrambled). An
+        intercept is ignored.
         """
         k = self.options.dim
-        origin = predict(torch.zeros(1, 2 * k))
-        weights = predict(torch.eye(2 * k)) - origin
-        probes = torch.randn(4 * k, 2 * k, generator=torch.Generator().manual_seed(0))
-        measured = predict(probes) - origin
-        if (measured - probes @ weights).norm() > 1e-3 * measured.norm():
+        weights = linear_weights(predict, 2 * k)
+        if weights is None:
             return {}
         model = self.model(trial)
         w = model.scrambling @ weights.squeeze(1).double()
+        causal = (w[:k] - model.xy.sum(1)).square().mean().item()
+        noncausal = w[k:].square().mean().item()
         return {
-            "causal_error": (w[:k] - model.xy.sum(1)).square().mean().item(),
-            "noncausal_error": w[k:].square().mean().item(),
+            "causal_error": causal,
+            "noncausal_error": noncausal,
+            "weight_error": (causal + noncausal) / 2,
         }
+
+
+def linear_weights(predict: Callable[[Tensor], Tensor], dim: int) -> Tensor | None:
+    """The weights (dim, C) of a predictor of inputs (N, dim), its intercept aside.
+
+    None for one that is not linear, judged by random inputs.
+    """
+    origin = predict(torch.zeros(1, dim))
+    weights = predict(torch.eye(dim)) - origin
+    probes = torch.randn(2 * dim, dim, generator=torch.Generator().manual_seed(0))
+    measured = predict(probes) - origin
+    if (measured - probes @ weights).norm() > 1e-3 * measured.norm():
+        return None
+    return weights

@@ -129,7 +129,8 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
     for step in (0, 1, 2, LAST):
         _require_finite_update(algorithm, tiny_batch(task, step), step)
     after = parameters_to_vector(algorithm.network.parameters()).detach()
-    assert not torch.equal(before, after), "four updates leave the network as it was"
+    moved = not torch.equal(before, after)
+    assert moved or not cls.trains_network, "four updates leave the network as it was"
     shape = tuple(algorithm.predict(torch.zeros(7, 4)).shape)
     wanted = (7, task.num_outputs)
     assert shape == wanted, f"the logits of 7 examples have the shape {shape}, not {wanted}"

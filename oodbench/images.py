@@ -270,10 +270,9 @@ class Suite(ImageFolders):
                 )
         super().check()
 
-    @classmethod
-    def download(cls, data_dir: Path) -> None:
+    def download(self, data_dir: Path) -> None:
         """Says where the dataset can be had: its licence wants to be read."""
-        raise UserError(f"{cls.name} is at {cls.source}; unpack it to {data_dir / cls.folder}")
+        raise UserError(f"{self.name} is at {self.source}; unpack it to {data_dir / self.folder}")
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

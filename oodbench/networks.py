@@ -13,7 +13,9 @@ from oodbench.errors import UserError
 from oodbench.hparams import checked, choice, hparam, log_uniform_int
 from oodbench.registry import Registry
 
-networks: Registry[type["Network"]] = Registry("network", modules=("oodbench.vision",))
+networks: Registry[type["Network"]] = Registry(
+    "network", modules=("oodbench.vision", "oodbench.text_networks")
+)
 
 
 def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
@@ -100,22 +102,35 @@ class Linear(Network):
     """A linear predictor x -> w' (phi x), without intercept: phi is learned from the identity on.
 
     w starts at ones and stays there unless `train_classifier`, as in the linear structural
-    equation models of arXiv:1907.02893 (phi a matrix, w fixed).
+    equation models of arXiv:1907.02893 (phi a matrix, w fixed). With `diagonal` phi is learned as a
+    vector, the weights of the inputs.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """Whether the second factor is learned too."""
+        """Which factors are learned, and the diagonal of phi before the first update."""
 
         train_classifier: bool = hparam(False)
+        diagonal: bool = hparam(False)
+        start: float = hparam(1.0)
+        start_std: float = hparam(0.0, low=0.0)
+        """The standard deviation of normal noise on `start`, of each element its own."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
         self.hparams = hparams
         self.num_features = math.prod(input_shape)
-        phi = nn.Linear(self.num_features, self.num_features, bias=False)
-        nn.init.eye_(phi.weight)
-        self.featurizer = nn.Sequential(nn.Flatten(), phi)
+        scales = hparams.start + hparams.start_std * torch.randn(self.num_features)
+        self.featurizer = nn.Sequential(nn.Flatten())
+        if hparams.diagonal:
+            size = self.num_features
+            phi: nn.Module = nn.Conv2d(size, size, 1, groups=size, bias=False)
+            phi.weight = nn.Parameter(scales.view(size, 1, 1, 1))
+            self.featurizer.extend([nn.Unflatten(1, (size, 1, 1)), phi, nn.Flatten()])
+        else:
+            phi = nn.Linear(self.num_features, self.num_features, bias=False)
+            phi.weight = nn.Parameter(torch.diag(scales))
+            self.featurizer.append(phi)
         self.classifier = nn.Linear(self.num_features, num_outputs, bias=False)
         nn.init.ones_(self.classifier.weight)
         self.classifier.weight.requires_grad_(hparams.train_classifier or num_outputs > 1)

@@ -20,6 +20,7 @@ class Component(BaseModel):
 
     name: str
     hparams: dict[str, Any] = {}
+    """A value, or a list with one for each hparam draw: draw 0 takes the first."""
 
 
 class Row(Component):

@@ -63,6 +63,7 @@ def test_fully_observed_weights_and_their_errors(variant: str) -> None:
     assert metrics == {
         "causal_error": pytest.approx((1 - causal) ** 2, abs=0.02),
         "noncausal_error": pytest.approx(noncausal**2, abs=0.02),
+        "weight_error": pytest.approx((metrics["causal_error"] + metrics["noncausal_error"]) / 2),
     }
 
 
@@ -73,8 +74,10 @@ def test_true_weights_have_no_error(variant: str) -> None:
     true = torch.cat([model.xy.sum(1), torch.zeros(5).double()])
     weights = (model.scrambling.T @ true).float().unsqueeze(1)
     found = dataset.predictor_metrics(lambda x: x @ weights, 1)
-    assert found == {name: pytest.approx(0, abs=1e-12) for name in found} and len(found) == 2
+    assert found == {name: pytest.approx(0, abs=1e-12) for name in found} and len(found) == 3
+    scrambled = (model.scrambling.T @ true).square().mean().item()
     other = dataset.predictor_metrics(lambda x: 2 * x @ weights, 1)
+    assert other["weight_error"] == pytest.approx(scrambled, rel=1e-4)
     assert other["causal_error"] == pytest.approx(model.xy.sum(1).square().mean().item(), rel=1e-4)
 
 
@@ -90,7 +93,7 @@ def test_predictors_that_are_not_linear_have_no_weights() -> None:
 
 def test_broken_predictors_have_broken_errors() -> None:
     found = make("LinearSEM", {}).predictor_metrics(lambda x: x[:, :1] * float("nan"), 0)
-    assert all(value != value for value in found.values()) and len(found) == 2
+    assert all(value != value for value in found.values()) and len(found) == 3
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -9,11 +9,14 @@ from oodbench.hparams import defaults
 from oodbench.networks import build, networks
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
+TEXTS = ("DistilBERT", "TextCNN")
+OTHERS = [name for name in networks if name not in (*TEXTS, "DenseNet121")]
+"""Those that take images of 8 x 8 pixels, or anything."""
 
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [(n, s) for n in networks for s in ((3,), (2, 8, 9)) if n not in IMAGES or len(s) == 3],
+    [(n, s) for n in OTHERS for s in ((3,), (2, 8, 9)) if n not in IMAGES or len(s) == 3],
 )
 def test_the_parts_have_the_promised_shapes(name: str, shape: tuple[int, ...]) -> None:
     network = build(name, {}, shape, 3, seed=0)
@@ -25,7 +28,7 @@ def test_the_parts_have_the_promised_shapes(name: str, shape: tuple[int, ...]) -
     assert torch.equal(network(x), network.classifier(features))
 
 
-@pytest.mark.parametrize("name", list(networks))
+@pytest.mark.parametrize("name", OTHERS)
 def test_weights_depend_on_the_seed_alone(name: str) -> None:
     def weights(seed: int) -> Tensor:
         return nn.utils.parameters_to_vector(build(name, {}, (2, 8, 8), 2, seed).parameters())
@@ -79,6 +82,27 @@ def test_the_linear_network_starts_as_the_sum_of_its_inputs() -> None:
     x = torch.randn(6, 4)
     torch.testing.assert_close(network(x), x.sum(1, keepdim=True))
     assert [n for n, p in network.named_parameters() if p.requires_grad] == ["featurizer.1.weight"]
+
+
+def test_the_linear_network_can_learn_a_weight_for_each_input() -> None:
+    network = build("Linear", {"diagonal": True, "start": 0.5}, (2, 2), 1, 0)
+    (weight,) = [p for p in network.parameters() if p.requires_grad]
+    assert weight.flatten().tolist() == [0.5] * 4
+    with torch.no_grad():
+        weight.copy_(torch.arange(4.0).view_as(weight))
+    x = torch.randn(6, 2, 2)
+    torch.testing.assert_close(network.featurizer(x), x.flatten(1) * torch.arange(4.0))
+    torch.testing.assert_close(network(x), x.flatten(1) @ torch.arange(4.0)[:, None])
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_the_linear_network_starts_at_random_where_asked_to(diagonal: bool) -> None:
+    values = {"diagonal": diagonal, "start": 0, "start_std": 0.1}
+    found = [build("Linear", values, (500,), 1, seed)(torch.eye(500)) for seed in (0, 1)]
+    assert not torch.equal(*found)
+    for weights in found:
+        assert weights.mean().item() == pytest.approx(0, abs=0.02)
+        assert weights.std().item() == pytest.approx(0.1, rel=0.1)
 
 
 @pytest.mark.parametrize(("values", "outputs"), [({"train_classifier": True}, 1), ({}, 2)])

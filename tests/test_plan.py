@@ -43,6 +43,15 @@ def test_values_of_the_file_hold_in_every_draw() -> None:
     assert {r.hparams["tau"] for r in specs(hparam_draws=4, algorithms=[entry])} == {0.9}
 
 
+def test_a_list_has_a_value_for_each_draw() -> None:
+    entry = {"name": "ANDMask", "hparams": {"tau": [0.5, 1, 0.9], "lr": 1e-3}}
+    runs = specs(hparam_draws=[0, 2], algorithms=[entry])
+    assert {(r.draw, r.hparams["tau"], r.hparams["lr"]) for r in runs} == {
+        (0, 0.5, 1e-3),
+        (2, 0.9, 1e-3),
+    }
+
+
 def test_every_option_is_in_the_spec() -> None:
     options = specs()[0].options
     assert options["num_examples"] == 40 and options["variant"] == "FOU"
@@ -111,6 +120,10 @@ def test_shipped_sweeps_can_be_planned_by_name() -> None:
         (
             {"algorithms": [{"name": "ANDMask", "hparams": {"tau": 1.5}}]},
             "'tau'.*between 0.* and 1",
+        ),
+        (
+            {"algorithms": [{"name": "IRM", "hparams": {"lr": [1, 2]}}], "hparam_draws": 3},
+            "'lr' in the hyperparameters of IRM lists 2 values, none for draw 2",
         ),
         ({"algorithms": ["ERM", "ERM"]}, "two algorithms are called 'ERM'"),
         ({"test_environments": [["9"]]}, "unknown environment '9'.*test_environments"),

@@ -1,0 +1,78 @@
+"""Linear predictors that are fitted rather than trained; the simplest is pooled least squares."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.hparams import hparam
+from oodbench.networks import Network
+
+
+class LinearMethod(Algorithm):
+    """A linear predictor of its own, without intercept: the run's network stays as it is.
+
+    A subclass gives `fit`. What hyperparameters say of networks and optimizers has no effect here
+    unless the subclass says so. `weights` are (D, C), for D inputs and C outputs.
+    """
+
+    trains_network = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """A fit sees all examples (of environments of one size) at once."""
+
+        batch_size: int = hparam(0, low=0)
+
+    weights: Tensor
+
+    def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
+        super().__init__(network, problem, hparams)
+        shape = (math.prod(problem.input_shape), problem.task.num_outputs)
+        self.register_buffer("weights", torch.zeros(shape, dtype=torch.double))
+        self._last: tuple[Batch, Tensor] | None = None
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Squared errors alone."""
+        if problem.task.kind != "regression":
+            return f"it fits real targets, and the task is {problem.task.kind}"
+        return None
+
+    def configure(self) -> dict[str, torch.optim.Optimizer]:
+        """Nothing is left to an optimizer."""
+        return {}
+
+    def fit(self, x: Tensor, y: Tensor) -> Tensor:
+        """The weights (D, C) from inputs (E, B, D) and targets (E, B, C) in double precision."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Fit the batch, unless it was the last one's; `loss` is the mean squared error after it."""
+        if self._last is None or self._last[0] is not batch:
+            x, y = batch.x.flatten(2).double(), batch.y.double()
+            self.weights.copy_(self.fit(x, y))
+            self._last = batch, (x @ self.weights.double() - y).square().mean()
+        return {"loss": self._last[1]}
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Predictions (N, C) of inputs (N, *input_shape)."""
+        return x.flatten(1) @ self.weights.to(x.dtype)
+
+
+@register("LeastSquares", paper="Legendre, Nouvelles methodes (1805)")
+class LeastSquares(LinearMethod):
+    """ERM's limit in a linear regression: least squares on the pooled training environments.
+
+    A run needs one step.
+    """
+
+    def fit(self, x: Tensor, y: Tensor) -> Tensor:
+        """argmin_w ||X w - Y||^2, of minimal norm if there are several."""
+        x, y = x.flatten(0, 1), y.flatten(0, 1)
+        solution: Tensor = torch.linalg.pinv(x) @ y
+        return solution

@@ -1,0 +1,107 @@
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.linear_model import LinearRegression
+
+from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from oodbench.networks import build
+from oodbench.tasks import Task
+
+ICP: Any = algorithms.get("ICP")
+
+
+def icp(x: torch.Tensor, y: torch.Tensor, **values: object) -> list[float]:
+    """The weights after an update on (E, B, D) and (E, B, 1)."""
+    problem = Problem((x.shape[2],), Task("regression"), tuple(map(str, range(len(x)))), 1)
+    algorithm = ICP(build("Linear", {}, (x.shape[2],), 1, 0), problem, ICP.Hparams(**values))
+    algorithm.update(Batch(x, y), 0)
+    weights: list[float] = algorithm.weights.flatten().tolist()
+    return weights
+
+
+def sem(variant: str, **options: object) -> tuple[torch.Tensor, torch.Tensor]:
+    data = make("LinearSEM", {"variant": variant, "dim": 2, **options}).load(0).values()
+    return torch.stack([e.x for e in data]), torch.stack([e.y for e in data])
+
+
+def one_by_one(x: np.ndarray, y: np.ndarray, alpha: float) -> tuple[set[tuple[int, ...]], Any]:
+    """The accepted subsets and the weights, subset after subset, by scikit-learn and scipy."""
+    count, dim = len(x), x.shape[2]
+    accepted = set()
+    for size in range(1, dim + 1):
+        for subset in itertools.combinations(range(dim), size):
+            chosen = x[:, :, list(subset)]
+            model = LinearRegression(fit_intercept=False).fit(
+                chosen.reshape(-1, size), y.reshape(-1)
+            )
+            residuals = [y[e] - model.predict(chosen[e]) for e in range(count)]
+            p_values = []
+            for e in range(count):
+                rest = np.concatenate([r for i, r in enumerate(residuals) if i != e])
+                ratio = np.var(residuals[e], ddof=1) / np.var(rest, ddof=1)
+                below = stats.f.cdf(ratio, len(residuals[e]) - 1, len(rest) - 1)
+                p_mean = stats.ttest_ind(residuals[e], rest, equal_var=False).pvalue
+                p_values.append(2 * min(p_mean, 2 * min(below, 1 - below)))
+            if min(p_values) * count > alpha:
+                accepted.add(subset)
+    weights = np.zeros(dim)
+    shared = sorted(set.intersection(*map(set, accepted))) if accepted else []
+    if shared:
+        chosen = x[:, :, shared].reshape(-1, len(shared))
+        weights[shared] = LinearRegression(fit_intercept=False).fit(chosen, y.reshape(-1)).coef_
+    return accepted, weights
+
+
+@pytest.mark.parametrize("variant", ["FOU", "FOS", "FEU", "POU", "PES"])
+@pytest.mark.parametrize("alpha", [1e-4, 0.05, 0.5])
+def test_it_is_the_search_over_all_subsets(variant: str, alpha: float) -> None:
+    x, y = sem(variant, num_examples=200)
+    found = icp(x, y, alpha=alpha)
+    _, wanted = one_by_one(x.double().numpy(), y.squeeze(2).double().numpy(), alpha)
+    assert found == pytest.approx(wanted.tolist(), abs=1e-9)
+
+
+def test_the_causes_are_found_where_their_noise_alone_differs() -> None:
+    x, y = sem("FOU")
+    accepted, _ = one_by_one(x.double().numpy(), y.squeeze(2).double().numpy(), 0.05)
+    assert (0, 1) in accepted
+    assert all({0, 1} <= set(subset) for subset in accepted)
+    weights = icp(x, y)
+    assert weights[:2] == pytest.approx([1, 1], abs=0.1)
+    assert weights[2:] == [0, 0]
+
+
+def test_nothing_is_found_where_nothing_is_invariant() -> None:
+    assert icp(*sem("PEU")) == [0, 0, 0, 0]
+
+
+def test_nothing_is_left_where_everything_is_invariant() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 100, 3)
+    assert icp(x, torch.randn(2, 100, 1), alpha=0.01) == [0, 0, 0]
+
+
+def test_dependent_inputs_are_no_obstacle() -> None:
+    x, y = sem("FOU")
+    weights = icp(torch.cat([x, x[:, :, :1]], 2), y)
+    assert weights == [0, pytest.approx(1, abs=0.2), 0, 0, 0]
+
+
+def test_what_it_cannot_do() -> None:
+    def reason(inputs: int, task: Task, *environments: str) -> str:
+        found: str = ICP.skip(Problem((inputs,), task, environments, 1))
+        return found
+
+    assert "all subsets" in reason(17, Task("regression"), "a", "b")
+    assert "two training environments" in reason(3, Task("regression"), "a")
+    assert "single output" in reason(3, Task("regression", 2), "a", "b")
+    assert "multiclass" in reason(3, Task("multiclass", 3), "a", "b")
+    assert reason(16, Task("regression"), "a", "b") is None
+    with pytest.raises(UserError, match="two examples of every environment"):
+        icp(torch.randn(2, 1, 3), torch.randn(2, 1, 1))

@@ -1,0 +1,67 @@
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.datasets import make
+from oodbench.networks import build
+from oodbench.plan import single
+from oodbench.tasks import Task
+from oodbench.train import Run, Settings
+
+LEAST_SQUARES: Any = algorithms.get("LeastSquares")
+
+
+def fitted(x: torch.Tensor, y: torch.Tensor) -> Any:
+    """After one update on (E, B, D) and (E, B, C)."""
+    problem = Problem(
+        (x.shape[2],), Task("regression", y.shape[2]), tuple(map(str, range(len(x)))), 1
+    )
+    network = build("Linear", {}, problem.input_shape, y.shape[2], 0)
+    algorithm = LEAST_SQUARES(network, problem, LEAST_SQUARES.Hparams())
+    algorithm.update(Batch(x, y), 0)
+    return algorithm
+
+
+def test_the_residuals_are_orthogonal_to_the_inputs() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 50, 4).double(), torch.randn(3, 50, 2).double()
+    algorithm = fitted(x, y)
+    residual = y.flatten(0, 1) - algorithm.predict(x.flatten(0, 1))
+    orthogonal = x.flatten(0, 1).T @ residual
+    assert orthogonal.abs().max() < 1e-10
+    loss = algorithm.update(Batch(x, y), 1)["loss"]
+    torch.testing.assert_close(loss, residual.square().mean())
+
+
+def test_of_many_solutions_it_takes_the_shortest() -> None:
+    x, y = torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[5.0]]])
+    assert fitted(x, y).weights.flatten().tolist() == pytest.approx([0.6, 0.8])
+
+
+def test_training_by_gradients_ends_there() -> None:
+    data = {"name": "LinearSEM", "variant": "FOU"}
+    runs = []
+    for algorithm in ({"name": "LeastSquares"}, {"name": "ERM", "hparams": {"lr": 3e-3}}):
+        run = Run(single(data, algorithm, steps=1500, holdout=0), Settings())
+        assert run.advance(1500) is None
+        runs.append(run.algorithm.predict(torch.eye(10)).detach())
+    torch.testing.assert_close(runs[1], runs[0], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("variant", "error"), [("FOS", 0.0087666), ("FEU", 0.8215026)])
+def test_weights_of_a_large_sample_are_those_of_the_closed_form(variant: str, error: float) -> None:
+    dataset = make("LinearSEM", {"variant": variant, "num_examples": 300_000})
+    environments = list(dataset.load(0).values())
+    algorithm = fitted(
+        torch.stack([e.x for e in environments]), torch.stack([e.y for e in environments])
+    )
+    found = dataset.predictor_metrics(algorithm.predict, 0)
+    assert found["causal_error"] == pytest.approx(error, abs=1e-3)
+    assert found["noncausal_error"] == pytest.approx(error, abs=1e-3)
+
+
+def test_other_tasks_are_refused() -> None:
+    problem = Problem((4,), Task("binary"), ("a", "b"), 1)
+    assert "binary" in LEAST_SQUARES.skip(problem)
