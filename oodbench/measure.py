@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from oodbench.errors import UserError
 from oodbench.records import Frames
-from oodbench.selection import ENDED, choose, sweep_runs
-from oodbench.targets import LAST, Experiment, Target
+from oodbench.selection import CELL, ENDED, candidates, choose, sweep_runs
+from oodbench.targets import LAST, ORACLE_LAST, Curve, Experiment, Reading, Target
 
 
 class Line(BaseModel):
@@ -39,6 +39,8 @@ class Panel(BaseModel):
     lines: list[Line]
     rows: list[str] = []
     """Names of y = 0, -1, ...; the errors are then of x."""
+    marks: dict[str, float] = {}
+    """Names of values of x at which a line is drawn."""
 
 
 class Measured(BaseModel):
@@ -75,14 +77,14 @@ def measure(experiment: Experiment, frames: Mapping[str, Frames], trials: int) -
     for target in experiment.targets:
         if target.sweep in frames:
             values[target.key] = _scaled(read(target, frames[target.sweep]), target)
-    if experiment.picture == "steps":
-        panels = [*panels, *_curves(experiment, frames)]
+    drawn = [c for c in experiment.curves if c.sweep in frames]
+    panels = [*panels, *(panel for c in drawn for panel in _drawn(c, frames[c.sweep]))]
     return Measured(values=values, panels=panels)
 
 
 def _scaled(values: Sequence[float], target: Target) -> list[float]:
-    """In the source's unit, without round-off."""
-    return [float(f"{target.scale * value:.10g}") for value in values]
+    """In the source's unit."""
+    return [_tidy(target.scale * value) for value in values]
 
 
 def _compute(path: str, trials: int, frames: Mapping[str, Frames]) -> Measured:
@@ -98,20 +100,38 @@ def read(target: Target, frames: Frames) -> list[float]:
     Raises UserError if the sweep has no such row, environment or metric, or cannot serve the
     selection.
     """
-    chosen = _chosen(target, frames, _runs(target, frames))
-    metrics = frames.metrics[frames.metrics["metric"] == target.metric]
-    found = metrics.merge(chosen, on=["id", "step"])
-    if target.environment is None:
-        found = found[found["environment"].isna()]
-    else:
-        found = found[(found["split"] == target.split) & _there(target.environment, found)]
+    runs = _runs(target, frames)
+    chosen = _chosen(target, frames, runs)
+    found = _recorded(target, frames, runs).merge(chosen, on=["id", "step"])
     if found.empty and not chosen.empty:
         raise UserError(
             f"no '{target.metric}' of environment '{target.environment}' ({target.split}) is "
             f"recorded for {target.row} of {target.sweep}"
         )
-    runs = found.groupby(["trial", "id"], observed=True)["value"].mean()
-    return [float(v) for v in runs.groupby("trial").mean()]
+    runs_of = found.groupby(["trial", "id"])["value"].mean()
+    return [float(v) for v in runs_of.groupby("trial").mean()]
+
+
+def _recorded(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
+    """`id`, `step`, `environment`, `value` of all that was recorded of what is meant, of these runs."""
+    metrics = frames.metrics[frames.metrics["metric"] == reading.metric]
+    names = runs[["id", "training_environments", "test_environments"]]
+    found = metrics.merge(names, on="id")
+    place, named = found["environment"], reading.environment
+    if named is None:
+        meant = place.isna()
+    elif named == "every":
+        meant = place.notna()
+    elif named in ("training", "test"):
+        own = zip(place, found[f"{named}_environments"], strict=True)
+        meant = pd.Series([name in names for name, names in own], found.index, dtype=bool)
+    else:
+        meant = place == named
+    if named is not None:
+        meant &= found["split"] == reading.split
+    result: pd.DataFrame = found.loc[meant, ["id", "step", "environment", "value"]]
+    result = result.astype({"id": object, "environment": object})
+    return result
 
 
 def _runs(target: Target, frames: Frames) -> pd.DataFrame:
@@ -130,7 +150,7 @@ def _runs(target: Target, frames: Frames) -> pd.DataFrame:
 
 
 def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step`, `trial`, `training`, `tests` of the runs of the trials that are complete."""
+    """`id`, `step`, `trial` of the runs of the trials that are complete."""
     if target.selection == LAST:
         if runs["draw"].nunique() > 1:
             raise UserError(
@@ -142,51 +162,68 @@ def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
         last = steps.groupby("id", observed=True)["step"].max().reset_index()
         chosen = runs[runs["state"].isin(ENDED)][["id", "trial"]].merge(last, on="id")
     else:
-        chosen = choose(frames, target.selection)[["id", "trial", "step"]]
+        chosen = _selected(frames, target.selection)[["id", "trial", "step"]]
         chosen = chosen[chosen["id"].isin(runs["id"])]
     sets = runs["test_environments"].nunique()
     whole = chosen.groupby("trial")["id"].transform("size") == sets
-    names = runs[["id", "training_environments", "test_environments"]]
-    return chosen[whole].merge(names, on="id")
+    return chosen[whole]
 
 
-def _there(environment: str, found: pd.DataFrame) -> pd.Series:
-    """Which rows are of the environment that is meant."""
-    if environment in ("training", "test"):
-        column = f"{environment}_environments"
-        own = zip(found["environment"], found[column], strict=True)
-        return pd.Series([name in names for name, names in own], found.index, dtype=bool)
-    return found["environment"] == environment
+def _selected(frames: Frames, rule: str) -> pd.DataFrame:
+    if rule != ORACLE_LAST:
+        return choose(frames, rule)
+    found = candidates(frames, "oracle")
+    return found[_at_the_end(found) & found["complete"]].drop_duplicates(CELL)
 
 
-def _curves(experiment: Experiment, frames: Mapping[str, Frames]) -> list[Panel]:
-    """A panel for each environment and metric of the targets, a line over the steps for each row."""
-    panels: dict[tuple[str | None, ...], Panel] = {}
-    for target in experiment.targets:
-        if target.sweep not in frames:
-            continue
-        place = (target.dataset, target.environment, target.split, target.metric)
-        title = f"{target.environment or 'predictor'}"
-        title += f" ({target.dataset})" if target.dataset else ""
-        panel = panels.setdefault(place, Panel(title=title, x="step", y=target.metric, lines=[]))
-        recorded = frames[target.sweep]
-        ids = set(_runs(target, recorded)["id"])
-        steps = recorded.metrics.loc[recorded.metrics["id"].isin(ids), "step"]
-        several = len(experiment.sweeps) > 1
-        label = f"{target.row}, {target.sweep}" if several else target.row
-        line = Line(label=label, x=[], y=[], error=[])
-        if label in {known.label for known in panel.lines}:
-            continue
-        for step in sorted(set(steps)):
-            values = read(target.model_copy(update={"selection": LAST, "step": step}), recorded)
-            if values:
-                mean, error = mean_and_error(_scaled(values, target))
-                line.x.append(float(step))
-                line.y.append(mean)
-                line.error = [*(line.error or []), 0.0 if math.isnan(error) else error]
-        if line.x:
-            panel.lines.append(line)
-    return [panel for panel in panels.values() if panel.lines]
+def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
+    """The runs that have ended, with `value`: at the last step, the mean over the environments."""
+    runs = _ended(frames)
+    found = _recorded(reading, frames, runs)
+    found = found[_at_the_end(found)].groupby("id")["value"].mean().reset_index()
+    return runs.merge(found, on="id")
+
+
+def _ended(frames: Frames) -> pd.DataFrame:
+    runs = sweep_runs(frames)
+    result: pd.DataFrame = runs[runs["state"].isin(ENDED) & ~runs["helper"]]
+    return result
+
+
+def _at_the_end(recorded: pd.DataFrame) -> pd.Series:
+    """Which records are of the last step of their run."""
+    return recorded["step"] == recorded.groupby("id")["step"].transform("max")
+
+
+def _drawn(curve: Curve, frames: Frames) -> list[Panel]:
+    """A panel of the runs that have ended, or none."""
+    runs = _ended(frames)
+    runs = runs[[all(o.get(k) == v for k, v in curve.where.items()) for o in runs["options"]]]
+    found = _recorded(curve, frames, runs).merge(runs, on="id")
+    kind, _, name = curve.x.partition(".")
+    if kind != "step":
+        found = found[_at_the_end(found)]
+    x = found[kind].map(lambda values: values[name]) if name else found[kind].astype(float)
+    found = found.assign(x=x)
+    lines = []
+    for label, of_row in found.groupby("algorithm" if kind == "hparams" else "label", sort=False):
+        points = of_row.groupby(["x", "trial"])["value"].mean() * curve.scale
+        means = [mean_and_error(list(values)) for _, values in points.groupby("x")]
+        lines.append(
+            Line(
+                label=str(label),
+                x=[float(x) for x in points.index.unique("x")],
+                y=[_tidy(mean) for mean, _ in means],
+                error=[0.0 if math.isnan(error) else _tidy(error) for _, error in means],
+            )
+        )
+    axis = (name or kind).replace("_", " ")
+    return [Panel(title=curve.title, x=axis, y=curve.metric, lines=lines)] if lines else []
+
+
+def _tidy(value: float) -> float:
+    """Without round-off."""
+    return float(f"{value:.10g}")
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:

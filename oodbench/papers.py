@@ -97,9 +97,7 @@ def page(experiment: Experiment, measured: Measured) -> str:
 
 
 def panels(experiment: Experiment, measured: Measured) -> list[Panel]:
-    """What is drawn: paper and ours side by side unless the experiment says otherwise, and curves."""
-    if experiment.picture != "errors":
-        return measured.panels
+    """What is drawn: paper and ours side by side, then the curves."""
     found = [c for c in compare(experiment, measured) if c.values]
     places = dict.fromkeys((c.target.environment, c.target.metric) for c in found)
     return [
@@ -134,7 +132,16 @@ def _side_by_side(
         )
         title = f"{environment}: {metric}" if environment else metric
         labels = [_label(experiment, c) for c in mine]
-        result.append(Panel(title=title, x=metric, y="", lines=[theirs, ours], rows=labels))
+        result.append(
+            Panel(
+                title=title,
+                x=metric,
+                y="",
+                lines=[theirs, ours],
+                rows=labels,
+                marks=experiment.marks,
+            )
+        )
     return result
 
 
@@ -185,6 +192,8 @@ def _draw(ax: Any, panel: Panel) -> None:
             ax.plot(x, y, color=colour, label=line.label)
             if line.error is not None:
                 ax.fill_between(x, y - line.error, y + line.error, color=colour, alpha=0.2, lw=0)
+    for i, (name, value) in enumerate(panel.marks.items()):
+        ax.axvline(value, color="0.5", ls=(":", "--", "-.")[i % 3], lw=1, label=name)
     if panel.rows:
         ax.set_yticks([-i for i in range(len(panel.rows))], panel.rows)
         values = [v for line in panel.lines for v in line.x]

@@ -31,34 +31,52 @@ SPREADS = ("std", "population std", "population stderr")
 """What is no standard error unless one knows over how many trials."""
 LAST = "last"
 """The selection of a source that reports the last step."""
+ORACLE_LAST = "oracle_last"
+"""The oracle of arXiv:2007.01434: the draw that is best on the test environment at the last step."""
 
 
-class Target(BaseModel):
-    """A printed number, how to read ours, and what is known of theirs."""
+class Reading(BaseModel):
+    """Which recorded values are meant."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    sweep: str = ""
+    """Whose results hold our values; the experiment's only one by default."""
+    environment: str | None = None
+    """A name; `training` (the mean over the training environments); `test`; `every`; none for a metric
+    of the predictor itself."""
+    split: Literal["in", "out"] = "in"
+    metric: str = "accuracy"
+    scale: float = 1.0
+    """Our recorded value times this has the source's unit."""
+
+
+class Curve(Reading):
+    """Values to draw: a line for each row of a sweep, the mean over the trials."""
+
+    title: str
+    x: str = Field(default="step", pattern=r"^(step|environment|hparams\.\w+|options\.\w+)$")
+    """`step`; or against what the last step's values are drawn: a hyperparameter (with a line for each
+    algorithm), an option of the dataset, or `environment`, whose names are then numbers."""
+    where: dict[str, Any] = {}
+    """Only runs whose dataset has these options."""
+
+
+class Target(Reading):
+    """A printed number, how to read ours, and what is known of theirs."""
+
     source: str = Field(min_length=1)
     """Paper and table, figure or file."""
-    sweep: str = ""
-    """Whose results hold our number; the experiment's only one by default."""
     row: str
     """The algorithm's label in the sweep, or the key of our number in what is computed."""
     dataset: str | None = None
     """As tables name it, where the sweep has several."""
     test_environments: tuple[str, ...] | None = None
     """Of the run; by default the mean over all test sets of the dataset."""
-    environment: str | None = None
-    """A name; `training` (the mean over the training environments); `test`; none for a metric of the
-    predictor itself."""
-    split: Literal["in", "out"] = "in"
-    metric: str = "accuracy"
     selection: str = LAST
-    """Ours: `last`, or a selection rule."""
+    """Ours: `last`, `oracle_last` or a selection rule."""
     step: int | None = None
     """With `last`: this step instead."""
-    scale: float = 1.0
-    """Our recorded value times this has the source's unit."""
     value: float
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
@@ -76,8 +94,9 @@ class Target(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Target":
-        if self.selection != LAST and self.selection not in RULES:
-            raise unknown("selection", self.selection, (LAST, *RULES), f"the target of {self.row}")
+        known = (LAST, ORACLE_LAST, *RULES)
+        if self.selection not in known:
+            raise unknown("selection", self.selection, known, f"the target of {self.row}")
         if self.error_is in SPREADS and (self.trials or 0) < 2:
             raise ValueError(f"the {self.error_is} of {self.row} needs `trials`, at least 2")
         if not self.reproducible and not self.note:
@@ -121,8 +140,10 @@ class Experiment(BaseModel):
     `Measured`, to whose keys the targets' rows refer where they name no sweep."""
     trials: int = Field(default=10, ge=1)
     """Of the computation, unless `--trials` says otherwise."""
-    picture: Literal["errors", "steps", "none"] = "errors"
-    """Beside what is computed: paper and ours side by side, or the rows over the steps."""
+    curves: tuple[Curve, ...] = ()
+    """What the page's picture shows beside the targets."""
+    marks: dict[str, float] = {}
+    """Lines to draw beside the values, such as that of chance."""
     about: str
     """What the paper did and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()
@@ -148,15 +169,17 @@ def load(name: str) -> Experiment:
     only = values["sweeps"][0] if len(values.get("sweeps", ())) == 1 else ""
     usual = {"sweep": "" if "compute" in values else only, **shared}
     values["targets"] = [{**usual, **target} for target in values["targets"]]
+    values["curves"] = [{"sweep": only, **curve} for curve in values.get("curves", ())]
     try:
         experiment = Experiment(name=name, **values)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise UserError(f"{path}: {place}: {first['msg']}, not {first['input']!r}") from error
+    for reading in (*experiment.targets, *experiment.curves):
+        if reading.sweep and reading.sweep not in experiment.sweeps:
+            raise unknown("sweep", reading.sweep, experiment.sweeps, str(path))
     for target in experiment.targets:
-        if target.sweep and target.sweep not in experiment.sweeps:
-            raise unknown("sweep", target.sweep, experiment.sweeps, str(path))
         if not target.sweep and experiment.compute is None:
             raise UserError(f"{path}: the target of {target.row} names no sweep")
     if len(experiment.by_key) < len(experiment.targets):

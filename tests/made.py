@@ -12,7 +12,7 @@ Curve = Callable[[str, str, int], float]
 class Made:
     """A results directory in the making; environments are `a`, `b`, `c`, those not tested train."""
 
-    environments = ("a", "b", "c")
+    environments: tuple[str, ...] = ("a", "b", "c")
 
     def __init__(self, path: Path) -> None:
         self.results = Results(path)
@@ -35,10 +35,12 @@ class Made:
         error: str = "",
         hparams: dict[str, object] | None = None,
         validation: tuple[str, ...] = (),
+        options: dict[str, object] | None = None,
     ) -> str:
         """Add a run in a state; returns its id."""
         spec = RunSpec(
             dataset=dataset,
+            options=options or {},
             algorithm="ERM",
             hparams=hparams or {"lr": 0.1 / (1 + draw), "optimizer": "adam"},
             label=label,

@@ -3,11 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from oodbench import success
 from oodbench.errors import UserError
 from oodbench.measure import Line, Measured, Panel, measure, read
 from oodbench.records import Frames
-from oodbench.targets import Experiment, Target
-from tests.made import Curve, Made, flat
+from oodbench.targets import Curve, Experiment, Target
+from tests.made import Curve as Values
+from tests.made import Made, flat
 
 
 def target(**fields: object) -> Target:
@@ -20,7 +22,7 @@ def frames(tmp_path: Path) -> Frames:
     """Two test sets and two trials; values name environment, split, step and trial."""
     made = Made(tmp_path)
 
-    def value(trial: int) -> Curve:
+    def value(trial: int) -> Values:
         def of(environment: str, split: str, step: int) -> float:
             best = 20 if trial == 0 else 10  # the step that `train_val` chooses
             if split == "out":
@@ -94,17 +96,76 @@ def test_a_computation_and_curves(frames: Frames) -> None:
         paper="p",
         sweeps=("made",),
         compute="tests.test_measure:computed",
-        picture="steps",
+        curves=(
+            Curve(title="over steps", sweep="made", environment="test", scale=10),
+            Curve(title="at the end", sweep="made", environment="training", x="hparams.lr"),
+        ),
         about="a",
         targets=targets,
     )
     found = measure(experiment, {"made": frames}, 3)
     assert found.values[targets[0].key] == [50.0] * 3
     assert found.values[targets[1].key] == [5.0]
-    assert [panel.title for panel in found.panels] == ["t", "test", "training"]
+    assert [panel.title for panel in found.panels] == ["t", "over steps", "at the end"]
     (line,) = found.panels[1].lines
     assert line.x == [10, 20, 30]
-    assert line.y == pytest.approx([0.165, 0.175, 0.185])
-    assert line.error == pytest.approx([0.005] * 3)
+    assert line.y == pytest.approx([1.65, 1.75, 1.85])
+    assert line.error == pytest.approx([0.05] * 3)
+    (end,) = found.panels[2].lines
+    assert (end.label, end.x, found.panels[2].x) == ("ERM", [0.1], "lr")
+    assert end.y == pytest.approx([0.26])
     without = measure(experiment, {}, 3)
     assert targets[2].key not in without.values
+
+
+def test_the_oracle_that_sees_the_last_step_only(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+
+    def value(draw: int) -> Values:
+        def of(environment: str, split: str, step: int) -> float:
+            peak = 0.9 if (draw == 0 and step == 20) else 0.0
+            return peak + (0.6 if draw else 0.5) + (0.01 if split == "in" else 0.0)
+
+        return of
+
+    for draw in (0, 1):
+        made.add("D", "A", ("a",), 0, value(draw), draw=draw)
+    frames = made.results.load()
+    assert read(target(selection="oracle"), frames) == pytest.approx([1.41])
+    assert read(target(selection="oracle_last"), frames) == pytest.approx([0.61])
+
+
+def test_curves_against_environments_and_options(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.environments = ("0.1", "0.5")
+    for trial in (0, 1):
+        made.add("D", "A", ("0.5",), trial, lambda e, s, t, n=trial: float(e) + n)  # type: ignore[misc]
+    frames = made.results.load()
+    curve = Curve(title="c", sweep="made", environment="every", x="environment")
+    experiment = Experiment(
+        name="n",
+        title="T",
+        paper="p",
+        sweeps=("made",),
+        about="a",
+        targets=(target(),),
+        curves=(curve, curve.model_copy(update={"where": {"none": 1}})),
+    )
+    (panel,) = measure(experiment, {"made": frames}, 1).panels
+    (line,) = panel.lines
+    assert (line.label, line.x) == ("A", [0.1, 0.5])
+    assert line.y == pytest.approx([0.6, 1.0])
+
+
+def at_the_end(values: Mapping[str, float]) -> Values:
+    return lambda environment, split, step: values[environment] if step == 30 else 0.55
+
+
+def test_how_many_configurations_beat_chance(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    outcomes = {0: (0.4, 0.8), 1: (0.6, 0.7), 2: (0.9, 0.7)}  # test, training
+    for draw, (test, training) in outcomes.items():
+        ends = {"a": test, "b": training, "c": training}
+        options: dict[str, object] = {"imbalance": "class"}
+        made.add("D", "A", ("a",), 0, at_the_end(ends), draw=draw, options=options)
+    assert success.measure(1, {"made": made.results.load()}).values == {"A, class": [0.0, 1.0, 0.0]}

@@ -1,5 +1,6 @@
 """Protocols; `python -m tests.test_protocols DATA_DIR` writes the golden file anew, for new names."""
 
+import hashlib
 import json
 import sys
 from dataclasses import asdict
@@ -11,6 +12,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.paths import folder
 from oodbench.plan import make_plan
+from oodbench.records import RunSpec
 from oodbench.sweep_file import find, read
 
 GOLDEN = Path(__file__).parent / "golden" / "protocols.json"
@@ -23,17 +25,25 @@ def protocols() -> list[str]:
     return sorted(f.stem for f in files if read(f).protocol == f.stem)
 
 
-def resolved(name: str, data_dir: Path) -> list[dict[str, Any]]:
-    """The runs of a protocol's first trial, each with everything that its numbers depend on."""
-    runs = make_plan(read(find(name), ["trials=1"]), data_dir).runs.values()
-    return [json.loads(json.dumps(asdict(spec))) for spec in runs]
+def resolved(name: str, data_dir: Path) -> dict[str, Any]:
+    """A hash of the runs of a protocol's first trial, and the first one of every row in full."""
+    runs = make_plan(read(find(name), ["trials=1"]), data_dir).runs
+    rows: dict[tuple[str, str], RunSpec] = {}
+    for spec in runs.values():
+        rows.setdefault((spec.dataset, spec.label), spec)
+    return {
+        "runs": len(runs),
+        "sha256": hashlib.sha256("".join(sorted(runs)).encode()).hexdigest(),
+        "rows": [json.loads(json.dumps(asdict(spec))) for spec in rows.values()],
+    }
 
 
 def test_no_protocol_has_changed(mnist_dir: Path) -> None:
     golden = json.loads(GOLDEN.read_text())
     assert sorted(golden) == protocols(), "a new protocol goes into the golden file, none leaves it"
-    for name, runs in golden.items():
-        assert resolved(name, mnist_dir) == runs, f"{name} has changed: give the new one a new name"
+    for name, frozen in golden.items():
+        found = resolved(name, mnist_dir)
+        assert found == frozen, f"{name} has changed: give the new one a new name"
 
 
 def file(tmp_path: Path, text: str) -> Path:

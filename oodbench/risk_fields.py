@@ -1,0 +1,61 @@
+"""Which way MM-REx and V-REx push two training risks (figure 11.4 of the thesis on arXiv:2003.00688)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Problem, algorithms
+from oodbench.hparams import checked, defaults
+from oodbench.measure import Line, Measured, Panel
+from oodbench.networks import build
+from oodbench.records import Frames
+from oodbench.tasks import Task
+
+METHODS: dict[str, dict[str, Any]] = {
+    "MMREx": {"lambda_min": -1.0},
+    "VREx": {"penalty_weight": 6.0},
+}
+"""At these values the two forces are equal where the risks differ by 1/2."""
+NEAR = 1e-3
+"""How far from equal risks the jump at equality is looked at."""
+
+
+def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
+    """The gradients on a grid of risks, and at some points; nothing is random."""
+    axis = torch.linspace(0.05, 0.95, 10)
+    grid = torch.cartesian_prod(axis, axis)
+    values: dict[str, list[float]] = {}
+    panels = []
+    for name in METHODS:
+        field = gradients(name, grid)
+        x, y, dx, dy = torch.cat([grid, -0.03 * field], 1).double().T.round(decimals=6).tolist()
+        line = Line(label="descent", x=x, y=y, dx=dx, dy=dy)
+        panels.append(Panel(title=name, x="first risk", y="second risk", lines=[line]))
+        apart, above, below = gradients(
+            name, torch.tensor([[0.75, 0.25], [0.5 + NEAR, 0.5], [0.5, 0.5 + NEAR]])
+        ).double()
+        values |= {
+            f"{name}: first risk": [float(apart[0])],
+            f"{name}: second risk": [float(apart[1])],
+            f"{name}: jump at equality": [float((above - below).norm())],
+        }
+    return Measured(values=values, panels=panels)
+
+
+def gradients(name: str, risks: Tensor) -> Tensor:
+    """The gradient (N, 2) of a method's objective at pairs of risks (N, 2)."""
+    cls: Any = algorithms.get(name)
+    problem = Problem((1,), Task("binary"), ("1", "2"), 1)
+    fixed = {"anneal_steps": 0, "divide_by_weight": False}
+    hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **METHODS[name], **fixed}, name)
+    algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, hparams)
+    found = []
+    for pair in risks:
+        point = pair.clone().requires_grad_()
+        none = torch.empty(0)
+        algorithm.objective(Outputs(none, none, none, none, point, 0, problem.task)).backward()
+        assert point.grad is not None
+        found.append(point.grad)
+    return torch.stack(found)

@@ -1,0 +1,26 @@
+"""How many configurations beat chance out of distribution (arXiv:2003.00688, section 4.1)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from oodbench.measure import Measured, last_values
+from oodbench.records import Frames
+from oodbench.targets import Reading
+
+CHANCE = 0.5
+
+
+def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
+    """For each row and imbalance, 1 or 0 for every run that ended: whether it is satisfactory.
+
+    It is if its test accuracy at the last step is above chance and below its training accuracy.
+    """
+    values: dict[str, list[float]] = {}
+    for found in frames.values():
+        test, training = (last_values(Reading(environment=e), found) for e in ("test", "training"))
+        kinds = test["options"].map(lambda options: options["imbalance"])
+        good = (test["value"] > CHANCE) & (training["value"] > test["value"])
+        for (row, kind), of_row in good.groupby([test["label"], kinds]):
+            values[f"{row}, {kind}"] = [float(v) for v in np.asarray(of_row)]
+    return Measured(values=values)
