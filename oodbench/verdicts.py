@@ -46,7 +46,10 @@ class Comparison:
         """The difference in its standard errors; NaN where there is none, as beside an exact value."""
         if self.target.error_is in ("tolerance", "at least", "at most"):
             return math.nan
-        error = math.hypot(self.stderr, self.target.stderr)
+        theirs = self.target.stderr
+        if self.target.error_is == "one run":
+            theirs = self.stderr * math.sqrt(len(self.values))
+        error = math.hypot(self.stderr, theirs)
         return self.difference / error if error > 0 else math.nan
 
     @property
