@@ -50,6 +50,8 @@ class Comparison:
         if self.target.error_is == "one run":
             theirs = self.stderr * math.sqrt(len(self.values))
         error = math.hypot(self.stderr, theirs)
+        if error == 0 and self.difference == 0:
+            return 0.0
         return self.difference / error if error > 0 else math.nan
 
     @property
