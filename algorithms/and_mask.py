@@ -1,13 +1,17 @@
 """The AND-mask over environments or examples, and its complement."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import choice, hparam, uniform
+
+MEANINGS = ("environment", "rows", "pooled", "coupled")
+"""Of a unit's gradient below batch normalisation, see `oodbench.gradients`."""
 
 
 @register("ANDMask", paper="arXiv:2009.00329")
@@ -31,8 +35,8 @@ class ANDMask(Algorithm):
         tau: float = hparam(1.0, uniform(0.5, 1.0), low=0.0, high=1.0)
         rescale: bool = hparam(True)
         geometric_mean: bool = hparam(False)
-        batch_norm: str = hparam("default", options=("default", "environment", "pooled", "coupled"))
-        """What a unit's gradient means below batch normalisation, see `oodbench.gradients`."""
+        batch_norm: str = hparam("default", options=("default", *MEANINGS))
+        """One of `MEANINGS`; by default the unit's own."""
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -68,42 +72,41 @@ class ANDMask(Algorithm):
     def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
         """The masked mean, from the sum of the signs and the mean of U units' gradients, in place."""
         mask = self.mask(net, units)
-        scale = 1 / (1e-10 + mask.mean()) if self.hparams.rescale else 1.0
-        return mask.mul_(mean).mul_(scale)
+        fraction = mask.mean() + 1e-10 if self.hparams.rescale else 1.0
+        return mask.mul_(mean).div_(fraction)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
         """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
-        excess = net.abs_().sub_(self.hparams.tau * units - 1e-4)
-        return excess.sign_().relu_()
+        return net.abs_().ge_(self.hparams.tau * units - 1e-4)
+
+    @cached_property
+    def layers(self) -> dict[str, list[Tensor]]:
+        """The modules that have trained parameters of their own, by name, with those parameters."""
+        found: dict[str, list[Tensor]] = {}
+        for name, module in self.network.named_modules():
+            trained: list[Tensor] = [p for p in module.parameters(recurse=False) if p.requires_grad]
+            if trained:
+                found[name or "network"] = trained
+        return found
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """An ordinary update, with what it kept and the weights that it started from."""
-        norms = {f"weight norm {name}": norm(layer) for name, layer in layers(self.network)}
+        norms = {f"weight norm {name}": norm(layer) for name, layer in self.layers.items()}
         metrics = super().update(batch, step)
-        kept = {f"kept {name}": nonzero(layer) for name, layer in layers(self.network)}
+        kept = {f"kept {name}": nonzero(layer) for name, layer in self.layers.items()}
         return {**metrics, **kept, **norms}
 
 
-def layers(network: nn.Module) -> list[tuple[str, list[nn.Parameter]]]:
-    """The modules that have trained parameters of their own, by name, with those parameters."""
-    found = []
-    for name, module in network.named_modules():
-        trained = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        if trained:
-            found.append((name or "network", trained))
-    return found
-
-
-def norm(parameters: list[nn.Parameter]) -> Tensor:
+@torch.no_grad()
+def norm(parameters: list[Tensor]) -> Tensor:
     """The Euclidean norm of all components together."""
-    norms = torch.stack([torch.linalg.vector_norm(p.detach()) for p in parameters])
-    total: Tensor = torch.linalg.vector_norm(norms)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(parameters)))
     return total
 
 
-def nonzero(parameters: list[nn.Parameter]) -> Tensor:
+def nonzero(parameters: list[Tensor]) -> Tensor:
     """The fraction of all components in which the gradient is not zero."""
-    count = sum(p.grad.count_nonzero() for p in parameters if p.grad is not None)
+    count = sum(p.grad.bool().sum() for p in parameters if p.grad is not None)
     return torch.as_tensor(count / sum(p.numel() for p in parameters))
 
 
@@ -112,9 +115,10 @@ class ExampleANDMask(ANDMask):
     """AND-mask with every example of a batch as an environment of its own.
 
     Section 4.2's memorization and label-noise studies, which take tau = 0.2, batches of 80 and one
-    environment; here the unit is an example of any training environment. Batch normalisation uses
-    the statistics of the whole batch as constants, where the released code lets each example's
-    gradient pass through them (`batch_norm` = "coupled", many times dearer).
+    environment; here the unit is an example of any training environment. Below batch normalisation
+    an example's gradient is what arrives by its own row, where the released code takes that of its
+    own loss, through all rows (`batch_norm` = "coupled", many times dearer). Both have the batch's
+    gradient as their mean, and the studies come out alike (docs/label_noise.md).
     """
 
     unit = "example"

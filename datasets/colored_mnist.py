@@ -1,11 +1,12 @@
 """Handwritten digits whose colour predicts the label, better than their shape does, until it does not."""
 
+import gzip
 import math
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,25 +117,31 @@ class ColoredMNIST(ColoredImages):
             for i, (name, part) in enumerate(zip(self.environments, parts, strict=True))
         }
 
-    @classmethod
-    def download(cls, data_dir: Path) -> None:
+    def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged with torchvision; raises UserError if that fails."""
-        from torchvision.datasets import MNIST
+        download(self, "MNIST", data_dir)
 
-        folder = data_dir / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, checksum in CHECKSUMS.items():
-            file = data_dir / path
-            if file.is_file() and md5(file) != checksum:
-                file.unlink()  # torchvision takes whatever is there
-        try:
-            MNIST(data_dir, download=True)
-        except (RuntimeError, OSError) as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise UserError(
-                f"{cls.name}: MNIST cannot be downloaded ({reason}); "
-                f"its uncompressed files can also be put into {folder} by hand"
-            ) from error
+
+def download(dataset: Dataset, source: str, data_dir: Path) -> None:
+    """Fetch a dataset's missing or damaged files with the class `source` of torchvision.datasets.
+
+    Raises UserError if that fails.
+    """
+    import torchvision.datasets
+
+    for path, checksum in dataset.checksums.items():
+        file = data_dir / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_file() and md5(file) != checksum:
+            file.unlink()  # torchvision takes whatever is there
+    try:
+        getattr(torchvision.datasets, source)(data_dir, download=True)
+    except (RuntimeError, OSError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise UserError(
+            f"{dataset.name}: {source} cannot be downloaded ({reason}); "
+            f"its uncompressed files can also be put into {file.parent} by hand"
+        ) from error
 
 
 @lru_cache(maxsize=1)
@@ -143,16 +150,22 @@ def read_mnist(images: Path, labels: Path) -> tuple[Tensor, Tensor]:
 
     Raises UserError for a file that does not have the size of MNIST's.
     """
-    pixels = _read_idx(images, (60_000, 28, 28))[:, ::2, ::2]
-    return pixels.float() / 255, _read_idx(labels, (60_000,))
+    pixels = read_idx(images, (60_000, 28, 28))[:, ::2, ::2]
+    return pixels.float() / 255, read_idx(labels, (60_000,))
 
 
-def _read_idx(file: Path, shape: tuple[int, ...]) -> Tensor:
-    """The bytes of an IDX file: a header of 4 + 4 * dimensions bytes, then the values."""
+def read_idx(file: Path, shape: tuple[int, ...]) -> Tensor:
+    """The bytes of an IDX file or .gz: a header of 4 + 4 * dimensions bytes, then the values.
+
+    Raises UserError for a file that does not hold as many bytes as that.
+    """
     header = 4 + 4 * len(shape)
-    content = np.fromfile(file, np.uint8)
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
     if len(content) != header + math.prod(shape):
         raise UserError(
             f"{file} is damaged: it has {len(content)} bytes, not {header + math.prod(shape)}"
         )
-    return torch.from_numpy(content[header:].reshape(shape))
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=header).view(shape)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -54,11 +54,9 @@ class DealtMNIST(Dataset):
             found[name] = self.changed(images[part.numpy()], digits[part], degree, own)
         return found
 
-    @classmethod
-    def download(cls, data_dir: Path) -> None:
+    def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged with torchvision; raises UserError if that fails."""
-        datasets: Any = colored_mnist.ColoredMNIST
-        datasets.download(data_dir)
+        colored_mnist.download(self, "MNIST", data_dir)
 
 
 @lru_cache(maxsize=1)
@@ -66,7 +64,7 @@ def _mnist(
     test_images: Path, test_labels: Path, images: Path, labels: Path
 ) -> tuple[np.ndarray, Tensor]:
     """MNIST's 60,000 training and 10,000 test images (70000, 28, 28), bytes, and digits (70000,)."""
-    read = colored_mnist._read_idx
+    read = colored_mnist.read_idx
     pixels = torch.cat([read(images, (60_000, 28, 28)), read(test_images, (10_000, 28, 28))])
     return pixels.numpy(), torch.cat([read(labels, (60_000,)), read(test_labels, (10_000,))])
 

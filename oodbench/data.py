@@ -1,20 +1,24 @@
-"""The files of datasets on the command line: download, verify, cache, list."""
+"""The files of datasets on the command line: download, verify, check, cache, list, make."""
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from oodbench.errors import reports_mistakes
+from oodbench.errors import UserError, reports_mistakes
 from oodbench.sweep_file import assignments
+
+if TYPE_CHECKING:
+    from oodbench.datasets import Dataset
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
+DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
@@ -22,24 +26,50 @@ Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to
 
 @app.command()
 @reports_mistakes
-def download(name: Name, data_dir: DataDir, plugin: Plugins = None) -> None:
+def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Fetch the files of a dataset, then verify them."""
-    from oodbench.datasets import datasets
-    from oodbench.registry import load_plugins
-
-    load_plugins(plugin or [])
-    datasets.get(name).download(data_dir)
-    _verify(name, data_dir)
+    dataset = _dataset(name, data_dir, set_, plugin)
+    dataset.download(data_dir)
+    _verify(dataset)
 
 
 @app.command()
 @reports_mistakes
-def verify(name: Name, data_dir: DataDir, plugin: Plugins = None) -> None:
+def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Say whether the files of a dataset are there and have the right checksums."""
-    from oodbench.registry import load_plugins
+    _verify(_dataset(name, data_dir, set_, plugin))
 
-    load_plugins(plugin or [])
-    _verify(name, data_dir)
+
+@app.command()
+@reports_mistakes
+def check(
+    name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
+) -> None:
+    """Read every example: environments, sizes, balance, unreadable files, what environments share."""
+    from oodbench.inspection import inspect
+
+    dataset = _dataset(name, data_dir, set_, plugin)
+    found = inspect(dataset)
+    table = Table(
+        "environment", Column("examples", justify="right"), "classes", title=dataset.label
+    )
+    for contents in found:
+        table.add_row(contents.name, f"{contents.size:,}", contents.balance)
+    console = Console()
+    console.print(table)
+    for contents in found:
+        if contents.repeated:
+            print(
+                f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs"
+            )
+        for other, count in contents.shared.items():
+            print(f"{contents.name} and {other} share the inputs of {count} examples")
+    problems = [problem for contents in found for problem in contents.unreadable]
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
+    print(f"{dataset.label}: all {sum(c.size for c in found):,} examples can be read")
 
 
 @app.command()
@@ -52,11 +82,7 @@ def cache(
     plugin: Plugins = None,
 ) -> None:
     """Decode images, or extract features, once for all runs; killed, it starts anew."""
-    from oodbench.datasets import make
-    from oodbench.registry import load_plugins
-
-    load_plugins(plugin or [])
-    make(name, assignments(set_ or []), data_dir).cache(workers or os.cpu_count() or 1)
+    _dataset(name, data_dir, set_, plugin).cache(workers or os.cpu_count() or 1)
 
 
 @app.command("list")
@@ -70,17 +96,59 @@ def list_(plugin: Plugins = None) -> None:
     table = Table("dataset", Column("files", no_wrap=True), "licence")
     for name in datasets:
         metadata = datasets.get(name).metadata
-        table.add_row(name, "\n".join(metadata.checksums) or "none", metadata.licence)
+        table.add_row(
+            name, "\n".join(metadata.checksums) or "none with a checksum", metadata.licence
+        )
     Console().print(table)
 
 
-def _verify(name: str, data_dir: Path) -> None:
-    from oodbench.datasets import make
+making = typer.Typer(no_args_is_help=True, help="Make the data of a dataset.")
+app.add_typer(making, name="make")
 
-    dataset = make(name, {}, data_dir)
+
+@making.command()
+@reports_mistakes
+def coinrun(
+    data_dir: DataDir,
+    levels: Annotated[int, typer.Option(min=1, max=1_000_000, help="Training levels.")] = 64,
+    states: Annotated[int, typer.Option(min=1, help="Of each training level.")] = 1000,
+    test_levels: Annotated[int, typer.Option(min=1, help="Test levels, of one state each.")] = 2000,
+    expert: Annotated[
+        str, typer.Option(metavar="planner|FILE", help="A search, or a policy in TorchScript.")
+    ] = "planner",
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+) -> None:
+    """Images of CoinRun and an expert's actions; the same command again goes on where it stopped."""
+    from oodbench.coinrun.making import PLANNER, make
+    from oodbench.coinrun.shards import Settings
+
+    policy = None if expert == PLANNER else Path(expert)
+    name = expert
+    if policy is not None:
+        from oodbench.coinrun.policy import load
+        from oodbench.paths import md5
+
+        load(policy)
+        name = f"policy {md5(policy)}"
+    folder = make(data_dir, Settings(levels, states, test_levels, name), policy, workers)
+    print(f"{levels} levels of {states} states and {test_levels} test levels are in {folder}")
+
+
+def _dataset(
+    name: str, data_dir: Path | None, settings: list[str] | None, plugins: list[str] | None
+) -> "Dataset":
+    from oodbench.datasets import make
+    from oodbench.registry import load_plugins
+
+    load_plugins(plugins or [])
+    return make(name, assignments(settings or []), data_dir)
+
+
+def _verify(dataset: "Dataset") -> None:
     dataset.check()
-    count = len(dataset.metadata.checksums)
-    print(f"{name}: {count} files in {data_dir} are right" if count else f"{name} reads no files")
+    name, count = dataset.name, len(dataset.checksums)
+    where = f"{count} files in {dataset.data_dir}"
+    print(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")
 
 
 if __name__ == "__main__":

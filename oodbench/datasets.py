@@ -1,8 +1,7 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -13,6 +12,7 @@ from torch import Tensor
 from oodbench.errors import UserError
 from oodbench.hparams import checked, defaults
 from oodbench.paths import folder
+from oodbench.paths import md5 as md5
 from oodbench.registry import Registry
 from oodbench.seeds import derive
 from oodbench.tasks import Task
@@ -39,6 +39,8 @@ class Metadata:
     """The number of updates of a run unless a sweep says otherwise."""
     checksums: Mapping[str, str] = field(default_factory=dict)
     """md5 of each file that is read, by its path under the data directory."""
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of methods' hyperparameters on this dataset, instead of the family's."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Environment:
     """Targets, (N, ...), see `Task`."""
     groups: Tensor | None = None
     """(N,) integers: examples of a group stay on one side of a split. None: all differ."""
+    out: Tensor | None = None
+    """(N,) whether an example is of the `out` split. None: the split is drawn."""
 
 
 def register(name: str, metadata: Metadata) -> Callable[[D], D]:
@@ -66,7 +70,10 @@ def register(name: str, metadata: Metadata) -> Callable[[D], D]:
 
 
 class Dataset(ABC):
-    """A set of named environments. The constructor sets the attributes below and reads no data."""
+    """A set of named environments.
+
+    The constructor sets the attributes below and reads no data, unless they depend on these.
+    """
 
     name: ClassVar[str]
     metadata: ClassVar[Metadata]
@@ -81,6 +88,9 @@ class Dataset(ABC):
     """Those held out as test environments by default."""
     validation_environments: tuple[str, ...] = ()
     """Those held out for selection by default."""
+    evaluation_environments: tuple[str, ...] = ()
+    """The evaluation splits of data that came with their own: never trained on, whatever is held
+    out. Where there are some, nothing else is scored unless held out, and there is no `out` split."""
     input_shape: tuple[int, ...]
     task: Task
 
@@ -95,24 +105,61 @@ class Dataset(ABC):
         changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
         return self.name + (f"({_words(changed)})" if changed else "")
 
+    @property
+    def network(self) -> str:
+        """The network that is trained unless a sweep names another."""
+        return self.metadata.network
+
+    @property
+    def network_hparams(self) -> Mapping[str, Any]:
+        """What that network's hyperparameters are unless a sweep says otherwise."""
+        return {}
+
+    @property
+    def metric(self) -> str:
+        """The metric that selection and tables use unless they are told another."""
+        return self.task.metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value of `metric` is the better one."""
+        return self.task.higher_is_better
+
+    def trained_on(self, held_out: Collection[str]) -> tuple[str, ...]:
+        """The training environments when others are held out, in the dataset's order."""
+        never = {*held_out, *self.evaluation_environments}
+        return tuple(name for name in self.environments if name not in never)
+
     @abstractmethod
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
+    @property
+    def checksums(self) -> Mapping[str, str]:
+        """md5 of each file that is read with these options, as in `Metadata`."""
+        return self.metadata.checksums
+
     def check(self) -> None:
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
-        for path, checksum in self.metadata.checksums.items():
+        for path, checksum in self.checksums.items():
             file = self.file(path)
             if md5(file) != checksum:
                 raise UserError(
                     f"{self.name}: {file} is damaged (its md5 is not {checksum}); "
-                    f"`{self._command(self.data_dir)}` replaces it"
+                    f"`{self.command(self.data_dir)}` replaces it"
                 )
 
-    @classmethod
-    def download(cls, data_dir: Path) -> None:
+    def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
-        raise UserError(f"{cls.name} has nothing to download")
+        raise UserError(f"{self.name} has nothing to download")
+
+    def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
+        """Metrics of a split that are no means over its examples, such as its worst group's.
+
+        `index` (n,) are the split's examples in the environment, `logits` (n, ...) what the
+        predictor gives for them, both on the CPU.
+        """
+        return {}
 
     def cache(self, workers: int) -> None:
         """Work out, with as many threads, what would be worked out in every run, and keep it on disk."""
@@ -143,23 +190,18 @@ class Dataset(ABC):
         """The data file `path` under the data directory; raises UserError if it is not there."""
         if self.data_dir is None:
             raise UserError(
-                f"{self.name} needs --data-dir DIR; `{self._command('DIR')}` fetches the data"
+                f"{self.name} needs --data-dir DIR; `{self.command('DIR')}` fetches the data"
             )
         found = self.data_dir / path
         if not found.is_file():
             raise UserError(
-                f"{self.name}: {found} is missing; `{self._command(self.data_dir)}` fetches it"
+                f"{self.name}: {found} is missing; `{self.command(self.data_dir)}` fetches it"
             )
         return found
 
-    def _command(self, data_dir: object) -> str:
+    def command(self, data_dir: object) -> str:
+        """What fetches the data, as a user types it."""
         return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
-
-
-def md5(file: Path) -> str:
-    """The md5 of a file, as `Metadata.checksums` holds it."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()
 
 
 def _words(options: Mapping[str, object]) -> str:

@@ -7,12 +7,16 @@ parameters for every unit. A layer's gradients are combined as soon as they are 
 freed, so that no more than the largest layer's are ever stacked.
 
 Batch normalisation in training mode is where examples do see each other, and "the gradient of unit
-u" then has three meanings:
+u" then has four meanings:
 
 - `environment`: each unit's rows by their own statistics, as separate forward passes would have it
   (arXiv:2007.01434's code). The default for environments.
+- `rows`: all rows by the statistics of the whole batch, through which the gradient flows; unit u's
+  is what reaches the parameters by its own rows. The mean is the batch's gradient, as with
+  `coupled`, at the price of one backward pass. The default for examples.
 - `pooled`: all rows by the statistics of the whole batch, which count as constants in the backward
-  pass. The default for examples.
+  pass. The mean is not the batch's gradient: nothing keeps weights that the normalisation makes
+  irrelevant from growing, and training lags (docs/label_noise.md).
 - `coupled`: all rows by the statistics of the whole batch, through which unit u's risk depends on
   every row (arXiv:2009.00329's code for CIFAR-10). It costs as many backward passes as there are
   units, and the whole model's gradients for each; here they run as one batched pass.
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
 Visit = Callable[[Tensor, Gradients], None]
 
-BATCH_NORM = {"environment": "environment", "example": "pooled"}
+BATCH_NORM = {"environment": "environment", "example": "rows"}
 """The meaning of batch normalisation by default, for each kind of unit."""
 
 
@@ -49,7 +53,7 @@ class Backward:
     """The mean risk, detached."""
     metrics: dict[str, Tensor]
     batch_norm: str
-    """Which meaning of batch normalisation was used: `environment`, `pooled` or `coupled`."""
+    """Which meaning of batch normalisation was used, by the names above."""
 
 
 def combined_backward(algorithm: "Algorithm", batch: "Batch", step: int) -> Backward:

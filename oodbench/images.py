@@ -120,7 +120,7 @@ class Images(Dataset):
         if generator is not None and self.options.augment:
             x = domainbed(x, generator)
         mean, std = (x.new_tensor(v)[:, None, None] for v in (MEAN, STD))
-        return (x - mean) / std
+        return x.sub_(mean).div_(std)
 
     def check(self) -> None:
         """Raise UserError unless every file can be read; files are decoded once, then remembered."""
@@ -270,10 +270,9 @@ class Suite(ImageFolders):
                 )
         super().check()
 
-    @classmethod
-    def download(cls, data_dir: Path) -> None:
+    def download(self, data_dir: Path) -> None:
         """Says where the dataset can be had: its licence wants to be read."""
-        raise UserError(f"{cls.name} is at {cls.source}; unpack it to {data_dir / cls.folder}")
+        raise UserError(f"{self.name} is at {self.source}; unpack it to {data_dir / self.folder}")
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

@@ -125,8 +125,8 @@ def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Ten
     """In training mode by the statistics that `batch_norm` names, see `oodbench.gradients`."""
     if not (module.training or module.running_mean is None):
         normalized = F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
-    elif batch_norm == "environment":
-        normalized = _by_own_statistics(module, x, units)
+    elif batch_norm in ("environment", "rows"):
+        normalized = _by_own_statistics(module, x, units if batch_norm == "environment" else 1)
     else:
         dims = [d for d in range(x.dim()) if d != 1]
         variance, mean = torch.var_mean(x.detach(), dims, correction=0)

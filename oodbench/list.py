@@ -9,7 +9,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Column, Table
 
-from oodbench.errors import reports_mistakes
+from oodbench.errors import UserError, reports_mistakes
 
 app = typer.Typer(pretty_exceptions_enable=False, subcommand_metavar="")
 
@@ -41,7 +41,11 @@ def dataset_rows() -> list[tuple[str, ...]]:
 
     rows: list[tuple[str, ...]] = []
     for name in datasets:
-        cls, names = datasets.get(name), make(name, {}).environments
+        cls = datasets.get(name)
+        try:
+            names = make(name, {}).environments
+        except UserError:  # they are in files of the user's
+            names = ("those of its files",)
         short = names if len(names) <= 6 else (*names[:2], "...", *names[-2:])
         rows.append((name, cls.metadata.family, ", ".join(short), cls.metadata.paper, summary(cls)))
     return rows

@@ -12,12 +12,15 @@ def split(
 ) -> dict[str, Tensor]:
     """Sorted indices of the splits `in` and `out` (a share `holdout`, at least one group).
 
-    They depend on (dataset, environment, trial) alone. Examples of a group stay together; with
-    `holdout` 0 everything is `in` and there is no `out`.
+    They depend on (dataset, environment, trial) alone, and are those of the data if these come with
+    their own. Examples of a group stay together; with `holdout` 0 everything is `in` and there is
+    no `out`.
     """
     count = len(environment.y)
     if holdout == 0:
         return {"in": torch.arange(count)}
+    if environment.out is not None:
+        return _indices(environment.out)
     groups = environment.groups if environment.groups is not None else torch.arange(count)
     _, group = torch.unique(groups, return_inverse=True)
     total = int(group.max()) + 1 if count else 0
@@ -25,5 +28,8 @@ def split(
     order = torch.randperm(total, generator=generator)
     chosen = torch.zeros(total, dtype=torch.bool)
     chosen[order[: max(1, round(holdout * total))]] = True
-    out = chosen[group]
+    return _indices(chosen[group])
+
+
+def _indices(out: Tensor) -> dict[str, Tensor]:
     return {"in": (~out).nonzero().squeeze(1), "out": out.nonzero().squeeze(1)}

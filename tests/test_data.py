@@ -32,7 +32,7 @@ def test_verify(mnist_dir: Path) -> None:
 
 def test_verify_without_files(tmp_path: Path) -> None:
     result = call("verify", "Spirals", "--data-dir", tmp_path)
-    assert (result.exit_code, result.stdout) == (0, "Spirals reads no files\n")
+    assert (result.exit_code, result.stdout) == (0, "Spirals: nothing is wrong\n")
 
 
 def test_verify_of_a_missing_file(tmp_path: Path) -> None:
@@ -118,3 +118,27 @@ def test_download_into_an_impossible_place(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {tmp_path / 'file'}")
     assert result.stderr.endswith(": Not a directory\n")
+
+
+def test_check_tells_what_is_in_a_dataset() -> None:
+    result = call("check", "LinearSEM", "--set", "num_examples=50", "--set", "scales=[1, 2]")
+    assert result.exit_code == 0, result.output
+    assert "LinearSEM(scales=(1.0, 2.0), num_examples=50)" in " ".join(result.stdout.split())
+    assert "all 100 examples can be read" in result.stdout
+    mistake = call("check", "LinearSEM", "--set", "num_examples")
+    assert mistake.exit_code == 2 and "--set takes key=value" in mistake.stderr
+    assert "did you mean scales" in call("check", "LinearSEM", "--set", "scale=2").stderr
+    assert "Table needs a file" in call("check", "Table").stderr
+
+
+def test_check_finds_what_environments_share(tmp_path: Path) -> None:
+    rows = ["x,target,environment"]
+    rows += [f"{x},{x % 2},{name}" for name in "abc" for x in range(10)][:-4]
+    rows += ["5,1,a", "100,1,b"]
+    (tmp_path / "mine.csv").write_text("\n".join(rows))
+    result = call("check", "Table", "--set", "file=mine.csv", "--data-dir", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "a: 1 of its examples repeat earlier ones' inputs" in result.stdout
+    for pair, count in (("a and b", 10), ("b and a", 10), ("b and c", 6), ("c and a", 6)):
+        assert f"{pair} share the inputs of {count} examples\n" in result.stdout
+    assert "repeat" not in result.stdout.split("a: 1 of its examples repeat")[1]

@@ -199,6 +199,8 @@ def by_loop(algorithm: Any, batch: Batch, meaning: str) -> dict[str, Tensor]:
     size = 1 if algorithm.unit == "example" else batch.y.shape[1]
     x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
     network = copy.deepcopy(algorithm.network)
+    if meaning == "rows":
+        return by_own_rows(algorithm, x, y, size)
     if meaning == "pooled":
         for name, module in list(network.named_modules()):
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -218,6 +220,38 @@ def by_loop(algorithm: Any, batch: Batch, meaning: str) -> dict[str, Tensor]:
     stacks = [torch.stack(gradients) for gradients in zip(*found, strict=True)]
     algorithm.reference = network
     return dict(zip(names, stacks, strict=True))
+
+
+class Own(nn.Module):
+    """A layer that sends some rows through a copy of itself with parameters of its own."""
+
+    def __init__(self, layer: nn.Module, rows: slice) -> None:
+        super().__init__()
+        self.layer, self.own, self.rows = layer, copy.deepcopy(layer), rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = torch.zeros(len(x), *[1] * (x.dim() - 1), dtype=torch.bool)
+        chosen[self.rows] = True
+        return torch.where(chosen, self.own(x), self.layer(x))
+
+
+def by_own_rows(algorithm: Any, x: Tensor, y: Tensor, size: int) -> dict[str, Tensor]:
+    """Stacked gradients of the sum of all risks by parameters that one unit's rows alone use."""
+    stacks: dict[str, list[Tensor]] = {}
+    for start in range(0, len(x), size):
+        network = copy.deepcopy(algorithm.network)
+        layers = [(n, m) for n, m in network.named_modules() if m._parameters or m._buffers]
+        for name, layer in layers:
+            parent, _, child = name.rpartition(".")
+            own = Own(layer, slice(start, start + size))
+            setattr(network.get_submodule(parent), child, own)
+        (losses_of(algorithm, network, x, y).sum() / size).backward()  # type: ignore[no-untyped-call]
+        for name, _ in algorithm.network.named_parameters():
+            layer_name, _, parameter = name.rpartition(".")
+            gradient = network.get_parameter(f"{layer_name}.own.{parameter}").grad
+            assert gradient is not None
+            stacks.setdefault(name, []).append(gradient)
+    return {name: torch.stack(gradients) for name, gradients in stacks.items()}
 
 
 class Constant(nn.Module):
@@ -315,9 +349,9 @@ def test_so_are_those_of_the_fallback(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
-@pytest.mark.parametrize("meaning", ["environment", "pooled", "coupled"])
+@pytest.mark.parametrize("meaning", ["environment", "rows", "pooled", "coupled"])
 @pytest.mark.parametrize("name", list(NORMALISED))
-def test_batch_normalisation_has_three_meanings(name: str, meaning: str, unit: str) -> None:
+def test_batch_normalisation_has_four_meanings(name: str, meaning: str, unit: str) -> None:
     batch = tiny_batch(TASKS["multiclass"], 1, 3, 4)
     algorithm = made(NORMALISED[name], algorithms.get(unit), batch_norm=meaning)
     if unit == "ExampleANDMask" and meaning == "environment":
@@ -331,10 +365,10 @@ def test_batch_normalisation_has_three_meanings(name: str, meaning: str, unit: s
 
 def test_the_default_meaning_depends_on_the_unit() -> None:
     assert made(NORMALISED["dense"], ANDMASK).batch_norm == "environment"
-    assert made(NORMALISED["dense"], algorithms.get("ExampleANDMask")).batch_norm == "pooled"
+    assert made(NORMALISED["dense"], algorithms.get("ExampleANDMask")).batch_norm == "rows"
 
 
-@pytest.mark.parametrize("meaning", ["environment", "pooled"])
+@pytest.mark.parametrize("meaning", ["environment", "rows", "pooled"])
 @pytest.mark.parametrize("name", ["dense", "images"])
 def test_running_statistics_are_those_of_the_forward_passes(name: str, meaning: str) -> None:
     """One pass after the other over the environments, or one over the whole batch."""
@@ -356,14 +390,14 @@ def test_evaluation_mode_uses_the_running_statistics() -> None:
     check(algorithm, batch, "environment")
 
 
-def test_at_tau_zero_the_coupled_meaning_is_erm() -> None:
+def test_at_tau_zero_the_meanings_that_flow_through_the_batch_are_erm() -> None:
     """In a network with batch normalisation, where the other two are not."""
     batch = tiny_batch(TASKS["multiclass"], 1, 3, 4)
     erm = network_step(made(NORMALISED["dense"], Algorithm, **PLAIN), batch, 0)
-    for meaning in ("environment", "pooled", "coupled"):
+    for meaning in ("environment", "rows", "pooled", "coupled"):
         values = {**PLAIN, "tau": 0.0, "batch_norm": meaning}
         found = network_step(made(NORMALISED["dense"], ANDMASK, **values), batch, 0)
-        assert torch.allclose(found, erm, rtol=1e-9, atol=1e-12) == (meaning == "coupled")
+        assert torch.allclose(found, erm, rtol=1e-9, atol=1e-12) == (meaning in ("rows", "coupled"))
 
 
 @pytest.mark.parametrize(("name", "shape"), [("ConvNet", (2, 6, 6)), ("FastResNet", (3, 8, 8))])
@@ -376,6 +410,7 @@ def test_the_convolutional_networks_take_the_fast_way(
     problem = Problem(shape, Task("multiclass", 3), ("a", "b"), 10)
     for unit, meaning in (
         ("ANDMask", "environment"),
+        ("ExampleANDMask", "rows"),
         ("ExampleANDMask", "pooled"),
         ("ExampleANDMask", "coupled"),
     ):

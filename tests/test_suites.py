@@ -91,7 +91,7 @@ def test_what_is_missing_is_named_with_where_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"environment 'P' has no folder \S+/PACS/photo"):
         make("PACS", SMALL, tmp_path).check()
     with pytest.raises(UserError, match=r"SVIRO is at https://\S+ .*; unpack it to \S+/sviro"):
-        datasets.get("SVIRO").download(tmp_path)
+        make("SVIRO", {}).download(tmp_path)
 
 
 def spawrious(data_dir: Path, total: int) -> None:

@@ -1,0 +1,82 @@
+"""Images of one's own that a file lists."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from oodbench.datasets import Environment, Metadata, register
+from oodbench.errors import UserError
+from oodbench.images import Images, Listing
+
+from .table import Listed
+
+
+@register(
+    "Manifest",
+    Metadata(
+        paper="none",
+        licence="the file's",
+        family="images",
+        shift="the file's",
+        network="ResNet50",
+        steps=5001,
+    ),
+)
+class Manifest(Listed, Images):
+    """Image files that a column `path` names, relative to the folder of the file that lists them."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Listed.Options, Images.Options):
+        """The file, what its columns mean, and how images are read."""
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.input_shape = (3, options.size, options.size)
+
+    @classmethod
+    def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:
+        """The path."""
+        return ("path",)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the file that lists the images."""
+        folder: Path = self.path.parent
+        return folder
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The image of each row; raises UserError, with the line, for one that is not there."""
+        found = []
+        for row, text in enumerate(self.rows.texts("path")):
+            file = self.root / text
+            if not file.is_file() or not file.is_relative_to(self.root):
+                raise UserError(
+                    f"{self.rows.place(row)}: there is no image '{text}' in {self.root}"
+                )
+            found.append(file)
+        return found
+
+    def listing(self) -> Listing:
+        """All images with their targets, by environment."""
+        targets = self.targets.flatten().tolist()
+        return {
+            name: [(self.files[row], targets[row]) for row in places.tolist()]
+            for name, places in self.places.items()
+        }
+
+    def check(self) -> None:
+        """Raise UserError, with the line, for an image that is missing or unreadable."""
+        try:
+            super().check()
+        except UserError as error:
+            for row, file in enumerate(self.files):
+                if f"{file} cannot be read" in str(error):
+                    raise UserError(f"{self.rows.place(row)}: {error}") from error
+            raise
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments in the order of the file, the same in every trial."""
+        return self.examples({name: e.x for name, e in super().load(trial).items()})

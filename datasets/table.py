@@ -1,0 +1,200 @@
+"""Data of one's own that fit into a file: a table of numbers with targets and environments."""
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment, Metadata, md5, register
+from oodbench.errors import UserError, unknown
+from oodbench.hparams import defaults, hparam
+from oodbench.rows import NumberedRows
+from oodbench.tasks import Task
+
+SPLITS = ("in", "out")
+
+
+class Listed(Dataset):
+    """Examples that a CSV or JSON-lines file lists, one a row, with a target and an environment.
+
+    A column `split` (`in` or `out`) replaces the drawn split; rows that share a value of a column
+    `group` stay on one side of a drawn one. All trials have the same data.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """The file and what its columns mean."""
+
+        file: str = hparam("")
+        """Under the data directory, or else the working directory."""
+        md5: str = hparam("")
+        """Of the file, so that other contents make other runs; the file's own if not given."""
+        target: str = hparam("target")
+        """The column of targets."""
+        kind: str = hparam("class", options=("class", "real"))
+        """Whether targets are names of classes or real numbers."""
+        environment: str = hparam("environment")
+        """The column of the environments' names."""
+        test_environments: tuple[str, ...] = hparam(())
+        """The default ones; the file's last if none are given."""
+
+    options: Any
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        """Read the file's rows. Raises UserError, with the line, for what cannot be used."""
+        if not options.file:
+            raise UserError(f"{self.name} needs a file: give the dataset's option `file`")
+        self.path = (data_dir or Path()) / options.file
+        if not self.path.is_file():
+            raise UserError(f"{self.name}: there is no file {self.path}")
+        found = md5(self.path)
+        if options.md5 not in ("", found):
+            raise UserError(
+                f"{self.path} has changed since these runs were planned (its md5 was {options.md5} "
+                f"and is {found}); use another file name, or plan anew with another --out"
+            )
+        super().__init__(replace(options, md5=found), data_dir)
+        self.rows = _rows(type(self), self.options, self.path)
+        names = np.array(self.rows.texts(options.environment))
+        self.places = {
+            name: torch.from_numpy(np.flatnonzero(names == name))
+            for name in dict.fromkeys(names.tolist())
+        }
+        """The rows of each environment, in the order of the file."""
+        self.environments = tuple(self.places)
+        for name in options.test_environments:
+            if name not in self.environments:
+                raise unknown(
+                    "environment", name, self.environments, f"test_environments, {self.path}"
+                )
+        self.test_environments = options.test_environments or self.environments[-1:]
+        self.task, self.targets = self._targets()
+        self.split = self._split()
+
+    @property
+    def label(self) -> str:
+        """The file's name and what else is not usual."""
+        usual = defaults(type(self.options)) | {"file": self.options.file, "md5": self.options.md5}
+        changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
+        words = ", ".join(f"{k}={v}" for k, v in changed.items() if k != "test_environments")
+        return Path(self.options.file).stem + (f"({words})" if words else "")
+
+    @classmethod
+    @abstractmethod
+    def columns(cls, options: Any, known: Sequence[str]) -> Collection[str]:
+        """The columns to read besides those that all files have, of all `known` ones."""
+
+    def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
+        """The environments, given the inputs of each."""
+        groups = _numbered(self.rows.texts("group")) if "group" in self.rows.columns else None
+        return {
+            name: Environment(
+                inputs[name],
+                self.targets[index],
+                None if groups is None else groups[index],
+                None if self.split is None else self.split[index],
+            )
+            for name, index in self.places.items()
+        }
+
+    def _targets(self) -> tuple[Task, Tensor]:
+        column = self.options.target
+        if self.options.kind == "real":
+            numbers = torch.from_numpy(self.rows.numbers(column)).float()
+            return Task("regression"), numbers.unsqueeze(1)
+        texts = self.rows.texts(column)
+        classes = _numbered(texts)
+        for name, places in self.places.items():
+            if len(set(classes[places].tolist())) < 2:
+                raise UserError(
+                    f"{self.rows.place(int(places[0]))}: environment '{name}' has one class only, "
+                    f"'{texts[int(places[0])]}'"
+                )
+        count = int(classes.max()) + 1
+        if count == 2:
+            return Task("binary"), classes.float()
+        return Task("multiclass", count), classes
+
+    def _split(self) -> Tensor | None:
+        if "split" not in self.rows.columns:
+            return None
+        texts = self.rows.texts("split")
+        for row, text in enumerate(texts):
+            if text not in SPLITS:
+                raise unknown("split", text, SPLITS, self.rows.place(row))
+        return torch.tensor([text == "out" for text in texts])
+
+
+@lru_cache(maxsize=2)
+def _rows(cls: type[Listed], options: Any, path: Path) -> NumberedRows:
+    """The rows of a file with the md5 in `options`."""
+
+    def wanted(known: Sequence[str]) -> list[str]:
+        usual = [options.target, options.environment, *({"split", "group"} & {*known})]
+        return list(dict.fromkeys([*usual, *cls.columns(options, known)]))
+
+    return NumberedRows(path, wanted)
+
+
+def _numbered(texts: Sequence[str]) -> Tensor:
+    """Each text's place among the sorted ones, (N,)."""
+    numbers = {text: number for number, text in enumerate(sorted(set(texts)))}
+    return torch.tensor([numbers[text] for text in texts])
+
+
+@register(
+    "Table",
+    Metadata(
+        paper="none",
+        licence="the file's",
+        family="tabular",
+        shift="the file's",
+        network="MLP",
+        steps=2000,
+    ),
+)
+class Table(Listed):
+    """Columns of numbers, (number of columns,), standardised.
+
+    Mean and standard deviation are those of the rows that are in none of the `test_environments`
+    of the options, whatever a sweep holds out.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Listed.Options):
+        """The file and what its columns mean."""
+
+        features: tuple[str, ...] = hparam(())
+        """The columns of inputs; all that have no other meaning if none are given."""
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.features = self.columns(self.options, self.rows.columns)
+        self.input_shape = (len(self.features),)
+        self.x = self._standardised()
+
+    @classmethod
+    def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:
+        """The features."""
+        usual = (options.target, options.environment, "split", "group")
+        found: Sequence[str] = options.features or [name for name in known if name not in usual]
+        if not found:
+            raise UserError(f"{options.file} has no column of inputs")
+        return found
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments in the order of the file, the same in every trial."""
+        return self.examples({name: self.x[places] for name, places in self.places.items()})
+
+    def _standardised(self) -> Tensor:
+        x = np.stack([self.rows.numbers(name) for name in self.features], 1)
+        seen = [p for name, p in self.places.items() if name not in self.test_environments]
+        known = x[torch.cat(seen).numpy()] if seen else x
+        scale = known.std(0)
+        return torch.from_numpy((x - known.mean(0)) / np.where(scale > 0, scale, 1)).float()

@@ -1,0 +1,92 @@
+"""What is in a dataset: sizes, balance, what cannot be read, and what environments share."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment
+from oodbench.errors import UserError
+from oodbench.streams import Stored, chunk_size
+from oodbench.tasks import Task
+
+CHUNK = 4096
+"""Examples in memory that are looked at together."""
+FEW = 10
+"""Classes or targets that are told one by one."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is in an environment."""
+
+    name: str
+    size: int
+    balance: str
+    """The share of each class, or mean and standard deviation of real targets."""
+    unreadable: list[str] = field(default_factory=list)
+    """What is wrong with each example that cannot be read."""
+    repeated: int = 0
+    """Examples whose inputs, bit for bit, an earlier example of the environment has."""
+    shared: dict[str, int] = field(default_factory=dict)
+    """Examples whose inputs another environment has too, by its name."""
+
+
+def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
+    """Read every example of a trial once. Raises UserError for data that cannot be loaded at all."""
+    found, hashes = [], {}
+    for name, environment in dataset.load(trial).items():
+        unreadable: list[str] = []
+        read = [hash_ for hash_ in _hashes(environment, unreadable) if hash_ is not None]
+        hashes[name] = set(read)
+        balance = _balance(environment.y, dataset.task)
+        repeated = len(read) - len(hashes[name])
+        found.append(Contents(name, len(environment.y), balance, unreadable, repeated))
+    for contents in found:
+        for other, theirs in hashes.items():
+            count = len(hashes[contents.name] & theirs)
+            if count and other != contents.name:
+                contents.shared[other] = count
+    return found
+
+
+def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
+    """The hash of each example's inputs, None where it cannot be read."""
+    x, count = environment.x, len(environment.y)
+    size = chunk_size(x) if isinstance(x, Stored) else CHUNK
+    for start in range(0, count, size):
+        places = torch.arange(start, min(start + size, count))
+        try:
+            yield from map(_hash, _read(x, places))
+        except UserError:
+            for place in places:
+                try:
+                    yield from map(_hash, _read(x, place[None]))
+                except UserError as error:
+                    unreadable.append(str(error))
+                    yield None
+
+
+def _read(x: Tensor | Stored, places: Tensor) -> Tensor:
+    return x.read(places) if isinstance(x, Stored) else x[places]
+
+
+def _hash(example: Tensor) -> bytes:
+    return hashlib.sha256(example.contiguous().numpy().tobytes()).digest()[:16]
+
+
+def _balance(y: Tensor, task: Task) -> str:
+    if task.kind not in ("binary", "multiclass"):
+        numbers = y.double().flatten(1)
+        if numbers.shape[1] > FEW:
+            return f"{numbers.shape[1]} targets each"
+        spread = zip(
+            numbers.nanmean(0).tolist(), numbers.std(0, correction=0).tolist(), strict=True
+        )
+        return "targets " + ", ".join(f"{m:.3g} ± {s:.2g}" for m, s in spread)
+    shares = 100 * torch.bincount(y.long(), minlength=max(2, task.num_outputs)) / max(1, len(y))
+    if len(shares) > FEW:
+        return f"{len(shares)} classes of {shares.min():.2g} to {shares.max():.2g} %"
+    return ", ".join(f"{share:.1f}" for share in shares.tolist()) + " %"

@@ -1,0 +1,111 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from oodbench.data import app
+from oodbench.datasets import Dataset, make
+from oodbench.errors import UserError
+from oodbench.job import Settings
+from oodbench.plan import make_plan, validate
+from oodbench.train import Run
+
+
+def listed(count: int = 24) -> pd.DataFrame:
+    """Rows of images in three environments; the class is whether red is brighter than blue."""
+    rows = pd.DataFrame({"path": [f"images/{i}.png" for i in range(count)]})
+    rows["environment"] = np.array(["day", "dusk", "night"])[np.arange(count) % 3]
+    rows["target"] = np.where(rows.index // 3 % 2, "red", "blue")
+    return rows
+
+
+def manifest(folder: Path, rows: pd.DataFrame, **options: Any) -> Dataset:
+    (folder / "images").mkdir(exist_ok=True)
+    for i, row in enumerate(listed(len(rows)).itertuples()):
+        pixels = np.full((10, 8, 3), 4 * i, np.uint8)
+        pixels[..., 0 if row.target == "red" else 2] = 255
+        Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
+    rows.to_csv(folder / "mine.csv", index=False)
+    return make("Manifest", {"file": "mine.csv", "size": 6, **options}, folder)
+
+
+def test_images_and_targets(tmp_path: Path) -> None:
+    rows = listed().assign(group=lambda d: d.index // 6, split="in")
+    rows.loc[:5, "split"] = "out"
+    dataset = manifest(tmp_path, rows)
+    dataset.check()
+    assert dataset.environments == ("day", "dusk", "night")
+    assert (dataset.input_shape, dataset.task.kind) == ((3, 6, 6), "binary")
+    dusk = dataset.load(0)["dusk"]
+    images = dusk.x.read(torch.arange(8))
+    assert images.shape == (8, 3, 6, 6) and images.dtype == torch.uint8
+    for i, image in enumerate(images):
+        red = bool(dusk.y[i])
+        assert (image[0 if red else 2] == 255).all() and (image[1] == 4 * (3 * i + 1)).all()
+    assert dusk.out is not None and dusk.out.tolist() == [True, True] + [False] * 6
+    assert dusk.groups is not None and len(set(dusk.groups.tolist())) == 4
+
+
+def test_real_targets_and_a_run(tmp_path: Path) -> None:
+    rows = listed().assign(target=lambda d: d.index / 10)
+    dataset = manifest(tmp_path, rows, kind="real")
+    assert dataset.load(0)["day"].y.flatten().tolist() == pytest.approx([0.3 * i for i in range(8)])
+    entry = {"name": "Manifest", "file": "mine.csv", "size": 6, "kind": "real"}
+    values = {"name": "own", "datasets": [entry], "algorithms": ["ERM"], "network": "MLP"}
+    plan = make_plan(validate(values | {"trials": 1, "steps": 3}, "own"), tmp_path)
+    (spec,) = plan.runs.values()
+    run = Run(spec, Settings(tmp_path))
+    assert run.advance(3) is None
+    assert {e.metric for e in run.evaluate()} == {"mse"}
+
+
+def test_check_reads_everything(tmp_path: Path) -> None:
+    manifest(tmp_path, listed())
+    images = tmp_path / "images"
+    (images / "7.png").write_bytes((images / "2.png").read_bytes())
+    (images / "9.png").write_bytes((images / "9.png").read_bytes()[:45])
+    command = ["check", "Manifest", "--data-dir", str(tmp_path), "--set", "file=mine.csv"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert "dusk and night share the inputs of 1 examples" in result.stdout
+    assert f"{images / '9.png'} cannot be read as an image" in result.stdout
+    assert "1 examples of mine cannot be read" in result.stderr
+
+
+def cut(folder: Path) -> None:
+    file = folder / "images" / "4.png"
+    file.write_bytes(file.read_bytes()[:45])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, r"mine\.csv, line 6: Manifest: .*4\.png cannot be read as an image"),
+        (lambda d: (d / "images" / "4.png").write_text("no image"), r"line 6: .*4\.png cannot be"),
+        (lambda d: (d / "images" / "4.png").unlink(), r"line 6: there is no image 'images/4\.png'"),
+    ],
+)
+def test_damaged_images_have_a_line(tmp_path: Path, damage: Any, message: str) -> None:
+    dataset = manifest(tmp_path, listed())
+    damage(tmp_path)
+    with pytest.raises(UserError, match=message):
+        dataset.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.drop(columns="path"), r"unknown column 'path' in .*mine\.csv, line 1"),
+        (lambda d: d.assign(path=""), "line 2: 'path' is empty"),
+        (lambda d: d.assign(split="test"), "unknown split 'test' in .*line 2; known: in, out"),
+        (lambda d: d.assign(target="red"), "line 2: environment 'day' has one class only, 'red'"),
+    ],
+)
+def test_mistakes_have_a_line(tmp_path: Path, change: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        manifest(tmp_path, change(listed())).load(0)

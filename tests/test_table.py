@@ -1,0 +1,150 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from oodbench.datasets import Dataset, make
+from oodbench.errors import UserError
+from oodbench.plan import make_plan, validate
+from oodbench.records import Results
+from oodbench.splits import split
+from oodbench.sweep import app
+
+
+def frame(count: int = 60) -> pd.DataFrame:
+    """Four columns of numbers, three environments, two classes."""
+    stream = np.random.default_rng(0)
+    numbers = {name: stream.normal(i, 1 + i, count) for i, name in enumerate("abcd")}
+    found = pd.DataFrame(numbers | {"constant": 3.0})
+    found["target"] = np.where(found["a"] + found["b"] > 1, "yes", "no")
+    found["environment"] = np.array(["north", "south", "west"])[np.arange(count) % 3]
+    return found
+
+
+def table(folder: Path, data: pd.DataFrame, **options: Any) -> Dataset:
+    data.to_csv(folder / "mine.csv", index=False)
+    return make("Table", {"file": "mine.csv", **options}, folder)
+
+
+def test_environments_inputs_and_targets(tmp_path: Path) -> None:
+    data = frame()
+    dataset = table(tmp_path, data)
+    assert dataset.environments == ("north", "south", "west")
+    assert dataset.test_environments == ("west",)
+    assert (dataset.task.kind, dataset.input_shape, dataset.label) == ("binary", (5,), "mine")
+    found = dataset.load(0)
+    inputs = data[[*"abcd", "constant"]]
+    known = inputs[data["environment"] != "west"]
+    scaled = (inputs - known.mean()) / known.std(ddof=0).replace(0.0, 1.0)
+    for name, part in scaled.groupby(data["environment"]):
+        assert np.allclose(found[str(name)].x, part, atol=1e-6)
+        assert (found[str(name)].y.numpy() == (data.loc[part.index, "target"] == "yes")).all()
+    assert found["north"].groups is None and found["north"].out is None
+
+
+def test_json_lines_are_the_same_data(tmp_path: Path) -> None:
+    data = frame()
+    first = table(tmp_path, data).load(0)
+    data.to_json(tmp_path / "mine.jsonl", orient="records", lines=True, double_precision=15)
+    second = make("Table", {"file": "mine.jsonl"}, tmp_path).load(1)
+    assert all(torch.allclose(first[n].x, second[n].x, atol=1e-5) for n in first)
+
+
+def test_other_columns_and_kinds(tmp_path: Path) -> None:
+    data = frame().rename(columns={"environment": "place", "target": "answer"})
+    options = {"environment": "place", "target": "a", "kind": "real", "features": ["c", "d"]}
+    dataset = table(tmp_path, data, **options, test_environments=["north", "west"])
+    assert dataset.task.kind == "regression" and dataset.input_shape == (2,)
+    assert dataset.test_environments == ("north", "west")
+    found = dataset.load(0)["south"].y
+    assert found.shape == (20, 1)
+    assert np.allclose(found[:, 0], data.loc[data["place"] == "south", "a"])
+    many = frame().assign(target=lambda d: d.index % 4)
+    assert table(tmp_path, many).task.num_outputs == 4
+
+
+def test_splits_and_groups_of_the_file(tmp_path: Path) -> None:
+    data = frame().assign(split=lambda d: np.where(d.index < 12, "out", "in"))
+    north = table(tmp_path, data).load(0)["north"]
+    for trial in (0, 1):
+        assert split(north, 0.2, "mine", "north", trial)["out"].tolist() == [0, 1, 2, 3]
+        assert split(north, 0.2, "mine", "north", trial)["in"].tolist() == list(range(4, 20))
+    assert set(split(north, 0.0, "mine", "north", 0)) == {"in"}
+    data = frame().assign(group=lambda d: "patient " + (d.index // 6).astype(str))
+    north = table(tmp_path, data).load(0)["north"]
+    assert north.groups is not None and north.groups.tolist() == [i // 2 for i in range(20)]
+
+
+def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
+    table(tmp_path, frame(90))
+    sweep = {
+        "name": "own",
+        "datasets": [{"name": "Table", "file": "mine.csv"}],
+        "algorithms": ["ERM", "IRM"],
+        "test_environments": "each",
+        "trials": 1,
+        "steps": 20,
+    }
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(sweep))
+    command = ["launch", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "out"), "--yes"]
+    command += ["--launcher", "debug", "--data-dir", str(tmp_path)]
+    launched = CliRunner().invoke(app, command)
+    assert launched.exit_code == 0 and "6 done of 6 runs" in launched.output, launched.output
+    assert "mine: accuracy" in launched.output
+    ids = set(Results(tmp_path / "out").plan()["runs"])
+    before = make_plan(validate(sweep, "own"), tmp_path).runs
+    assert set(before) == ids
+    table(tmp_path, frame(93))
+    assert not ids & set(make_plan(validate(sweep, "own"), tmp_path).runs)
+    options = next(iter(before.values())).options
+    with pytest.raises(UserError, match=r"mine\.csv has changed since these runs were planned"):
+        make("Table", options, tmp_path)
+
+
+def test_the_label_tells_options_apart(tmp_path: Path) -> None:
+    dataset = table(tmp_path, frame(), features=["a"], test_environments=["north"])
+    assert dataset.label == "mine(features=('a',))"
+
+
+def dropped(data: pd.DataFrame) -> pd.DataFrame:
+    return data.drop(columns="target").rename(columns={"a": "taget"})
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (dropped, {}, r"unknown column 'target' in .*mine\.csv, line 1; did you mean taget"),
+        (lambda d: d, {"features": ["a", "e"]}, "unknown column 'e' in .*line 1"),
+        (lambda d: d, {"target": "b", "kind": "reel"}, "'reel'.*did you mean real"),
+        (lambda d: d, {"kind": "real"}, "line 2: 'target' must be a number, not '"),
+        (lambda d: d, {"test_environments": ["nord"]}, "unknown environment 'nord'.*mean north"),
+        (lambda d: d, {"file": "my.csv"}, r"Table: there is no file .*my\.csv"),
+        (lambda d: d, {"file": ""}, "Table needs a file"),
+        (lambda d: d.assign(c="red"), {}, "line 2: 'c' must be a number, not 'red'"),
+        (lambda d: d.assign(split="val"), {}, "unknown split 'val' in .*line 2; known: in, out"),
+        (lambda d: d[["target", "environment"]], {}, "has no column of inputs"),
+        (
+            lambda d: d.assign(target=np.where(d["environment"] == "south", "no", d["target"])),
+            {},
+            r"mine\.csv, line 3: environment 'south' has one class only, 'no'",
+        ),
+    ],
+)
+def test_mistakes_have_a_line(
+    tmp_path: Path, change: Any, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        table(tmp_path, change(frame()), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_environment_without_training_examples_is_named(tmp_path: Path) -> None:
+    table(tmp_path, frame().assign(split=lambda d: np.where(d.index % 3 == 0, "out", "in")))
+    values = {"name": "own", "datasets": [{"name": "Table", "file": "mine.csv"}]}
+    with pytest.raises(UserError, match="environment 'north' has no example to train on"):
+        make_plan(validate(values | {"algorithms": ["ERM"]}, "own"), tmp_path)
