@@ -32,6 +32,7 @@ class Batches:
         *,
         transform: Transform | None = None,
         environments_at: Callable[[int], Sequence[int]] | None = None,
+        repeat: bool = False,
         end: int = sys.maxsize,
         loader_workers: int = 0,
     ) -> None:
@@ -39,10 +40,12 @@ class Batches:
 
         The inputs are all in memory or all stored; those of a batch go through `transform` with a
         generator of the step's own. `environments_at` says which environments a step is of (all),
-        and no step after `end` is read ahead.
+        and no step after `end` is read ahead. With `repeat` a batch may be larger than the smallest
+        environment, which then repeats its examples.
         """
         self.sizes = [len(y) for _, y in environments]
-        self.batch_size = min(batch_size or min(self.sizes), min(self.sizes))
+        limit = max(self.sizes) if repeat and batch_size else min(self.sizes)
+        self.batch_size = min(batch_size or limit, limit)
         self._seed = seed
         self._transform = transform
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
@@ -52,7 +55,9 @@ class Batches:
         self._whole: Batch | None = None
         self._stored = [x for x, _ in environments if isinstance(x, Stored)]
         if self._stored:
-            self._reads = ReadAhead(self._request, end, self._y.device, loader_workers)
+            device = self._y.device
+            finish = self._transformed if device.type == "cpu" else (lambda x, step: x)
+            self._reads = ReadAhead(self._request, end, device, loader_workers, finish)
             return
         self._x = torch.cat([x for x, _ in environments if isinstance(x, Tensor)])
         if all(size == self.batch_size for size in self.sizes):
@@ -74,11 +79,17 @@ class Batches:
             batch = self._selected(environments, step)
         elif len(environments) < len(self.sizes):
             batch = Batch(batch.x[environments], batch.y[environments])
-        if self._transform is None:
+        if self._transform is None or (self._stored and batch.y.device.type == "cpu"):
             return batch
-        generator = torch.Generator().manual_seed(derive(self._seed, "transform", step))
-        x = self._transform(batch.x.flatten(0, 1), generator)
+        x = self._transformed(batch.x.flatten(0, 1), step)
         return Batch(torch.unflatten(x, 0, batch.y.shape[:2]), batch.y)
+
+    def _transformed(self, x: Tensor, step: int) -> Tensor:
+        """On a CPU the threads that read stored data do it, ahead of their use."""
+        if self._transform is None:
+            return x
+        seed = derive(self._seed, "transform", step)
+        return self._transform(x, torch.Generator().manual_seed(seed))
 
     def _selected(self, environments: Sequence[int], step: int) -> Batch:
         index = [self._indices(e, step) + self._starts[e] for e in environments]
@@ -93,6 +104,10 @@ class Batches:
 
     def _indices(self, environment: int, step: int) -> Tensor:
         """(B,) positions in the environment."""
+        rounds = -(-self.batch_size // self.sizes[environment])
+        if rounds > 1:
+            orders = [self._order(environment, step * rounds + i) for i in range(rounds)]
+            return torch.cat(orders)[: self.batch_size]
         epoch, position = divmod(step, self.sizes[environment] // self.batch_size)
         order = self._order(environment, epoch)
         return order[position * self.batch_size : (position + 1) * self.batch_size]

@@ -96,7 +96,9 @@ def list_(plugin: Plugins = None) -> None:
     table = Table("dataset", Column("files", no_wrap=True), "licence")
     for name in datasets:
         metadata = datasets.get(name).metadata
-        table.add_row(name, "\n".join(metadata.checksums) or "none", metadata.licence)
+        table.add_row(
+            name, "\n".join(metadata.checksums) or "none with a checksum", metadata.licence
+        )
     Console().print(table)
 
 
@@ -146,7 +148,7 @@ def _verify(dataset: "Dataset") -> None:
     dataset.check()
     name, count = dataset.name, len(dataset.checksums)
     where = f"{count} files in {dataset.data_dir}"
-    print(f"{name}: {where} are right" if count else f"{name} reads no files")
+    print(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def study(
     }
     if not space:
         raise UserError(f"{first.label} on {dataset.label} has no hyperparameter left to search")
-    return Study(search, tuple(specs), trials, space, dataset.task.higher_is_better)
+    return Study(search, tuple(specs), trials, space, dataset.higher_is_better)
 
 
 def check(search: Search, test_environments: object, runs: Sequence[RunSpec]) -> None:
