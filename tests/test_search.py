@@ -77,16 +77,25 @@ def test_every_draw_follows_from_the_results_that_it_may_see(undisturbed: Result
     scores = [fmean(score(undisturbed, s.id) for s in runs) for runs in draws]
     for k in range(13, 20):
         seen = list(zip(values[: k - 3], scores[: k - 3], strict=True))
-        seed = derive("search", 0, STUDY.id, k)
-        assert values[k] == suggest(STUDY.space, seen, values[k - 3 : k], False, seed)
+        seed = derive("search", 0, "LinearSEM", ("5",), "IRM", k)
+        assert values[k] == suggest(STUDY.space, seen, values[k - 3 : k], seed)
         assert all(STUDY.values(s) == values[k] for s in draws[k])
 
 
-def test_it_finds_better_values_than_random_draws(undisturbed: Results) -> None:
-    draws = by_draw(undisturbed)
-    found = [math.log(fmean(score(undisturbed, s.id) for s in runs)) for runs in draws]
-    assert fmean(found[13:]) < fmean(found[:13])
-    assert min(found[13:]) < min(found[:13])
+def test_it_finds_better_values_than_random_draws(tmp_path: Path) -> None:
+    short = {"trials": 1, "steps": 30, "evaluate_every": 30}
+    found = {}
+    for name, how in (
+        ("tpe", {"search": SEARCH}),
+        ("random", {"search": None, "hparam_draws": 40}),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        assert launch(folder, **short, **how).exit_code == 0
+        results = Results(folder / "out")
+        found[name] = [math.log(score(results, runs[0].id)) for runs in by_draw(results)[13:]]
+    assert fmean(found["tpe"]) < fmean(found["random"])
+    assert min(found["tpe"]) < min(found["random"])
 
 
 def process(sweep: Path, out: Path, launcher: str) -> "subprocess.Popen[bytes]":
