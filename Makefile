@@ -1,6 +1,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# CoinRun's game, which runs beside numpy 2 although the extra's packages ask for numpy 1
+GAME := "procgen-mirror==0.10.7; python_version < '3.13'" "procgen-gym==0.1.1; python_version >= '3.13'" \
+  gym3==0.3.3 gym==0.26.2 gym-notices gymnasium farama-notifications cloudpickle cffi pycparser imageio
 
 .PHONY: quickstart install test check bench
 
@@ -17,6 +20,7 @@ $(VENV)/installed: pyproject.toml
 
 $(VENV)/tested: $(VENV)/installed
 	$(BIN)/pip install --quiet --group dev
+	$(BIN)/pip install --quiet --no-deps $(GAME)
 	touch $@
 
 test: $(VENV)/tested

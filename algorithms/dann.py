@@ -73,16 +73,15 @@ class DANN(Algorithm):
         if self.conditional:
             features = torch.cat([features, self.condition(out)], -1)
         logits = self.discriminator(features.flatten(0, 1))
-        size, count = out.losses.shape
-        environments = torch.arange(size, device=logits.device).repeat_interleave(count)
-        loss = F.cross_entropy(logits, environments)
+        there = torch.tensor(self.environments_at(out.step), device=logits.device)
+        loss = F.cross_entropy(logits, there.repeat_interleave(out.losses.shape[1]))
         out.metrics["discriminator_loss"] = loss.detach()
         return out.risks.mean() + loss
 
     def condition(self, out: Outputs) -> Tensor:
         """The targets as the discriminator sees them, (E, B, K): one-hot classes or real numbers."""
-        if out.task.kind in ("regression", "distribution"):
-            return out.targets
+        if out.task.kind in ("regression", "distribution", "multilabel"):
+            return out.targets.nan_to_num(0.5)  # of a label that is not known
         classes = max(out.task.num_outputs, 2)
         return F.one_hot(out.targets.long(), classes).to(out.logits.dtype)
 

@@ -15,13 +15,15 @@ class SANDMask(Algorithm):
     """The mean gradient, weighted by how much signs and magnitudes agree across environments.
 
     A component's weight is max(0, tanh(k / var_e(g_e) * (|mean_e sign(g_e)| - tau))), with the
-    variance not the population's (arXiv:2007.01434's code); each tensor is divided by its mean
-    weight. tau = 1, the default there, would weight everything by zero: here it is 0.5.
+    variance not the population's; each tensor is divided by its mean weight. So has it
+    arXiv:2007.01434's code, with two differences. Its default tau = 1 weights everything by zero,
+    and no parameter ever moves: here it is 0.5. Where the variance is zero and the agreement tau,
+    the weight is 0 and not 1e-17.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Ranges: arXiv:2007.01434's code."""
+        """Ranges, and the default of k: arXiv:2007.01434's code."""
 
         tau: float = hparam(0.5, uniform(0.0, 1.0), low=0.0, high=1.0)
         k: float = hparam(10.0, log_uniform(1e-3, 1e5), low=1e-6)

@@ -19,7 +19,8 @@ class TemporalANDMaskERM(Algorithm):
 
     Each training environment comes once in every round of E steps, in an order drawn anew (section
     4.3). The optimizer, `oodbench.optimizers.TemporalANDMask`, takes any objective: a method of
-    your own returns it from `configure`. `optimizer` and `momentum` have no effect here.
+    your own returns it from `configure`. `optimizer`, `momentum` and `environments_per_step` have
+    no effect here.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The interface of a learning method, and the registry of the folder algorithms/."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -13,6 +14,7 @@ from oodbench.networks import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
 from oodbench.paths import folder
 from oodbench.registry import Registry
+from oodbench.seeds import derive
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
@@ -41,6 +43,8 @@ class Problem:
     environments: tuple[str, ...]
     """Names of the training environments, in the order in which batches stack them."""
     steps: int
+    seed: int = 0
+    """Of what the runs of a trial share."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class Algorithm(nn.Module):
                 "small_images": (1e-3, log_uniform(10**-3.5, 10**-2.5)),
                 "noisy_labels": (5e-4, choice(5e-4, 1e-3, 5e-3)),
                 "images": (5e-5, log_uniform(1e-5, 10**-3.5)),
+                "text": (1e-5, log_uniform(1e-6, 1e-4)),
             },
         )
         """The learning rate."""
@@ -123,7 +128,8 @@ class Algorithm(nn.Module):
                 "digits": (0.0, None),
             },
         )
-        """Added to the gradient as weight_decay * parameter; twice the factor of a penalty ||w||^2."""
+        """Added to the gradient as weight_decay * parameter (twice the factor of a penalty ||w||^2),
+        but for `adamw`, which takes it, times the learning rate, from the parameter itself."""
         batch_size: int = hparam(
             32,
             log_uniform_int(2**3, 2**5.5),
@@ -137,7 +143,10 @@ class Algorithm(nn.Module):
             },
         )
         """Examples per environment and step; 0: as many as the smallest environment has."""
-        optimizer: str = hparam("adam", options=("adam", "sgd"))
+        environments_per_step: int = hparam(0, low=0)
+        """How many training environments a step is of, drawn anew each time; 0: all. A drawn one
+        with fewer than `batch_size` examples repeats them."""
+        optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
         momentum: float = hparam(0.9, low=0.0, high=1.0)
         """Of `sgd`."""
         lr_schedule: str = hparam(
@@ -164,8 +173,11 @@ class Algorithm(nn.Module):
         return None
 
     def environments_at(self, step: int) -> Sequence[int]:
-        """Which training environments the batch of a step holds, by their places; all, as a rule."""
-        return range(len(self.problem.environments))
+        """Which training environments the batch of a step holds, by their places."""
+        count, wanted = len(self.problem.environments), self.hparams.environments_per_step
+        if not 0 < wanted < count:
+            return range(count)
+        return random.Random(derive(self.problem.seed, step)).sample(range(count), wanted)
 
     def objective(self, out: Outputs) -> Tensor:
         """The scalar to minimise; ERM's mean risk unless a method says otherwise."""

@@ -32,6 +32,7 @@ class Batches:
         *,
         transform: Transform | None = None,
         environments_at: Callable[[int], Sequence[int]] | None = None,
+        repeat: bool = False,
         end: int = sys.maxsize,
         loader_workers: int = 0,
     ) -> None:
@@ -39,10 +40,12 @@ class Batches:
 
         The inputs are all in memory or all stored; those of a batch go through `transform` with a
         generator of the step's own. `environments_at` says which environments a step is of (all),
-        and no step after `end` is read ahead.
+        and no step after `end` is read ahead. With `repeat` a batch may be larger than the smallest
+        environment, which then repeats its examples.
         """
         self.sizes = [len(y) for _, y in environments]
-        self.batch_size = min(batch_size or min(self.sizes), min(self.sizes))
+        limit = max(self.sizes) if repeat and batch_size else min(self.sizes)
+        self.batch_size = min(batch_size or limit, limit)
         self._seed = seed
         self._transform = transform
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
@@ -93,6 +96,10 @@ class Batches:
 
     def _indices(self, environment: int, step: int) -> Tensor:
         """(B,) positions in the environment."""
+        rounds = -(-self.batch_size // self.sizes[environment])
+        if rounds > 1:
+            orders = [self._order(environment, step * rounds + i) for i in range(rounds)]
+            return torch.cat(orders)[: self.batch_size]
         epoch, position = divmod(step, self.sizes[environment] // self.batch_size)
         order = self._order(environment, epoch)
         return order[position * self.batch_size : (position + 1) * self.batch_size]

@@ -1,4 +1,4 @@
-"""The files of datasets on the command line: download, verify, check, cache, list."""
+"""The files of datasets on the command line: download, verify, check, cache, list, make."""
 
 import os
 from pathlib import Path
@@ -96,8 +96,42 @@ def list_(plugin: Plugins = None) -> None:
     table = Table("dataset", Column("files", no_wrap=True), "licence")
     for name in datasets:
         metadata = datasets.get(name).metadata
-        table.add_row(name, "\n".join(metadata.checksums) or "none", metadata.licence)
+        table.add_row(
+            name, "\n".join(metadata.checksums) or "none with a checksum", metadata.licence
+        )
     Console().print(table)
+
+
+making = typer.Typer(no_args_is_help=True, help="Make the data of a dataset.")
+app.add_typer(making, name="make")
+
+
+@making.command()
+@reports_mistakes
+def coinrun(
+    data_dir: DataDir,
+    levels: Annotated[int, typer.Option(min=1, max=1_000_000, help="Training levels.")] = 64,
+    states: Annotated[int, typer.Option(min=1, help="Of each training level.")] = 1000,
+    test_levels: Annotated[int, typer.Option(min=1, help="Test levels, of one state each.")] = 2000,
+    expert: Annotated[
+        str, typer.Option(metavar="planner|FILE", help="A search, or a policy in TorchScript.")
+    ] = "planner",
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+) -> None:
+    """Images of CoinRun and an expert's actions; the same command again goes on where it stopped."""
+    from oodbench.coinrun.making import PLANNER, make
+    from oodbench.coinrun.shards import Settings
+
+    policy = None if expert == PLANNER else Path(expert)
+    name = expert
+    if policy is not None:
+        from oodbench.coinrun.policy import load
+        from oodbench.paths import md5
+
+        load(policy)
+        name = f"policy {md5(policy)}"
+    folder = make(data_dir, Settings(levels, states, test_levels, name), policy, workers)
+    print(f"{levels} levels of {states} states and {test_levels} test levels are in {folder}")
 
 
 def _dataset(
@@ -114,7 +148,7 @@ def _verify(dataset: "Dataset") -> None:
     dataset.check()
     name, count = dataset.name, len(dataset.checksums)
     where = f"{count} files in {dataset.data_dir}"
-    print(f"{name}: {where} are right" if count else f"{name} reads no files")
+    print(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
-import gzip
-import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -14,6 +12,7 @@ from torch import Tensor
 from oodbench.errors import UserError
 from oodbench.hparams import checked, defaults
 from oodbench.paths import folder
+from oodbench.paths import md5 as md5
 from oodbench.registry import Registry
 from oodbench.seeds import derive
 from oodbench.tasks import Task
@@ -40,6 +39,8 @@ class Metadata:
     """The number of updates of a run unless a sweep says otherwise."""
     checksums: Mapping[str, str] = field(default_factory=dict)
     """md5 of each file that is read, by its path under the data directory."""
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of methods' hyperparameters on this dataset, instead of the family's."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ class Dataset(ABC):
     """Those held out as test environments by default."""
     validation_environments: tuple[str, ...] = ()
     """Those held out for selection by default."""
+    evaluation_environments: tuple[str, ...] = ()
+    """The evaluation splits of data that came with their own: never trained on, whatever is held
+    out. Where there are some, nothing else is scored unless held out, and there is no `out` split."""
     input_shape: tuple[int, ...]
     task: Task
 
@@ -100,6 +104,31 @@ class Dataset(ABC):
         usual = defaults(type(self.options))
         changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
         return self.name + (f"({_words(changed)})" if changed else "")
+
+    @property
+    def network(self) -> str:
+        """The network that is trained unless a sweep names another."""
+        return self.metadata.network
+
+    @property
+    def network_hparams(self) -> Mapping[str, Any]:
+        """What that network's hyperparameters are unless a sweep says otherwise."""
+        return {}
+
+    @property
+    def metric(self) -> str:
+        """The metric that selection and tables use unless they are told another."""
+        return self.task.metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value of `metric` is the better one."""
+        return self.task.higher_is_better
+
+    def trained_on(self, held_out: Collection[str]) -> tuple[str, ...]:
+        """The training environments when others are held out, in the dataset's order."""
+        never = {*held_out, *self.evaluation_environments}
+        return tuple(name for name in self.environments if name not in never)
 
     @abstractmethod
     def load(self, trial: int) -> dict[str, Environment]:
@@ -123,6 +152,14 @@ class Dataset(ABC):
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
         raise UserError(f"{self.name} has nothing to download")
+
+    def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
+        """Metrics of a split that are no means over its examples, such as its worst group's.
+
+        `index` (n,) are the split's examples in the environment, `logits` (n, ...) what the
+        predictor gives for them, both on the CPU.
+        """
+        return {}
 
     def cache(self, workers: int) -> None:
         """Work out, with as many threads, what would be worked out in every run, and keep it on disk."""
@@ -165,12 +202,6 @@ class Dataset(ABC):
     def command(self, data_dir: object) -> str:
         """What fetches the data, as a user types it."""
         return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
-
-
-def md5(file: Path) -> str:
-    """The md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
-    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()
 
 
 def _words(options: Mapping[str, object]) -> str:

@@ -86,6 +86,18 @@ def environments(
     _show(finding, "environments", out)
 
 
+@app.command()
+@reports_mistakes
+def memorization(
+    results: Annotated[Path, typer.Argument(help="Of a sweep on NoisyLabels or CIFARNoise.")],
+    out: Out = OUT,
+) -> None:
+    """Accuracy on training, wrong and test labels of every method of a sweep, and its curves."""
+    from oodbench.memorization import memorization
+
+    _show(memorization(results), results.resolve().name, out)
+
+
 def _counts(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]

@@ -21,15 +21,20 @@ def evaluate(
     splits: Mapping[str, Mapping[str, Tensor]],
     task: Task,
     loader_workers: int = 0,
+    whole: Callable[[str, Tensor, Tensor], Mapping[str, float]] | None = None,
 ) -> list[Evaluation]:
     """Every metric of `task` on every split of every environment: the mean over its examples.
 
     `predict` maps inputs as they are in memory or read (N, ...) to logits (N, C); `splits` holds
-    the indices of each environment's splits. An empty split gives no value.
+    the indices of each environment's splits. An empty split gives no value. `whole` gives further
+    metrics, of a whole split: see `Dataset.split_metrics`.
     """
     chunks: dict[str, list[dict[str, Tensor]]] = {name: [] for name in environments}
+    outputs: dict[str, list[Tensor]] = {name: [] for name in environments}
     for name, found, y in _predictions(predict, environments, loader_workers):
         chunks[name].append(task.metrics(found, y))
+        if whole is not None:
+            outputs[name].append(found.cpu())
     names: list[tuple[str, str, str, int]] = []
     values: list[Tensor] = []
     for name, parts in chunks.items():
@@ -40,10 +45,19 @@ def evaluate(
                     names.append((name, split, metric, len(index)))
                     values.append(value[index].double().mean())
     means = torch.stack(values).tolist()
-    return [
+    evaluations = [
         Evaluation(environment, split, metric, value, count)
         for (environment, split, metric, count), value in zip(names, means, strict=True)
     ]
+    if whole is not None:
+        for name, found_parts in outputs.items():
+            for split, index in splits[name].items():
+                place = index.cpu()
+                further = whole(name, place, torch.cat(found_parts)[place]) if len(place) else {}
+                evaluations += [
+                    Evaluation(name, split, m, v, len(place)) for m, v in further.items()
+                ]
+    return evaluations
 
 
 def logits(

@@ -5,7 +5,7 @@ import random
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from types import NoneType
+from types import MappingProxyType, NoneType
 from typing import Any, TypeVar
 
 from oodbench.errors import UserError, unknown
@@ -103,13 +103,20 @@ def distributions(space: type, family: str = "") -> dict[str, Distribution | Non
     return {f.name: _default(f, family)[1] for f in fields(space)}
 
 
-def draw(space: type, owner: str, index: int, family: str = "") -> dict[str, Value]:
+def draw(
+    space: type,
+    owner: str,
+    index: int,
+    family: str = "",
+    own: Mapping[str, Value] = MappingProxyType({}),
+) -> dict[str, Value]:
     """Draw `index` of the hyperparameters of `owner`: 0 is the defaults, k > 0 is random.
 
-    Each value has a random stream of its own, derived from (owner, field, index): adding or
-    removing a field never moves the others.
+    `own` are a dataset's defaults, which come before its family's. Each value has a random stream of its
+    own, derived from (owner, field, index): adding or removing a field never moves the others.
     """
     values = defaults(space, family)
+    values |= {name: value for name, value in own.items() if name in values}
     if index > 0:
         for name, distribution in distributions(space, family).items():
             if distribution is not None:

@@ -44,8 +44,8 @@ def dataset_rows() -> list[tuple[str, ...]]:
         cls = datasets.get(name)
         try:
             names = make(name, {}).environments
-        except UserError:  # they are in a file of the user's
-            names = ("those of its file",)
+        except UserError:  # they are in files of the user's
+            names = ("those of its files",)
         short = names if len(names) <= 6 else (*names[:2], "...", *names[-2:])
         rows.append((name, cls.metadata.family, ", ".join(short), cls.metadata.paper, summary(cls)))
     return rows

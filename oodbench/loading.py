@@ -69,6 +69,7 @@ def batches(
         derive("batches", spec.dataset, spec.test_environments, spec.trial),
         transform=None if type(data.dataset).transform is Dataset.transform else transform,
         environments_at=algorithm.environments_at,
+        repeat=algorithm.hparams.environments_per_step > 0,
         end=spec.steps,
         loader_workers=settings.loader_workers or 0,
     )

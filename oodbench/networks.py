@@ -13,7 +13,9 @@ from oodbench.errors import UserError
 from oodbench.hparams import checked, choice, hparam, log_uniform_int
 from oodbench.registry import Registry
 
-networks: Registry[type["Network"]] = Registry("network", modules=("oodbench.vision",))
+networks: Registry[type["Network"]] = Registry(
+    "network", modules=("oodbench.vision", "oodbench.text_networks")
+)
 
 
 def register(name: str) -> Callable[[type["Network"]], type["Network"]]:

@@ -18,6 +18,10 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     # 0.9995^k over 1000 steps: the linear example in the notebook of arXiv:2009.00329's code.
     "exponential": lambda p: math.exp(-p / 2),
     "cosine": lambda p: 0.5 * (1 + math.cos(math.pi * p)),
+    "linear": lambda p: 1 - p,
+    # WILDS (arXiv:2012.07421, its code): x 0.96 after each of 60 or of 200 epochs.
+    "decay_60": lambda p: 0.96 ** math.floor(60 * p),
+    "decay_200": lambda p: 0.96 ** math.floor(200 * p),
     # Ganin et al. 2016 (arXiv:1505.07818): mu_p = mu_0 / (1 + 10 p)^0.75.
     "ganin": lambda p: (1 + 10 * p) ** -0.75,
 }
@@ -31,15 +35,17 @@ ROUND_OFF = 1e-6
 def make_optimizer(
     name: str, parameters: Iterable[nn.Parameter], lr: float, momentum: float
 ) -> torch.optim.Optimizer:
-    """The optimizer `name` (`adam` or `sgd`); weight decay is set step by step, see `set_rates`."""
+    """The optimizer `name` (`adam`, `adamw` or `sgd`); weight decay is set by `set_rates`."""
     trained = [p for p in parameters if p.requires_grad]
     if name == "adam":
         return torch.optim.Adam(trained, lr=lr, fused=True)
+    if name == "adamw":
+        return torch.optim.AdamW(trained, lr=lr, fused=True)
     return torch.optim.SGD(trained, lr=lr, momentum=momentum)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, lr: float, weight_decay: float) -> None:
-    """Set the learning rate and the (coupled) weight decay of the next step."""
+    """Set the learning rate and the weight decay (coupled, but for `adamw`) of the next step."""
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = lr, weight_decay
 

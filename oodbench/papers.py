@@ -146,11 +146,9 @@ def _side_by_side(
 
 
 def _label(experiment: Experiment, c: Comparison) -> str:
-    parts = [c.target.row, c.target.dataset or ""]
-    if len({(t.row, t.dataset) for t in experiment.targets}) < len(
-        {(t.row, t.dataset, t.sweep) for t in experiment.targets}
-    ):
-        parts.append(c.target.sweep)
+    mine = c.target
+    same = {t.sweep for t in experiment.targets if (t.row, t.dataset) == (mine.row, mine.dataset)}
+    parts = [mine.row, mine.dataset, mine.sweep if len(same) > 1 else None]
     return ", ".join(part for part in parts if part)
 
 
@@ -199,7 +197,9 @@ def _draw(ax: Any, panel: Panel) -> None:
         values = [v for line in panel.lines for v in line.x]
         if min(values) > 0 and max(values) > 100 * min(values):
             ax.set_xscale("log")
-    ax.legend(fontsize="small")
+    if len(ax.get_legend_handles_labels()[1]) > 1:
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
+        ax.legend(fontsize="small", ncols=4, columnspacing=1.0, **below)
 
 
 if __name__ == "__main__":

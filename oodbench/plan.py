@@ -5,6 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from oodbench.errors import UserError, unknown
@@ -126,11 +127,11 @@ def _test_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
 
 def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
     wanted = sweep.validation_environments
-    free = [name for name in dataset.environments if name not in tests]
     if wanted == "none":
         return ()
     if wanted == "default":
-        return tuple(n for n in dataset.validation_environments if n in free)
+        return tuple(n for n in dataset.validation_environments if n not in tests)
+    free = dataset.trained_on(tests)
     if isinstance(wanted, int):
         if not 0 < wanted < len(free):
             raise UserError(
@@ -147,7 +148,7 @@ def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) 
 
 
 def _training(dataset: Any, tests: Sequence[str], validation: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(n for n in dataset.environments if n not in {*tests, *validation})
+    names: tuple[str, ...] = dataset.trained_on({*tests, *validation})
     if not names:
         raise UserError(
             f"{dataset.label}: with {', '.join([*tests, *validation])} held out, "
@@ -162,9 +163,14 @@ def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
 
     trial = _indices(sweep.trials, "trials")[0]
     return {
-        name: len(split(environment, sweep.holdout, dataset.name, name, trial)["in"])
+        name: len(split(environment, _holdout(sweep, dataset), dataset.name, name, trial)["in"])
         for name, environment in dataset.load(trial).items()
     }
+
+
+def _holdout(sweep: Sweep, dataset: Any) -> float:
+    """The share of the `out` splits: data with evaluation splits of their own have none."""
+    return 0.0 if dataset.evaluation_environments else sweep.holdout
 
 
 def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> None:
@@ -206,7 +212,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
         raise UserError(f"evaluate_every must be at least 1, not {evaluate_every}")
     specs = []
     for index in _draws(sweep):
-        hparams = _values(space, entry.name, entry.hparams, index, family)
+        hparams = _values(space, entry.name, entry.hparams, index, family, dataset.metadata.hparams)
         owner = f"{entry.name}/{chosen.name}"
         network_hparams = _values(network.Hparams, owner, given, index, family)
         network.check(network_hparams)
@@ -226,7 +232,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
                     trial=trial,
                     steps=steps,
                     evaluate_every=evaluate_every,
-                    holdout=sweep.holdout,
+                    holdout=_holdout(sweep, dataset),
                 )
             )
     return specs
@@ -234,8 +240,9 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
 
 def _network(sweep: Sweep, dataset: Any) -> Component:
     chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
-    name = dataset.metadata.network if chosen.name == "default" else chosen.name
-    return chosen.model_copy(update={"name": name})
+    if chosen.name not in ("default", dataset.network):
+        return chosen
+    return Component(name=dataset.network, hparams={**dataset.network_hparams, **chosen.hparams})
 
 
 def _draws(sweep: Sweep) -> list[int]:
@@ -249,13 +256,21 @@ def _draws(sweep: Sweep) -> list[int]:
 
 
 def _values(
-    space: type, owner: str, given: Mapping[str, Any], index: int, family: str
+    space: type,
+    owner: str,
+    given: Mapping[str, Any],
+    index: int,
+    family: str,
+    own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Draw `index` with the sweep file's own values over it, checked; a list has one for each draw."""
+    """Draw `index` with the sweep file's own values over it, checked; a list has one for each draw.
+
+    `own` are a dataset's defaults.
+    """
     from oodbench.hparams import checked, draw
 
     place = f"the hyperparameters of {owner.split('/')[-1]}"
-    own = {}
+    fixed = {}
     for name, value in given.items():
         if isinstance(value, list):
             if index >= len(value):
@@ -263,8 +278,8 @@ def _values(
                     f"'{name}' in {place} lists {len(value)} values, none for draw {index}"
                 )
             value = value[index]
-        own[name] = value
-    return asdict(checked(space, {**draw(space, owner, index, family), **own}, place))
+        fixed[name] = value
+    return asdict(checked(space, {**draw(space, owner, index, family, own), **fixed}, place))
 
 
 def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:

@@ -34,7 +34,7 @@ class Predictions:
     logits: Array
     """(N, C) float16, as `Task` describes them; clipped to what half precision can hold."""
     targets: Array
-    """(N,) classes, or (N, C) probabilities."""
+    """(N,) classes, or (N, C) probabilities, labels or real numbers."""
     out: Array
     """(N,) whether the example is of the `out` split."""
 
@@ -149,13 +149,13 @@ def with_metric(
 ) -> Frames:
     """The frames with a metric of the kept predictions at every chosen `id` and `step`.
 
-    An environment of a regression gets none. Raises UserError where no predictions are kept.
+    An environment of a regression or of labels gets none. Raises UserError where no predictions are kept.
     """
     rows = []
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
         for environment, p in read(results.run(str(run_id)), int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
-                if mask.any() and p.kind != "regression":
+                if mask.any() and p.kind not in ("regression", "multilabel"):
                     value = metric(
                         Predictions(p.kind, p.logits[mask], p.targets[mask], p.out[mask])
                     )

@@ -105,20 +105,20 @@ def study(
     search: Search,
     specs: Sequence[RunSpec],
     dataset: Any,
-    fixed: Collection[str],
-    fixed_of_network: Collection[str],
+    fixed: Mapping[str, Any],
+    fixed_of_network: Mapping[str, Any],
 ) -> Study:
     """The study that starts with the runs `specs`, ordered by draw, then trial.
 
     All hyperparameters with a distribution are searched but for the fixed ones; raises UserError if
-    that leaves none.
+    that leaves none, or if a fixed one has a list of values, one for each draw.
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks import networks
 
     first = specs[0]
     trials = sum(spec.draw == first.draw for spec in specs)
-    owners: tuple[tuple[str, Any, Collection[str]], ...] = (
+    owners: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
         ("", algorithms.get(first.algorithm), fixed),
         (NETWORK, networks.get(first.network), fixed_of_network),
     )
@@ -128,6 +128,9 @@ def study(
         for name, distribution in distributions(owner.Hparams, dataset.metadata.family).items()
         if distribution is not None and name not in given
     }
+    for name, value in {**fixed, **fixed_of_network}.items():
+        if isinstance(value, list):
+            raise UserError(f"a search takes one value of '{name}' or none, not the list {value}")
     if not space:
         raise UserError(f"{first.label} on {dataset.label} has no hyperparameter left to search")
     return Study(search, tuple(specs), trials, space)

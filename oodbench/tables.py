@@ -15,8 +15,16 @@ from oodbench.errors import unknown
 from oodbench.records import Frames
 from oodbench.selection import CELL, ENDED, RULES, choose, sweep_runs
 
-PROPORTIONS = ("accuracy", "agreement", "worst_group_accuracy")
-"""Metrics in [0, 1] that are printed in % and of which more is better; of any other, less is."""
+OFFICIAL = (
+    *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
+    *("10th_percentile_acc", "F1-macro_all", "recall-macro_all", "ap"),
+    *("precision_at_global_recall_all", "precision_at_global_recall_wg"),
+)
+"""What the package `wilds` calls its proportions."""
+PROPORTIONS = ("accuracy", "agreement", "worst_group_accuracy", *OFFICIAL)
+"""Metrics in [0, 1] that are printed in %."""
+HIGHER = (*PROPORTIONS, "r_all", "r_wg")
+"""Metrics of which more is better; of any other, less is."""
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 AVERAGE = "average"
@@ -54,7 +62,7 @@ def leaderboard(frames: Frames, rule: str = "train_val", metric: str | None = No
         rows.append((*key, mean, stderr, int(group["complete"].sum()), len(group), rule))
     names = ["dataset", "label", *COLUMN, "mean", "stderr", "n", "planned", "rule"]
     frame = pd.DataFrame(rows, columns=names)
-    higher = {m: directions.get(m, m in PROPORTIONS) for m in frame["metric"].unique() if m}
+    higher = {m: directions.get(m, m in HIGHER) for m in frame["metric"].unique() if m}
     shifts = {}
     if "shift" in runs:
         known = runs.dropna(subset=["shift"])
@@ -75,7 +83,7 @@ def scores(frames: Frames, rule: str = "train_val", metric: str | None = None) -
     values = values[values["complete"]]
     sets = values["test_environments"].map(lambda tests: "" if len(tests) == 1 else "+".join(tests))
     places = values["environment"] + sets.map(lambda tests: f" of {tests}" if tests else "")
-    higher = [directions.get(m, m in PROPORTIONS) for m in values["metric"]]
+    higher = [directions.get(m, m in HIGHER) for m in values["metric"]]
     table = values.assign(environment=places, higher=higher).rename(
         columns={"dataset_label": "dataset"}
     )

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Kind = Literal["binary", "multiclass", "distribution", "regression"]
+Kind = Literal["binary", "multiclass", "multilabel", "distribution", "regression"]
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,9 @@ class Task:
 
     Shapes, for any leading dimensions `...`: the logits (for a regression: the predictions) are
     (..., num_outputs); the targets are (...) floats in {0, 1} for `binary` (one output), (...)
-    class numbers for `multiclass`, (..., num_outputs) probabilities for `distribution` and
-    (..., num_outputs) real numbers for `regression`.
+    class numbers for `multiclass`, (..., num_outputs) floats in {0, 1} or NaN (not known) for
+    `multilabel`, (..., num_outputs) probabilities for `distribution` and (..., num_outputs) real
+    numbers for `regression`.
     """
 
     kind: Kind
@@ -36,7 +38,7 @@ class Task:
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
 
-        A squared error is averaged over the outputs.
+        It is averaged over the outputs of a regression, and over the labels that are known.
         """
         return _LOSSES[self.kind](logits, targets)
 
@@ -51,6 +53,8 @@ class Task:
             return (scores.sigmoid() - targets) * scores
         if self.kind == "regression":
             return (2 * (logits - targets) * logits).mean(-1)
+        if self.kind == "multilabel":
+            return _known_mean((logits.sigmoid() - targets.nan_to_num()) * logits, targets)
         probabilities = logits.softmax(-1)
         expected = (probabilities * logits).sum(-1)
         if self.kind == "multiclass":
@@ -70,6 +74,9 @@ class Task:
             right = (logits.squeeze(-1) > 0) == (targets > 0.5)
         elif self.kind == "multiclass":
             right = logits.argmax(-1) == targets
+        elif self.kind == "multilabel":
+            labels = ((logits > 0) == (targets > 0.5)) & logits.isfinite()
+            return {"accuracy": _known_mean(labels.to(losses.dtype), targets), "loss": losses}
         else:
             agreement = (logits.argmax(-1) == targets.argmax(-1)) & finite
             return {"kl": losses, "agreement": agreement.to(losses.dtype)}
@@ -85,6 +92,18 @@ def _multiclass(logits: Tensor, targets: Tensor) -> Tensor:
     return flat.view(targets.shape)
 
 
+def _known_mean(values: Tensor, targets: Tensor) -> Tensor:
+    """The mean of each example's `values` (..., C) where the target is known, else 0: (...)."""
+    known = targets.isfinite()
+    return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
+
+
+def _multilabel(logits: Tensor, targets: Tensor) -> Tensor:
+    labels = targets.nan_to_num()
+    each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return _known_mean(each, targets)
+
+
 def _distribution(logits: Tensor, targets: Tensor) -> Tensor:
     return F.kl_div(logits.log_softmax(-1), targets, reduction="none").sum(-1)
 
@@ -96,6 +115,7 @@ def _regression(logits: Tensor, targets: Tensor) -> Tensor:
 _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "binary": _binary,
     "multiclass": _multiclass,
+    "multilabel": _multilabel,
     "distribution": _distribution,
     "regression": _regression,
 }

@@ -15,6 +15,7 @@ from oodbench.tasks import Task
 TASKS = {
     "binary": Task("binary"),
     "multiclass": Task("multiclass", 3),
+    "multilabel": Task("multilabel", 3),
     "distribution": Task("distribution", 4),
     "regression": Task("regression", 2),
 }
@@ -53,7 +54,9 @@ def tiny_batch(
         "multiclass": torch.randint(task.num_outputs, shape, generator=generator),
         "distribution": torch.randn(*shape, task.num_outputs, **options).softmax(-1),
         "regression": torch.randn(*shape, task.num_outputs, **options),
+        "multilabel": torch.randint(2, (*shape, task.num_outputs), **options),
     }
+    y["multilabel"][..., 0, 0] = float("nan")
     return Batch(x, y[task.kind])
 
 

@@ -36,12 +36,6 @@ EVALUATION_CHECKPOINT_SECONDS = 1.0
 """A checkpoint is due after so long, the shorter of the two at an evaluation."""
 
 
-def training_environments(spec: RunSpec, dataset: Dataset) -> tuple[str, ...]:
-    """Those that are neither test nor validation environments, in the dataset's order."""
-    held_out = {*spec.test_environments, *spec.validation_environments}
-    return tuple(name for name in dataset.environments if name not in held_out)
-
-
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     """The algorithm of a run with its initial weights, on its device.
 
@@ -75,8 +69,14 @@ class Run:
         self.settings = settings
         self.data = load_data(spec, settings)
         dataset = self.data.dataset
-        self.names = training_environments(spec, dataset)
-        self.problem = Problem(dataset.input_shape, dataset.task, self.names, spec.steps)
+        self.names = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
+        seed = derive("environments", spec.dataset, spec.test_environments, spec.trial)
+        self.problem = Problem(dataset.input_shape, dataset.task, self.names, spec.steps, seed)
+        self.scored = {
+            name: environment
+            for name, environment in self.data.environments.items()
+            if not (dataset.evaluation_environments and name in self.names)
+        }
         self.algorithm = build_algorithm(spec, self.problem, settings.device)
         self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
         self.loader_workers = settings.loader_workers or 0
@@ -88,14 +88,14 @@ class Run:
     @property
     def context(self) -> dict[str, Any]:
         """What tables need to know beyond the spec."""
-        dataset, task = self.data.dataset, self.problem.task
+        dataset = self.data.dataset
         return {
             "dataset_label": dataset.label,
             "family": dataset.metadata.family,
             "shift": dataset.metadata.shift,
             "training_environments": self.names,
-            "metric": task.metric,
-            "higher_is_better": task.higher_is_better,
+            "metric": dataset.metric,
+            "higher_is_better": dataset.higher_is_better,
         }
 
     def advance(self, steps: int) -> int | None:
@@ -125,10 +125,12 @@ class Run:
     def evaluate(self) -> list[Evaluation]:
         """All metrics of the predictor as it is now."""
         self.algorithm.eval()
-        data, task = self.data, self.problem.task
-        found = evaluate(self.predict, data.environments, data.splits, task, self.loader_workers)
-        device = self.settings.device
-        own = data.dataset.predictor_metrics(
+        dataset, task, device = self.data.dataset, self.problem.task, self.settings.device
+        plain = type(dataset).split_metrics is Dataset.split_metrics
+        whole = None if plain else dataset.split_metrics
+        workers = self.loader_workers
+        found = evaluate(self.predict, self.scored, self.data.splits, task, workers, whole)
+        own = dataset.predictor_metrics(
             lambda x: self.algorithm.predict(x.to(device)).cpu(), self.spec.trial
         )
         return found + [Evaluation(None, None, name, value, 1) for name, value in own.items()]
@@ -137,10 +139,10 @@ class Run:
     def keep_predictions(self, directory: RunDirectory) -> None:
         """Keep the logits of every example as they are now, and once what they are compared with."""
         self.algorithm.eval()
-        found = logits(self.predict, self.data.environments, self.loader_workers)
+        found = logits(self.predict, self.scored, self.loader_workers)
         keep(directory, self.step, {name: values.numpy() for name, values in found.items()})
         examples = {}
-        for name, environment in self.data.environments.items():
+        for name, environment in self.scored.items():
             out = torch.zeros(len(environment.y), dtype=torch.bool)
             out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True
             examples[name] = (environment.y.cpu().numpy(), out.numpy())

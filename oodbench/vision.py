@@ -1,7 +1,8 @@
-"""Networks for images that come from elsewhere: torchvision's residual networks, DomainBed's for digits."""
+"""Networks for images that come from elsewhere: torchvision's, and DomainBed's for digits."""
 
 import hashlib
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,8 +17,8 @@ from oodbench.hparams import choice, hparam
 from oodbench.networks import Network, register, require_image
 
 
-class ResNet(Network):
-    """A residual network of torchvision (arXiv:1512.03385) from its input to its pooled features.
+class Torchvision(Network):
+    """A network of torchvision from its input to its pooled features.
 
     For other than three channels the first layer's weights are repeated, channel i taking those of
     channel i modulo 3, as in arXiv:2007.01434's code.
@@ -25,6 +26,12 @@ class ResNet(Network):
 
     model: str
     """Torchvision's name of it."""
+    first: str
+    """Its first convolution."""
+    head: str
+    """Its last layer, which is not taken."""
+    pixels: int = 1
+    """The least side of an image."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
@@ -46,10 +53,10 @@ class ResNet(Network):
 
         super().__init__()
         self.hparams = hparams
-        channels = require_image(type(self).__name__, input_shape, 1)
+        channels = require_image(type(self).__name__, input_shape, self.pixels)
         body = getattr(torchvision.models, self.model)(weights=None)
-        self.num_features = body.fc.in_features
-        body.fc = nn.Identity()
+        self.num_features = getattr(body, self.head).in_features
+        setattr(body, self.head, nn.Identity())
         if hparams.weights != "none":
             _load(body, weights_file(self.model, hparams.weights))
         elif hparams.freeze_batch_norm:
@@ -60,8 +67,9 @@ class ResNet(Network):
             first = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
             if hparams.weights != "none":
                 places = torch.arange(channels) % 3
-                first.weight.data.copy_(body.conv1.weight.detach()[:, places])
-            body.conv1 = first
+                old = body.get_submodule(self.first).weight.detach()
+                first.weight.data.copy_(old[:, places])
+            body.set_submodule(self.first, first)
         self.featurizer = nn.Sequential(body, nn.Dropout(hparams.dropout))
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
@@ -71,7 +79,7 @@ class ResNet(Network):
         if values["weights"] != "none":
             weights_file(cls.model, str(values["weights"]))
 
-    def train(self, mode: bool = True) -> "ResNet":
+    def train(self, mode: bool = True) -> "Torchvision":
         """Frozen batch normalisation stays as in evaluation."""
         super().train(mode)
         if self.hparams.freeze_batch_norm:
@@ -79,6 +87,12 @@ class ResNet(Network):
                 if isinstance(module, nn.BatchNorm2d):
                     module.eval()
         return self
+
+
+class ResNet(Torchvision):
+    """A residual network (arXiv:1512.03385)."""
+
+    first, head = "conv1", "fc"
 
 
 @register("ResNet18")
@@ -93,6 +107,13 @@ class ResNet50(ResNet):
     """50 layers, 2,048 features."""
 
     model = "resnet50"
+
+
+@register("DenseNet121")
+class DenseNet121(Torchvision):
+    """121 layers, each fed by all before it in its block, 1,024 features (arXiv:1608.06993)."""
+
+    model, first, head, pixels = "densenet121", "features.conv0", "classifier", 32
 
 
 @register("MNISTCNN")
@@ -158,7 +179,11 @@ def _state(file: Path) -> Mapping[str, Tensor]:
         raise UserError(f"{file} is not a file of weights that torch can read") from error
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UserError(f"{file} does not hold a state_dict of tensors")
-    return {k: v for k, v in state.items() if not k.startswith("fc.")}
+    return {
+        re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v  # in the oldest files of DenseNet
+        for k, v in state.items()
+        if not k.startswith(("fc.", "classifier."))
+    }
 
 
 def _load(body: nn.Module, file: Path) -> None:

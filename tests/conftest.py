@@ -12,6 +12,8 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
+from oodbench.coinrun.making import make
+from oodbench.coinrun.shards import Settings
 from tests.slurm.cluster import Cluster, missing
 
 settings.register_profile(
@@ -59,6 +61,17 @@ def _fetch(root: Path, raw: Path) -> None:
             (part / name).write_bytes(content.read())
     raw.parent.mkdir(exist_ok=True)
     part.rename(raw)
+
+
+@pytest.fixture(scope="session")
+def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a small real set of CoinRun, made once for all processes of the tests."""
+    root = tmp_path_factory.getbasetemp()
+    shared = (root if "PYTEST_XDIST_WORKER" not in os.environ else root.parent) / "coinrun"
+    shared.mkdir(exist_ok=True)
+    with FileLock(shared / "lock"):
+        make(shared, Settings(levels=3, states=20, test_levels=4, expert="planner"), None, 2)
+    return shared
 
 
 @pytest.fixture(scope="session")

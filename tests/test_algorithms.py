@@ -1,18 +1,18 @@
 """Every registered algorithm through the public conformance suite; and the suite catches what it should."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, algorithms
+from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
 from oodbench.conformance import Check, check_algorithm, checks
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.tasks import Task
-from oodbench.tiny import TASKS, tiny_problem
+from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 
 FOLDER = [
     name
@@ -229,3 +229,33 @@ class OutOfLimits(Algorithm):
 def test_a_broken_rule_is_named(cls: type[Algorithm], sentence: str) -> None:
     with pytest.raises(AssertionError, match=rf"{cls.__name__} breaks the rule .*{sentence}"):
         check_algorithm(cls)
+
+
+def test_a_step_may_be_of_some_environments() -> None:
+    cls: Any = algorithms.get("ERM")
+    problem = Problem((4,), TASKS["binary"], tuple("abcdefgh"), 1000, seed=3)
+
+    def drawn(seed: int, count: int, name: str = "ERM") -> list[list[int]]:
+        of = replace(problem, seed=seed)
+        algorithm = tiny_algorithm(algorithms.get(name), of, {"environments_per_step": count})
+        return [list(algorithm.environments_at(step)) for step in range(400)]
+
+    assert drawn(3, 0) == drawn(3, 8) == drawn(3, 9) == [list(range(8))] * 400
+    some = drawn(3, 3)
+    assert all(len(set(step)) == 3 for step in some)
+    assert some == drawn(3, 3, "VREx") and some != drawn(4, 3)
+    counts = torch.bincount(torch.tensor(some).flatten(), minlength=8)
+    assert counts.sum() == 1200 and 110 < counts.min() and counts.max() < 190  # 150 expected
+    assert cls.Hparams().environments_per_step == 0
+
+
+def test_a_discriminator_is_told_which_environments_a_step_is_of() -> None:
+    problem = Problem((4,), TASKS["binary"], tuple("abcde"), 1000)
+    algorithm: Any = tiny_algorithm(algorithms.get("DANN"), problem, {"environments_per_step": 2})
+    algorithm.environments_at = lambda step: [4, 1]
+    out = algorithm.outputs(tiny_batch(TASKS["binary"], 0, 2), 7)
+    algorithm.objective(out)
+    logits = algorithm.discriminator(out.features.flatten(0, 1))
+    labels = torch.tensor([4] * 6 + [1] * 6)
+    wanted = torch.nn.functional.cross_entropy(logits, labels)
+    torch.testing.assert_close(out.metrics["discriminator_loss"], wanted)

@@ -88,3 +88,20 @@ def test_every_example_is_used_equally_often() -> None:
     for step in range(50):
         counts[batches[step].y[0].long()] += 1
     assert (counts == 10).all()
+
+
+def test_small_environments_repeat_their_examples_if_asked() -> None:
+    batches = Batches(data(3, 40), 8, 0, environments_at=lambda step: [step % 2], repeat=True)
+    assert batches.batch_size == 8
+    seen: list[float] = []
+    for step in range(0, 12, 2):
+        y = batches[step].y
+        assert y.shape == (1, 8)
+        counts = torch.bincount(y[0].long(), minlength=3)
+        assert counts.sum() == 8 and counts.min() >= 2 and counts.max() <= 3
+        seen += batches[step + 1].y[0].tolist()
+        assert torch.equal(batches[step + 1].x[0, :, 0], torch.ones(8))
+    assert len(set(seen)) > 20
+    assert torch.equal(
+        batches[4].y, Batches(data(3, 40), 8, 0, environments_at=lambda s: [0], repeat=True)[4].y
+    )

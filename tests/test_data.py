@@ -32,7 +32,7 @@ def test_verify(mnist_dir: Path) -> None:
 
 def test_verify_without_files(tmp_path: Path) -> None:
     result = call("verify", "Spirals", "--data-dir", tmp_path)
-    assert (result.exit_code, result.stdout) == (0, "Spirals reads no files\n")
+    assert (result.exit_code, result.stdout) == (0, "Spirals: nothing is wrong\n")
 
 
 def test_verify_of_a_missing_file(tmp_path: Path) -> None:

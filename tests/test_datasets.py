@@ -106,7 +106,7 @@ def test_label_names_the_options_that_were_changed() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("Spiral", {}, "unknown dataset 'Spiral'; did you mean Spirals?"),
+        ("Spiral", {}, "unknown dataset 'Spiral'; did you mean Spirals"),
         ("Spirals", {"shortcut_dim": 3}, "unknown name 'shortcut_dim' in the options of Spirals"),
         ("Spirals", {"num_examples": "many"}, "'num_examples' in the options of Spirals must be"),
         ("Spirals", {"num_environments": 0}, "must be at least 1, not 0"),

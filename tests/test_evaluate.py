@@ -35,3 +35,21 @@ def test_an_empty_split_gives_no_value() -> None:
     parts = {"in": torch.arange(4), "out": torch.arange(0)}
     found = evaluate(lambda x: x[:, :1], {"a": Environment(x, y)}, {"a": parts}, Task("regression"))
     assert [(e.environment, e.split, e.metric, e.value) for e in found] == [("a", "in", "mse", 0.0)]
+
+
+def test_metrics_of_a_whole_split_see_its_logits() -> None:
+    x, y = torch.arange(6.0).unsqueeze(1), torch.zeros(6, 1)
+    parts = {"in": torch.tensor([0, 2, 5]), "out": torch.tensor([4]), "none": torch.arange(0)}
+    seen = {}
+
+    def largest(name: str, index: torch.Tensor, logits: torch.Tensor) -> dict[str, float]:
+        seen[name, tuple(index.tolist())] = logits[:, 0].tolist()
+        return {"largest": float(logits.max())}
+
+    found = evaluate(
+        lambda x: x, {"a": Environment(x, y)}, {"a": parts}, Task("regression"), 0, largest
+    )
+    assert seen == {("a", (0, 2, 5)): [0, 2, 5], ("a", (4,)): [4]}
+    values = {(e.split, e.metric): (e.value, e.count) for e in found}
+    assert values["in", "largest"] == (5.0, 3) and values["out", "largest"] == (4.0, 1)
+    assert len(values) == 4

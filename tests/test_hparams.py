@@ -34,7 +34,7 @@ from oodbench.hparams import (
 from oodbench.networks import networks
 
 GOLDEN = Path(__file__).parent / "golden" / "hparams.json"
-FAMILIES = ("", "digits", "images", "linear", "noisy_labels", "small_images", "synthetic")
+FAMILIES = ("", "digits", "images", "linear", "noisy_labels", "small_images", "synthetic", "text")
 
 
 def spaces() -> dict[str, Any]:

@@ -44,6 +44,7 @@ def test_rows() -> None:
     assert list(found) == list(datasets)
     assert found["LinearSEM"][:3] == ("linear", "0.2, 2, 5", "arXiv:1907.02893")
     assert found["Spirals"][1] == "0, 1, ..., 15, test"
+    assert found["Camelyon17"][1] == "those of its files"
 
 
 def test_every_entry_has_a_summary() -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from oodbench.algorithms import algorithms
+from oodbench.hparams import defaults, distributions
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_problem
 
 
@@ -32,3 +33,12 @@ def test_equal_gradients_have_full_weight_and_zeros_none() -> None:
     gradients = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()
     assert sand_mask(tau=0.5).combine(gradients).tolist() == pytest.approx([2.0, 0.0])
     assert sand_mask(tau=1.0).combine(gradients).tolist() == [0.0, 0.0]
+
+
+def test_the_ranges_are_domainbeds() -> None:
+    space = distributions(algorithms.get("SANDMask").Hparams)
+    assert [str(space[name]) for name in ("tau", "k")] == [
+        "uniform(0.0, 1.0)",
+        "log_uniform(0.001, 100000.0)",
+    ]
+    assert defaults(algorithms.get("SANDMask").Hparams)["k"] == 10

@@ -252,6 +252,12 @@ def test_mistakes_are_named(changes: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_list_for_the_draws_is_no_value_of_a_search() -> None:
+    rates = [0.1] * 13
+    with pytest.raises(UserError, match="a search takes one value of 'lr' or none, not the list"):
+        tiny(**CHANGES | {"algorithms": [{"name": "IRM", "hparams": {"lr": rates}}]})
+
+
 def test_nothing_to_search_is_named() -> None:
     lr = {name: STUDY.specs[0].hparams[name] for name in STUDY.space}
     with pytest.raises(UserError, match=r"IRM on LinearSEM.* has no hyperparameter left to search"):

@@ -21,6 +21,10 @@ def written_out(task: Task, logits: Tensor, y: Tensor) -> Tensor:
     if task.kind == "binary":
         p = 1 / (1 + (-logits[0]).exp())
         return -(y * p.log() + (1 - y) * (1 - p).log())
+    if task.kind == "multilabel":
+        p = 1 / (1 + (-logits).exp())
+        each = -(y * p.log() + (1 - y) * (1 - p).log())
+        return torch.stack([loss for loss in each if not loss.isnan()]).mean()
     if task.kind == "regression":
         return torch.stack([(f - t) ** 2 for f, t in zip(logits, y, strict=True)]).mean()
     log_p = (logits.exp() / logits.exp().sum()).log()
@@ -74,7 +78,7 @@ def test_the_default_metric_is_among_the_metrics(task: Task) -> None:
     metrics = task.metrics(tiny_logits(task), tiny_batch(task).y)
     assert task.metric in metrics
     assert all(value.shape == (5, 6) for value in metrics.values())
-    assert task.higher_is_better == (task.kind in ("binary", "multiclass"))
+    assert task.higher_is_better == (task.kind in ("binary", "multiclass", "multilabel"))
 
 
 def test_what_counts_as_right() -> None:
@@ -87,6 +91,12 @@ def test_what_counts_as_right() -> None:
     metrics = TASKS["multiclass"].metrics(logits, torch.tensor([1, 2, 0]))
     assert metrics["accuracy"].tolist() == [1, 0, 0]
     torch.testing.assert_close(metrics["loss"][0], -logits[0].log_softmax(0)[1])
+
+    logits = torch.tensor([[1.0, -1.0, 1.0], [nan, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    y = torch.tensor([[1.0, 1.0, nan], [0.0, 1.0, 1.0], [nan, nan, nan]])
+    metrics = TASKS["multilabel"].metrics(logits, y)
+    assert metrics["accuracy"].tolist() == pytest.approx([1 / 2, 2 / 3, 0])  # nothing known: 0
+    assert metrics["loss"][2] == 0
 
     y = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]])
     metrics = TASKS["distribution"].metrics(y.log(), y.flip(0))

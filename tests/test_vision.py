@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,29 @@ def theirs(path: Path, x: Tensor) -> Tensor:
     model.fc = nn.Identity()
     with torch.no_grad():
         return model.eval()(x)  # type: ignore[no-any-return]
+
+
+def test_densenet_reads_new_and_old_files(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = torchvision.models.densenet121(weights=None).eval()
+    state = model.state_dict()
+    torch.save(state, tmp_path / "new.pth")
+    old = {re.sub(r"(layer\d+\.(?:norm|conv))([12])", r"\1.\2", k): v for k, v in state.items()}
+    assert old.keys() != state.keys()
+    torch.save(old, tmp_path / "old.pth")
+    model.classifier = nn.Identity()
+    x = torch.randn(2, 3, 32, 32)
+    for name in ("new", "old"):
+        values = {"weights": str(tmp_path / f"{name}.pth")}
+        network = build("DenseNet121", values, (3, 32, 32), 2, 0).eval()
+        with torch.no_grad():
+            torch.testing.assert_close(network.featurizer(x), model(x))
+    first, same, other = (build("DenseNet121", {}, (8, 32, 32), 2, seed) for seed in (0, 0, 1))
+    assert first(torch.zeros(2, 8, 32, 32)).shape == (2, 2)
+    a, b, c = (nn.utils.parameters_to_vector(n.parameters()) for n in (first, same, other))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+    with pytest.raises(UserError, match="images of at least 32 x 32 pixels"):
+        build("DenseNet121", {}, (3, 24, 24), 2, 0)
 
 
 def moments(network: nn.Module) -> list[Tensor]:

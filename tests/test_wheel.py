@@ -10,6 +10,7 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.paths import folder
+from oodbench.targets import names
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -48,12 +49,17 @@ print(",".join(datasets))
 print(",".join(sorted(p.name for p in folder("sweeps").glob("*.yaml"))))
 from oodbench.html import render
 print(len(render({"version": "", "title": ""})))
+from oodbench.targets import load, names
+print(",".join(load(n).name for n in names()))
 """
-    file, found_algorithms, found_datasets, sweeps, page = python(site, code).splitlines()
+    file, found_algorithms, found_datasets, sweeps, page, found_targets = python(
+        site, code
+    ).splitlines()
     assert file.startswith(str(site))
     assert found_algorithms.split(",") == [n for n in algorithms if "tests" not in module(n)]
     assert found_datasets.split(",") == list(datasets)
     assert sweeps.split(",") == sorted(p.name for p in folder("sweeps").glob("*.yaml"))
+    assert found_targets.split(",") == names()
     assert int(page) > 10_000  # with its scripts
 
 

@@ -1,0 +1,134 @@
+"""CoinRun behavioural cloning: imitate an expert on some levels, play as it does on others."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oodbench.coinrun.shards import (
+    FOLDER,
+    MANIFEST,
+    TRAINING,
+    UNSEEN,
+    Manifest,
+    Settings,
+    Shard,
+    read,
+    shards,
+)
+from oodbench.coinrun.simulator import ACTIONS, IMAGE
+from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.streams import MemoryMapped, Part
+from oodbench.tasks import Task
+
+
+@register(
+    "CoinRun",
+    Metadata(
+        paper="arXiv:2009.00329, section 3.3",
+        licence="MIT (the game: openai/procgen)",
+        family="coinrun",
+        shift="layout, background and colours of the level",
+        network="ResNet18",
+        steps=6400,
+    ),
+)
+class CoinRun(Dataset):
+    """Images of a platform game and what an expert would do: a distribution over 15 actions.
+
+    Every training level is an environment, `level0` and on; `unseen`, the test environment, holds
+    one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
+    states and 2,000 test levels. `python -m oodbench.data make coinrun` makes the data, in hard
+    mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
+    a search (`oodbench.coinrun.planner`) or a policy of the user's.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """The first `levels`, `states` and `test_levels` of the set that was made are read."""
+
+        levels: int = hparam(64, low=1)
+        states: int = hparam(1000, low=1)
+        test_levels: int = hparam(2000, low=1)
+        expert: str = hparam("planner")
+        """As in the set's manifest."""
+
+    input_shape = (IMAGE[2], *IMAGE[:2])
+    task = Task("distribution", ACTIONS)
+    test_environments = (UNSEEN,)
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.environments = (*(f"level{i}" for i in range(options.levels)), UNSEEN)
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The levels, the same in every trial; raises UserError for missing or damaged data."""
+        options = self.options
+        found = {
+            f"level{i}": self._environment([Shard(TRAINING, i)], options.states)
+            for i in range(options.levels)
+        }
+        unseen = [Shard(UNSEEN, i) for i in range(options.test_levels)]
+        return found | {UNSEEN: self._environment(unseen, options.test_levels)}
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Bytes (N, 64, 64, 3) to (N, 3, 64, 64) in [0, 1]."""
+        return x.permute(0, 3, 1, 2).float() / 255
+
+    @property
+    def checksums(self) -> Mapping[str, str]:
+        """The md5 of each file that is read, by the set's manifest; raises UserError without it."""
+        options = self.options
+        known = self._manifest().checksums
+        wanted = Settings(options.levels, options.states, options.test_levels, options.expert)
+        files = [file for shard in shards(wanted) for file in shard.files]
+        return {f"{FOLDER}/{file}": known[file] for file in files}
+
+    def _manifest(self) -> Manifest:
+        """That of a set that is whole and has what the options ask for."""
+        path = self.file(f"{FOLDER}/{MANIFEST}")
+        manifest = read(path.parent)
+        if not manifest.checksums:
+            raise UserError(
+                f"{path} is of an unfinished set; `{self.command(self.data_dir)}` goes on with it"
+            )
+        has = manifest.settings
+        for name, wanted in asdict(self.options).items():
+            found = getattr(has, name)
+            if found != wanted if name == "expert" else found < wanted:
+                raise UserError(f"{path}: the set has {name} {found!r}, not {wanted!r}")
+        return manifest
+
+    def _environment(self, parts: list[Shard], count: int) -> Environment:
+        """The first `count` states of some shards."""
+        files = [[self.file(f"{FOLDER}/{file}") for file in part.files] for part in parts]
+        images, actions = zip(*files, strict=True)
+        x = MemoryMapped(images)
+        y = torch.from_numpy(np.concatenate([_actions(path) for path in actions]))
+        if x.shape != IMAGE or len(x) != len(y):
+            raise UserError(f"{images[0]} does not hold the images of {actions[0]}")
+        return Environment(x if len(x) == count else Part(x, torch.arange(count)), y[:count])
+
+    def command(self, data_dir: object) -> str:
+        """What makes the data, as a user types it."""
+        options = self.options
+        flags = f"--levels {options.levels} --states {options.states}"
+        flags += f" --test-levels {options.test_levels}"
+        if options.expert != "planner":
+            flags += " --expert FILE"
+        return f"python -m oodbench.data make coinrun {flags} --data-dir {data_dir}"
+
+
+def _actions(path: Path) -> NDArray[np.float32]:
+    """The distributions of a shard, (n, 15)."""
+    try:
+        found: NDArray[np.float32] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path} is not a whole .npy file: {error}") from error
+    return found

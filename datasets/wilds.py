@@ -1,0 +1,229 @@
+"""The sets of WILDS through the package `wilds` (arXiv:2012.07421), with its splits and metrics.
+
+How the package's notions become ours:
+
+- The training environments are the groups of its split `train` by its own grouper, under the names
+  that it gives them (`hospital:0`). They are never scored, and have no `out` split.
+- Its other splits (`val`, `test`, `id_val`, `id_test`) are environments of their own that are never
+  trained on. `test` is the test environment, `val` the validation environment; all are scored.
+- Its official metrics of a split are recorded under their official names beside ours. The one
+  that its paper reports is the dataset's metric: selection `val_env` takes it of all of `val`,
+  as the package's leaderboard does. Name `id_val` as the validation environment to select in
+  distribution. There is no `train_val`.
+- `group_by` takes other metadata fields, or `all` for one environment; how many groups a step
+  stacks is the hyperparameter `environments_per_step`, drawn uniformly as by its group loader.
+
+Defaults (network, input size, optimizer, group sampling) are those of the package's examples
+(configs/datasets.py and configs/model.py of its repository), and `steps` their epochs. Left out:
+its augmentation but for RxRx1's, warm-up, gradient clipping for text. Detection (`globalwheat`) and
+genome tracks (`encode`) are not here: their targets and networks are of another kind.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from oodbench import inputs, official
+from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.tasks import Task
+
+from .wilds_table import SETS, Set
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""By channel, of ImageNet."""
+
+
+class WILDS(Dataset):
+    """A set of the package, see the module."""
+
+    row: ClassVar[Set]
+    task: Task
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """What is read, and with which network by default."""
+
+        split_scheme: str = hparam("official")
+        """The package's."""
+        group_by: tuple[str, ...] = hparam(())
+        """Metadata fields whose groups are the training environments; none: the package's."""
+        from_scratch: bool = hparam(False)
+        """No pretrained weights; texts are hashed words for a small network."""
+        size: int = hparam(0, low=0)
+        """Pixels of a side, or tokens; 0: the package's."""
+
+    options: Options
+    test_environments = ("test",)
+    validation_environments = ("val",)
+
+    def __init__(self, options: Options, data_dir: Path | None) -> None:
+        super().__init__(options, data_dir)
+        row = self.row
+        size = options.size or row.size
+        channels = {"image": (3, size, size), "bands": (8, size, size)}
+        self.input_shape = channels.get(row.modality, (size,))
+        self.task = Task(row.kind, row.outputs)
+
+    @property
+    def metric(self) -> str:
+        """The official one that the paper reports."""
+        return self.row.metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """It is of every official metric that a paper reports."""
+        return True
+
+    @property
+    def network(self) -> str:
+        """The package's example's; a small one for texts from scratch."""
+        small = self.row.modality == "text" and self.options.from_scratch
+        return "TextCNN" if small else self.row.network
+
+    @property
+    def network_hparams(self) -> Mapping[str, Any]:
+        """Whether weights are pretrained; nothing is frozen or dropped out."""
+        row = self.row
+        if row.modality == "table" or self.network == "TextCNN":
+            return {}
+        if row.modality == "text":
+            return {"weights": inputs.DISTILBERT}
+        weights = "imagenet" if row.pretrained and not self.options.from_scratch else "none"
+        return {"weights": weights, "freeze_batch_norm": False, "dropout": 0.0}
+
+    @cached_property
+    def data(self) -> Any:
+        """The package's object; raises UserError for what is missing, damaged or another version."""
+        if self.data_dir is None:
+            self.file("")  # says so
+        assert self.data_dir is not None
+        row, root = self.row, self.data_dir
+        release = () if row.by_hand else (f"RELEASE_v{row.version}.txt",)
+        try:
+            official.check_folder(root, row.package, row.version, (*row.files, *release))
+        except UserError as error:
+            source = f"`{self.command(root)}` fetches it"
+            if row.by_hand:
+                source = f"it is from {row.by_hand}"
+            raise UserError(f"{self.name}: {error}; {source}") from error
+        try:
+            return official.read(row.package, row.version, root, self._settings())
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from error
+
+    def _settings(self) -> tuple[tuple[str, Any], ...]:
+        found = {"split_scheme": self.options.split_scheme} | dict(self.row.settings)
+        return tuple(found.items())
+
+    @cached_property
+    def places(self) -> dict[str, Tensor]:
+        """Where the examples (n,) of every environment are among all of the package's."""
+        splits = official.positions(self.data)
+        fields = self.options.group_by or self.row.group_by
+        try:
+            groups = official.groups(
+                self.data, () if fields == ("all",) else fields, splits.pop("train")
+            )
+        except UserError as error:
+            raise UserError(f"the option `group_by` of {self.name}: {error}") from error
+        return groups | splits
+
+    @property
+    def environments(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The groups of `train`, then the other splits; raises UserError without the data."""
+        return tuple(self.places)
+
+    @property
+    def evaluation_environments(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The splits other than `train`."""
+        return tuple(name for name in self.data.split_dict if name in self.places)
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """All environments, the same in every trial; inputs stay on disk."""
+        prepare, y = self._prepare(), self.data.y_array
+        return {
+            name: Environment(
+                official.Items(self.data, index, prepare, self.input_shape, self.name), y[index]
+            )
+            for name, index in self.places.items()
+        }
+
+    def check(self) -> None:
+        """Read the metadata and one example of every environment."""
+        for environment in self.load(0).values():
+            environment.x.read(torch.tensor([0]))
+
+    def download(self, data_dir: Path) -> None:
+        """Fetch the set with the package, and for texts DistilBERT with transformers."""
+        row = self.row
+        if row.by_hand:
+            raise UserError(f"{self.name} has to be fetched by hand: it is from {row.by_hand}")
+        try:
+            official.construct(row.package, row.version, data_dir, self._settings(), download=True)
+            if self.network == "DistilBERT":
+                for kind in ("DistilBertTokenizerFast", "DistilBertModel"):
+                    inputs.pretrained(kind, inputs.DISTILBERT, download=True)
+        except UserError as error:
+            raise UserError(f"{self.name}: {error}") from error
+
+    def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
+        """The package's own evaluation of the examples at `index` of an environment."""
+        row, places = self.row, self.places[environment][index]
+        return official.evaluate(self.data, places, logits, row.prediction, row.metric)
+
+    def _prepare(self) -> Callable[[Any], Tensor]:
+        row, size = self.row, self.options.size or self.row.size
+        if row.modality == "image":
+            shape = self.data.original_resolution or (1, 1)
+            return inputs.image(size, margin=row.margin, crop=min(shape) != max(shape))
+        if row.modality == "text":
+            scratch = self.options.from_scratch
+            return inputs.hashed_words(size) if scratch else inputs.word_pieces(size)
+        return inputs.bands(size) if row.modality == "bands" else lambda found: found
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Bytes to floats, standardised by ImageNet's channels; RxRx1 by each image's own.
+
+        RxRx1's images are turned by quarters and mirrored in training.
+        """
+        if self.row.modality != "image":
+            return x
+        x = x.float() / 255
+        if self.row.package != "rxrx1":
+            mean, std = (torch.tensor(v, device=x.device).view(3, 1, 1) for v in (MEAN, STD))
+            return (x - mean) / std
+        if generator is not None:
+            turns = torch.randint(4, (len(x),), generator=generator).tolist()
+            flips = torch.randint(2, (len(x),), generator=generator).tolist()
+            turned = [torch.rot90(i, k, (1, 2)) for i, k in zip(x, turns, strict=True)]
+            x = torch.stack([i.flip(2) if f else i for i, f in zip(turned, flips, strict=True)])
+        std, mean = torch.std_mean(x, (2, 3), keepdim=True)
+        return (x - mean) / torch.where(std == 0, 1.0, std)
+
+
+for _name, _row in SETS.items():
+    _hparams = dict(_row.hparams)
+    if _row.groups:
+        _hparams |= {
+            "environments_per_step": _row.groups,
+            "batch_size": _row.batch // _row.groups,
+        }
+    register(
+        _name,
+        Metadata(
+            paper="arXiv:2012.07421",
+            licence=_row.licence,
+            family=_row.family,
+            shift=_row.shift,
+            network=_row.network,
+            steps=_row.epochs * _row.train // _row.batch,
+            hparams=_hparams,
+        ),
+    )(type(_name, (WILDS,), {"row": _row, "__doc__": _row.summary, "__module__": __name__}))

@@ -1,0 +1,161 @@
+"""Making a set of CoinRun data: level after level, by several processes, and going on after a stop."""
+
+import itertools
+import multiprocessing
+import os
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from functools import cache, partial
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from oodbench.coinrun.planner import Episode, Planner
+from oodbench.coinrun.shards import (
+    FOLDER,
+    MANIFEST,
+    TRAINING,
+    Manifest,
+    Settings,
+    Shard,
+    read,
+    shards,
+    write,
+)
+from oodbench.coinrun.simulator import Simulator
+from oodbench.errors import UserError
+from oodbench.paths import md5
+from oodbench.seeds import derive
+
+PLANNER = "planner"
+FIRST_UNSEEN = 1_000_000
+"""The seed of the first test level: no set has so many training levels, which start at 0."""
+
+
+class Expert(Protocol):
+    """One that plays a level."""
+
+    def episode(self, random: np.random.Generator) -> Episode:
+        """The images and distributions of one game; none where it cannot win."""
+
+    def close(self) -> None:
+        """Free the game's memory."""
+
+
+def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) -> Path:
+    """Make the set that `settings` describe in its folder under `data_dir`, and return the folder.
+
+    Shards that are there already are kept, unless the set was whole and their checksums say that
+    they are damaged: what was stopped goes on, at the cost of the levels in the midst. The result
+    depends on the settings alone. Raises UserError if another set is there, or being made.
+    """
+    folder = data_dir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            _start(folder, settings)
+            missing = [s for s in shards(settings) if not s.exists(folder)]
+            if missing:
+                Simulator(0, 1).close()  # tells of a missing package before any process starts
+                _fill(folder, missing, settings, policy, workers)
+            files = [file for shard in shards(settings) for file in shard.files]
+            write(folder, Manifest(settings, {file: md5(folder / file) for file in files}))
+    except Timeout as error:
+        raise UserError(f"another process makes data in {folder}") from error
+    return folder
+
+
+def _start(folder: Path, settings: Settings) -> None:
+    """Mark the set as unfinished and drop its damaged files; raises UserError for another set."""
+    if (folder / MANIFEST).is_file():
+        known = read(folder)
+        if known.settings != settings:
+            raise UserError(f"{folder} holds another set: {known.settings}, not {settings}")
+        for file, checksum in known.checksums.items():
+            if (folder / file).is_file() and md5(folder / file) != checksum:
+                (folder / file).unlink()
+    write(folder, Manifest(settings, {}))
+
+
+def _fill(
+    folder: Path, missing: list[Shard], settings: Settings, policy: Path | None, workers: int
+) -> None:
+    order = random.Random(0).sample(missing, len(missing))  # an even mix, for the time left
+    task = partial(make_shard, folder=folder, settings=settings, policy=policy)
+    console = Console()
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(TextColumn("levels"), *columns, console=console, disable=not console.is_terminal)
+    context = multiprocessing.get_context("spawn")
+    with bar, ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
+        row = bar.add_task("levels", total=len(shards(settings)))
+        bar.advance(row, len(shards(settings)) - len(missing))
+        try:
+            for future in as_completed([pool.submit(task, shard) for shard in order]):
+                future.result()
+                bar.advance(row)
+        except BrokenProcessPool as error:
+            raise UserError("a process died; the same command goes on from here") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Let this process end when the one that started it has, however that ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def make_shard(shard: Shard, folder: Path, settings: Settings, policy: Path | None) -> None:
+    """Make and write the states of one level.
+
+    The states are drawn without replacement from those of whole games, as many as it takes. A
+    level whose coin the expert finds no way to is replaced by the next one that is free.
+    """
+    training = shard.part == TRAINING
+    first, step = (0, settings.levels) if training else (FIRST_UNSEEN, settings.test_levels)
+    count = settings.states if training else 1
+    for level in itertools.count(first + shard.place, step):
+        stream = np.random.default_rng(derive("coinrun", settings.expert, level))
+        with closing(_expert(policy)(level)) as expert:
+            visited = list(expert.episode(stream))
+            while visited and len(visited) < count:
+                visited += expert.episode(stream)
+        if visited:
+            break
+    chosen = [visited[i] for i in stream.permutation(len(visited))[:count]]
+    images, actions = (np.stack(part) for part in zip(*chosen, strict=True))
+    shard.write(folder, images, actions)
+
+
+@cache
+def _expert(policy: Path | None) -> Callable[[int], Expert]:
+    """What makes the expert of a level; a policy is loaded once a process."""
+    if policy is None:
+        return Planner
+    import torch
+
+    from oodbench.coinrun.policy import Policy, load
+
+    torch.set_num_threads(1)
+    return partial(Policy, program=load(policy))

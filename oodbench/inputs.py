@@ -1,0 +1,102 @@
+"""What a package gives for an example, an image or a text, as a tensor of a fixed shape."""
+
+import importlib
+import re
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.errors import UserError
+
+VOCABULARY = 2**15
+"""The number of ids of hashed words; 0 fills up."""
+DISTILBERT = "distilbert-base-uncased"
+"""The weights and the tokenizer of arXiv:1910.01108, by their name at Hugging Face."""
+
+
+def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[Any], Tensor]:
+    """Pillow images to bytes (3, size, size).
+
+    With `crop` the largest square in the middle is taken first. A `margin` above 1 makes the image
+    that much larger than `size` and then takes the middle.
+    """
+    from torchvision.transforms import functional
+
+    larger = int(size * margin)
+
+    def prepare(found: Any) -> Tensor:
+        rgb = found.convert("RGB")
+        if crop:
+            rgb = functional.center_crop(rgb, [min(rgb.size)])
+        if rgb.size != (larger, larger):
+            rgb = functional.resize(rgb, [larger, larger])
+        bytes_: Tensor = functional.pil_to_tensor(functional.center_crop(rgb, [size]))
+        return bytes_
+
+    return prepare
+
+
+def bands(size: int) -> Callable[[Tensor], Tensor]:
+    """Images (C, H, W) of any channels to (C, size, size), by means over areas."""
+    return lambda found: torch.nn.functional.adaptive_avg_pool2d(found, size)
+
+
+def hashed_words(length: int) -> Callable[[str], Tensor]:
+    """Texts to the ids (length,) of their first words and signs: hashes, so nothing is fetched."""
+
+    def prepare(text: str) -> Tensor:
+        words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]
+        ids = torch.zeros(length, dtype=torch.long)
+        found = [1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words]
+        ids[: len(found)] = torch.tensor(found, dtype=torch.long)
+        return ids
+
+    return prepare
+
+
+def word_pieces(length: int) -> Callable[[str], Tensor]:
+    """Texts to the ids (length,) of DistilBERT's tokens; 0 fills up."""
+    tokenizer = distilbert_tokenizer()
+
+    def prepare(text: str) -> Tensor:
+        settings = {"padding": "max_length", "truncation": True, "max_length": length}
+        return torch.tensor(tokenizer(text, **settings)["input_ids"])
+
+    return prepare
+
+
+@lru_cache(maxsize=1)
+def distilbert_tokenizer() -> Any:
+    """DistilBERT's tokenizer from the folder or the local cache; raises UserError without it."""
+    return pretrained("DistilBertTokenizerFast", DISTILBERT)
+
+
+def transformers() -> Any:
+    """The package transformers; raises UserError where it is missing."""
+    try:
+        return importlib.import_module("transformers")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "DistilBERT needs the package transformers: `pip install oodbench[text]`; "
+            "a text dataset's option `from_scratch: true` does without"
+        ) from error
+
+
+def pretrained(cls: str, name: str, *, download: bool = False) -> Any:
+    """What `cls` of the package transformers loads as `name`: a folder, or of its local cache.
+
+    Raises UserError for a name that is neither.
+    """
+    loader = getattr(transformers(), cls)
+    try:
+        return loader.from_pretrained(name, local_files_only=not download)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{name} is neither a folder nor in the cache of transformers: "
+            "`python -m oodbench.data download` of a text dataset fetches it, "
+            "and its option `from_scratch: true` does without"
+        ) from error

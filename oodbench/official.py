@@ -1,0 +1,203 @@
+"""The package `wilds` (arXiv:2012.07421): data as they lie on disk, and the official evaluation.
+
+Two things are done to the package when it is first used. Its import asks PyPI in a thread whether
+a newer version exists: here it does not. And the mean by group, for which it wants torch_scatter
+without declaring it, is `group_means`, made of torch's own scatter_reduce.
+"""
+
+import importlib
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oodbench.errors import UserError
+from oodbench.streams import Stored
+
+Prediction = Literal["classes", "labels", "scores", "values"]
+"""What a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs for labels,
+or real numbers."""
+EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
+"""Optional packages that some sets need, with the extra of ours that installs them."""
+
+
+@lru_cache(maxsize=1)
+def package() -> Any:
+    """The package `wilds`, ready for use."""
+    there = sys.modules.get("outdated")
+    sys.modules["outdated"] = None  # type: ignore[assignment]  # its import then fails
+    try:
+        wilds = importlib.import_module("wilds")
+    finally:
+        del sys.modules["outdated"]
+        if there is not None:
+            sys.modules["outdated"] = there
+    metric: Any = importlib.import_module("wilds.common.metrics.metric")
+    metric.avg_over_groups = group_means
+    return wilds
+
+
+def group_means(v: Tensor, g: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+    """The mean of `v` (n,) over each group, (n_groups,), 0 if it is empty; and the groups' sizes."""
+    means = v.new_zeros(n_groups).scatter_reduce(0, g, v, "mean", include_self=False)
+    return means, torch.bincount(g, minlength=n_groups).to(v.dtype)
+
+
+def check_folder(root: Path, name: str, version: str, files: tuple[str, ...]) -> None:
+    """Raise UserError unless a version of a set is under `root`, with these of its files."""
+    folder = root / f"{name}_v{version}"
+    others = sorted(path.name for path in root.glob(f"{name}_v*") if path != folder)
+    if others and not folder.is_dir():
+        raise UserError(f"version {version} is wanted, and {root} holds {', '.join(others)}")
+    for file in files:
+        if not (folder / file).exists():
+            raise UserError(f"{folder / file} is missing")
+
+
+@lru_cache(maxsize=4)
+def read(name: str, version: str | None, root: Path, settings: tuple[tuple[str, Any], ...]) -> Any:
+    """The package's object for a set, kept in memory; downloads nothing.
+
+    `settings` are further arguments of its constructor. Raises UserError for a package that is
+    missing and for files that cannot be read.
+    """
+    return construct(name, version, root, settings, download=False)
+
+
+def construct(
+    name: str,
+    version: str | None,
+    root: Path,
+    settings: tuple[tuple[str, Any], ...],
+    *,
+    download: bool,
+) -> Any:
+    """As `read`, each time anew; with `download`, files that are missing are fetched."""
+    arguments: dict[str, Any] = {"version": version, "root_dir": str(root), "download": download}
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_graph_classes(name)):
+            warnings.simplefilter("ignore")  # it warns of what it does itself
+            data = package().get_dataset(name, **arguments, **dict(settings))
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        extra = f"oodbench[{EXTRAS[missing]}]" if missing in EXTRAS else missing
+        raise UserError(f"it needs the package {missing}: `pip install {extra}`") from error
+    except Exception as error:  # whatever the package stumbles over in a file
+        text = " ".join(str(error).split()) or "no reason given"
+        raise UserError(
+            f"wilds {package().__version__} cannot read it from {root}: "
+            f"{type(error).__name__}: {text[:300]}"
+        ) from error
+    if name == "sqf":  # pandas 2 makes booleans of what pandas 1 made numbers
+        data._input_array = data._input_array.astype(np.float32)
+    return data
+
+
+def _graph_classes(name: str) -> list[Any]:
+    """What a file of graphs holds beside tensors; the package loads it as if torch were to guess."""
+    if name != "ogb-molpcba":
+        return []
+    data = importlib.import_module("torch_geometric.data.data")
+    storage = importlib.import_module("torch_geometric.data.storage")
+    return [data.DataEdgeAttr, data.DataTensorAttr, storage.GlobalStorage]
+
+
+def positions(data: Any) -> dict[str, Tensor]:
+    """Where the examples of each of the package's splits are; splits without any are left out."""
+    splits = torch.as_tensor(np.asarray(data.split_array, dtype=np.int64))
+    found = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
+    return {name: index for name, index in found.items() if len(index)}
+
+
+def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tensor]:
+    """The examples at `index` by the package's grouper over metadata fields, as it names groups.
+
+    Without fields there is one group, `all`. Raises UserError for a field that is not there.
+    """
+    unknown = [field for field in fields if field not in data.metadata_fields]
+    if unknown:
+        known = ", ".join(data.metadata_fields)
+        raise UserError(f"there is no metadata field '{unknown[0]}' to group by; known: {known}")
+    grouper_of = importlib.import_module("wilds.common.grouper").CombinatorialGrouper
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of groups that are empty
+        grouper = grouper_of(data, list(fields) or None)
+    group = grouper.metadata_to_group(data.metadata_array[index])
+    order = group.argsort(stable=True)
+    numbers, sizes = group[order].unique_consecutive(return_counts=True)
+    parts = torch.split(index[order], sizes.tolist())
+    return {
+        grouper.group_field_str(number): part
+        for number, part in zip(numbers.tolist(), parts, strict=True)
+    }
+
+
+def evaluate(
+    data: Any, index: Tensor, outputs: Tensor, kind: Prediction, metric: str
+) -> dict[str, float]:
+    """The package's metrics of a network's outputs (n, ...) on the examples at `index` (n,).
+
+    Those of single groups are left out. A prediction that is not finite is wrong. Where the package
+    would stop, at outputs that are not finite and at the correlation with a constant, `metric`
+    alone is there, and NaN.
+    """
+    finite = outputs.isfinite()
+    if kind in ("scores", "values"):
+        constant = kind == "values" and bool((outputs == outputs[:1]).all())
+        if constant or not finite.all():
+            return {metric: float("nan")}
+        predicted = outputs
+    elif kind == "labels":
+        predicted = torch.where(finite, (outputs > 0).float(), -1.0)
+    else:
+        predicted = torch.where(finite.all(-1), outputs.argmax(-1), -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of groups without examples
+        results = data.eval(predicted, data.y_array[index], data.metadata_array[index])[0]
+    return {name: float(value) for name, value in results.items() if ":" not in name}
+
+
+class Items(Stored):
+    """The inputs at some positions of one of the package's sets, read and prepared one by one."""
+
+    def __init__(
+        self,
+        data: Any,
+        index: Tensor,
+        prepare: Callable[[Any], Tensor],
+        shape: tuple[int, ...],
+        name: str,
+    ) -> None:
+        """`prepare` takes what the package gives for an example to a tensor of `shape`."""
+        self.shape = shape
+        self._data, self._index, self._prepare, self._name = data, index, prepare, name
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def read(self, index: Tensor) -> Tensor:
+        """The examples at `index`; raises UserError with the row of one that cannot be read."""
+        return torch.stack([self._one(int(row)) for row in self._index[index]])
+
+    def _one(self, row: int) -> Tensor:
+        try:
+            found = self._prepare(self._data.get_input(row))
+        except Exception as error:  # a missing, truncated or foreign file
+            text = re.sub(r"\s+", " ", str(error))
+            raise UserError(
+                f"{self._name}: the example of row {row} (counted from 0) of the metadata in "
+                f"{self._data.data_dir} cannot be read: {text}"
+            ) from error
+        if tuple(found.shape) != self.shape:
+            raise UserError(
+                f"{self._name}: the example of row {row} has the shape {tuple(found.shape)}, "
+                f"not {self.shape}"
+            )
+        return found

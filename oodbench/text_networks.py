@@ -1,0 +1,98 @@
+"""Networks for texts as ids of words or word pieces, of which 0 fills up (see `oodbench.inputs`)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.inputs import VOCABULARY, pretrained, transformers
+from oodbench.networks import Network, register
+
+
+class _Words(nn.Module):
+    """Ids (N, L) to (N, F): the largest response of each filter anywhere in the text."""
+
+    def __init__(self, width: int, filters: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width, padding_idx=0)
+        self.filters = nn.ModuleList(
+            nn.Conv1d(width, filters, size, padding=size // 2) for size in (3, 4, 5)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        words = self.embedding(ids).transpose(1, 2)
+        return torch.cat([f(words).relu().amax(2) for f in self.filters], 1)
+
+
+@register("TextCNN")
+class TextCNN(Network):
+    """Hashed words, filters over 3, 4 and 5 of them, the maximum over the text (arXiv:1408.5882)."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The paper has width 300, from pretrained vectors, and 100 filters of each size."""
+
+        width: int = hparam(64, low=1)
+        filters: int = hparam(100, low=1)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        _require_text("TextCNN", input_shape)
+        self.num_features = 3 * hparams.filters
+        self.featurizer = _Words(hparams.width, hparams.filters)
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+
+class _FirstToken(nn.Module):
+    """Ids (N, L) to (N, F): what a transformer makes of the first token."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.model(input_ids=ids, attention_mask=(ids != 0).long())[0]
+        return found[:, 0]
+
+
+@register("DistilBERT")
+class DistilBERT(Network):
+    """DistilBERT's last layer at the first token, and a linear classifier (arXiv:1910.01108)."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """With `weights: none` all weights are random."""
+
+        weights: str = hparam("distilbert-base-uncased")
+        """A name in the local cache of transformers, a folder of its files, or none."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        _require_text("DistilBERT", input_shape)
+        if hparams.weights == "none":
+            module = transformers()
+            model = module.DistilBertModel(module.DistilBertConfig())
+        else:
+            model = pretrained("DistilBertModel", hparams.weights)
+        self.num_features = int(model.config.dim)
+        self.featurizer = _FirstToken(model)
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Whether the weights are there."""
+        if values["weights"] != "none":
+            pretrained("DistilBertConfig", str(values["weights"]))
+
+
+def _require_text(name: str, input_shape: tuple[int, ...]) -> None:
+    if len(input_shape) != 1:
+        raise UserError(
+            f"the network {name} takes texts of a fixed length, not inputs of the shape {input_shape}"
+        )

@@ -1,0 +1,146 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from oodbench.job import Settings
+from oodbench.plan import make_plan
+from oodbench.records import Results
+from oodbench.sweep_file import find, read, validate
+from oodbench.train import Run, execute
+
+OPTIONS = {"levels": 3, "states": 20, "test_levels": 4}
+DATASET = {"name": "CoinRun", **OPTIONS}
+NETWORK = {"name": "ConvNet", "hparams": {"width": 4, "depth": 4}}
+
+
+@pytest.fixture
+def copy(coinrun_dir: Path, tmp_path: Path) -> Path:
+    """The small set in a place where it can be damaged."""
+    shutil.copytree(coinrun_dir / "CoinRun", tmp_path / "CoinRun")
+    return tmp_path
+
+
+def test_environments(coinrun_dir: Path) -> None:
+    dataset = make("CoinRun", OPTIONS, coinrun_dir)
+    dataset.check()
+    found = dataset.load(0)
+    assert tuple(found) == dataset.environments == ("level0", "level1", "level2", "unseen")
+    assert dataset.test_environments == ("unseen",)
+    for name, environment in found.items():
+        files = sorted((coinrun_dir / "CoinRun" / "training").glob(f"*{name[-1]}.images.npy"))
+        if name == "unseen":
+            files = sorted((coinrun_dir / "CoinRun" / "unseen").glob("*.images.npy"))
+        expected = torch.from_numpy(np.concatenate([np.load(file) for file in files]))
+        index = torch.randperm(len(expected))
+        assert torch.equal(environment.x.read(index), expected[index])
+        assert environment.y.shape == (len(expected), 15)
+    x = dataset.transform(found["level0"].x.read(torch.tensor([3])), None)
+    assert x.shape == (1, *dataset.input_shape)
+    assert 0 <= x.min() and 0.3 < x.max() <= 1
+    pixel = found["level0"].x.read(torch.tensor([3]))[0, 10, 20]
+    torch.testing.assert_close(x[0, :, 10, 20] * 255, pixel.float())
+
+
+def test_fewer_than_were_made(coinrun_dir: Path) -> None:
+    whole = make("CoinRun", OPTIONS, coinrun_dir).load(0)
+    options = {"levels": 2, "states": 5, "test_levels": 3}
+    part = make("CoinRun", options, coinrun_dir)
+    part.check()
+    found = part.load(0)
+    assert list(found) == ["level0", "level1", "unseen"]
+    assert [len(e.y) for e in found.values()] == [5, 5, 3]
+    assert [len(e.x) for e in found.values()] == [5, 5, 3]
+    assert torch.equal(found["level1"].y, whole["level1"].y[:5])
+    index = torch.arange(5)
+    assert torch.equal(found["level1"].x.read(index), whole["level1"].x.read(index))
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "TemporalANDMask"])
+def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> None:
+    row = {"name": algorithm, "hparams": {"batch_size": 8, "lr": 0.003, "weight_decay": 0.0}}
+    sweep = {"name": "small", "datasets": [DATASET], "algorithms": [row], "trials": [0]}
+    keys = {"network": NETWORK, "steps": 40, "evaluate_every": 20}
+    (spec,) = make_plan(validate(sweep | keys, "a test"), coinrun_dir).runs.values()
+    settings = Settings(data_dir=coinrun_dir, device="cpu", threads=1)
+    run = Run(spec, settings)
+    assert run.batches[0].x.shape == (1 if algorithm == "TemporalANDMask" else 3, 8, 3, 64, 64)
+    state, message = execute(spec, Results(tmp_path).run(spec.id), settings)
+    assert (state, message) == ("done", "")
+    first, last = Results(tmp_path).run(spec.id).records()
+    values = {(e["environment"], e["split"], e["metric"]): e for e in last["evaluations"]}
+    assert values["unseen", "in", "kl"]["count"] + values["unseen", "out", "kl"]["count"] == 4
+    assert 0 <= values["unseen", "in", "agreement"]["value"] <= 1
+    assert first["train"]["loss"] > last["train"]["loss"]
+
+
+def test_loss_is_the_divergence_from_the_expert(coinrun_dir: Path) -> None:
+    dataset = make("CoinRun", OPTIONS, coinrun_dir)
+    expert = dataset.load(0)["level0"].y
+    logits = torch.randn(expert.shape, generator=torch.Generator().manual_seed(0))
+    found = dataset.task.losses(logits, expert)
+    p, q = expert.double(), logits.double().softmax(-1)
+    expected = torch.where(p > 0, p * (p / q).log(), 0.0).sum(-1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+    right = dataset.task.metrics(expert.clamp_min(1e-30).log(), expert)
+    assert right["agreement"].eq(1).all() and right["kl"].abs().max() < 1e-6
+    worst = F.one_hot(expert.argmin(-1), 15).float()
+    assert dataset.task.metrics(worst, expert)["agreement"].eq(0).all()
+
+
+def problem(data_dir: Path | None, **options: object) -> str:
+    with pytest.raises(UserError) as caught:
+        make_plan(
+            read(find("coinrun_small"), [f"datasets={json.dumps([DATASET | options])}"]), data_dir
+        )
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_data_that_are_not_there(tmp_path: Path) -> None:
+    command = "`python -m oodbench.data make coinrun --levels 3 --states 20 --test-levels 4"
+    assert f"CoinRun needs --data-dir DIR; {command} --data-dir DIR`" in problem(None)
+    missing = tmp_path / "CoinRun" / "manifest.json"
+    assert f"{missing} is missing; {command} --data-dir {tmp_path}`" in problem(tmp_path)
+
+
+def test_a_set_with_less(copy: Path) -> None:
+    manifest = copy / "CoinRun" / "manifest.json"
+    assert problem(copy, levels=4) == f"{manifest}: the set has levels 3, not 4"
+    assert problem(copy, states=21) == f"{manifest}: the set has states 20, not 21"
+    assert "the set has expert 'planner', not 'policy 1'" in problem(copy, expert="policy 1")
+
+
+def test_an_unfinished_set(copy: Path) -> None:
+    manifest = copy / "CoinRun" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"checksums": {}}))
+    assert f"{manifest} is of an unfinished set; `python" in problem(copy)
+    manifest.write_text("{")
+    assert problem(copy) == f"{manifest} is damaged: it is not the manifest of a set"
+
+
+@pytest.mark.parametrize("kind", ["images", "actions"])
+def test_damaged_files(kind: str, copy: Path) -> None:
+    file = copy / "CoinRun" / "training" / f"00001.{kind}.npy"
+    content = file.read_bytes()
+    for damaged in (content[:-10], content[:-1] + b"?"):
+        file.write_bytes(damaged)
+        assert problem(copy).startswith(f"CoinRun: {file} is damaged (its md5 is not ")
+    file.write_bytes(content[:-10])
+    with pytest.raises(UserError, match=f"{file} is not a whole .npy file"):
+        make("CoinRun", OPTIONS, copy).load(0)  # as a launch after the plan would
+    file.unlink()
+    assert problem(copy).startswith(f"CoinRun: {file} is missing; `python")
+
+
+def test_shards_that_do_not_belong_together(copy: Path) -> None:
+    folder = copy / "CoinRun"
+    shutil.copy(folder / "unseen" / "00001.actions.npy", folder / "training" / "00001.actions.npy")
+    with pytest.raises(UserError, match=r"00001.images.npy does not hold the images of"):
+        make("CoinRun", OPTIONS, copy).load(0)

@@ -1,0 +1,147 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from typer.testing import CliRunner, Result
+
+from oodbench.coinrun import making
+from oodbench.coinrun.making import FIRST_UNSEEN, make, make_shard
+from oodbench.coinrun.planner import Episode
+from oodbench.coinrun.shards import TRAINING, UNSEEN, Settings, Shard, read, shards
+from oodbench.data import app
+from oodbench.errors import UserError
+from oodbench.paths import md5
+
+SETTINGS = Settings(levels=3, states=20, test_levels=4, expert="planner")
+FLAGS = ["--levels", "3", "--states", "20", "--test-levels", "4"]
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["make", "coinrun", *(str(a) for a in arguments)])
+
+
+def test_a_set(coinrun_dir: Path) -> None:
+    folder = coinrun_dir / "CoinRun"
+    manifest = read(folder)
+    assert manifest.settings == SETTINGS
+    assert len(manifest.checksums) == 2 * (3 + 4)
+    for file, checksum in manifest.checksums.items():
+        assert md5(folder / file) == checksum
+    seen = set()
+    for shard in shards(SETTINGS):
+        images, actions = (np.load(folder / file) for file in shard.files)
+        count = 20 if shard.part == TRAINING else 1
+        assert images.shape == (count, 64, 64, 3) and images.dtype == np.uint8
+        assert actions.shape == (count, 15) and actions.dtype == np.float32
+        np.testing.assert_allclose(actions.sum(1), 1, rtol=1e-6)
+        assert images.std() > 10
+        seen.add(images[0].tobytes())
+    assert len(seen) == 7
+
+
+def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Path) -> None:
+    target = tmp_path / "CoinRun"
+    command = [sys.executable, "-m", "oodbench.data", "make", "coinrun", *FLAGS]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([*command, "--data-dir", str(tmp_path)], env=environment)
+    until = time.monotonic() + 120
+    while len(list(target.glob("*/*.actions.npy"))) < 2:
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not read(target).checksums
+    whole = [shard for shard in shards(SETTINGS) if shard.exists(target)]
+    times = {file: (target / file).stat().st_mtime_ns for s in whole for file in s.files}
+    assert 2 <= len(whole) < 7
+    for shard in shards(SETTINGS):  # all but one level of what is missing, by another process
+        if not shard.exists(target) and shard.place:
+            for file in shard.files:
+                (target / file).parent.mkdir(exist_ok=True)
+                shutil.copy(coinrun_dir / "CoinRun" / file, target / file)
+    make(tmp_path, SETTINGS, None, 1)
+    assert read(target) == read(coinrun_dir / "CoinRun")
+    assert times == {file: (target / file).stat().st_mtime_ns for file in times}
+
+
+def test_a_damaged_shard_is_made_anew(coinrun_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(coinrun_dir / "CoinRun", tmp_path / "CoinRun")
+    file = tmp_path / "CoinRun" / Shard(UNSEEN, 1).files[1]
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    result = call(*FLAGS, "--data-dir", tmp_path)
+    assert result.exit_code == 0
+    where = tmp_path / "CoinRun"
+    assert result.stdout == f"3 levels of 20 states and 4 test levels are in {where}\n"
+    assert read(where) == read(coinrun_dir / "CoinRun")
+    assert md5(file) == md5(coinrun_dir / "CoinRun" / Shard(UNSEEN, 1).files[1])
+
+
+class Pacifist:
+    """Wins no level below 10, and shows of the others which they are."""
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+    def episode(self, random: np.random.Generator) -> Episode:
+        """Three states."""
+        for i in range(3 * (self.level >= 10)):
+            image = np.full((64, 64, 3), self.level % 256, np.uint8)
+            yield image, np.eye(15, dtype=np.float32)[i]
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_a_level_without_a_way_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_expert", lambda policy: Pacifist)
+    settings = Settings(levels=4, states=3, test_levels=2, expert="planner")
+    for shard, level in [(Shard(TRAINING, 3), 11), (Shard(UNSEEN, 1), FIRST_UNSEEN + 1)]:
+        make_shard(shard, tmp_path, settings, None)
+        images, actions = (np.load(tmp_path / file) for file in shard.files)
+        assert (images == level % 256).all()
+        assert len(images) == (3 if shard.part == TRAINING else 1)
+        assert len(np.unique(actions, axis=0)) == len(actions)  # without replacement
+
+
+def test_another_set_in_the_folder(coinrun_dir: Path) -> None:
+    before = read(coinrun_dir / "CoinRun")
+    result = call("--levels", 2, "--data-dir", coinrun_dir)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {coinrun_dir / 'CoinRun'} holds another set: ")
+    assert result.stderr.count("\n") == 1
+    assert read(coinrun_dir / "CoinRun") == before
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    (tmp_path / "CoinRun").mkdir()
+    with FileLock(tmp_path / "CoinRun" / ".lock"):
+        with pytest.raises(UserError, match="another process makes data in"):
+            make(tmp_path, replace(SETTINGS, levels=1), None, 1)
+    assert not (tmp_path / "CoinRun" / "manifest.json").exists()
+
+
+def test_a_policy_that_is_none(tmp_path: Path) -> None:
+    text = tmp_path / "mine.pt"
+    text.write_text("no policy")
+    for file, problem in [(text, "is not a policy"), (tmp_path / "no.pt", "there is no policy")]:
+        result = call("--expert", file, "--data-dir", tmp_path / "data")
+        assert result.exit_code == 2
+        assert problem in result.stderr and str(file) in result.stderr
+        assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+    assert call("--levels", 0, "--data-dir", tmp_path).exit_code == 2
+
+
+def test_a_damaged_manifest(tmp_path: Path) -> None:
+    (tmp_path / "CoinRun").mkdir()
+    (tmp_path / "CoinRun" / "manifest.json").write_text('{"settings": {"levels": 3}}')
+    with pytest.raises(UserError, match=r"manifest.json is damaged"):
+        make(tmp_path, SETTINGS, None, 1)

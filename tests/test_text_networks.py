@@ -1,0 +1,84 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oodbench.errors import UserError
+from oodbench.inputs import VOCABULARY, hashed_words, word_pieces
+from oodbench.networks import build
+from tests.distilbert import small_distilbert
+
+IDS = torch.tensor([[5, 6, 7, 8, 9, 0, 0], [8, 9, 5, 6, 7, 3, 0]])
+
+
+def weights(seed: int) -> Tensor:
+    return nn.utils.parameters_to_vector(build("TextCNN", {}, (7,), 2, seed).parameters())
+
+
+def test_filters_respond_wherever_words_are() -> None:
+    network = build("TextCNN", {"width": 6, "filters": 4}, (7,), 3, seed=0).eval()
+    features = network.featurizer(IDS)
+    assert features.shape == (2, network.num_features) == (2, 12)
+    assert network(IDS).shape == (2, 3)
+    featurizer: Any = network.featurizer
+    words, filters = featurizer.embedding, featurizer.filters[1]
+    by_hand = torch.zeros(4)
+    padded = torch.cat([torch.zeros(2, 6), words(IDS[0]), torch.zeros(2, 6)])
+    for start in range(8):  # four words at a time, two of padding on either side
+        window = padded[start : start + 4]
+        by_hand = by_hand.maximum(torch.einsum("wc,fcw->f", window, filters.weight) + filters.bias)
+    torch.testing.assert_close(features[0, 4:8], by_hand)
+
+
+def test_weights_of_text_networks_depend_on_the_seed_alone() -> None:
+    assert torch.equal(weights(0), weights(0)) and not torch.equal(weights(0), weights(1))
+
+
+def test_hashed_words() -> None:
+    prepare = hashed_words(6)
+    ids = prepare("The cat, the CAT")
+    assert ids.shape == (6,) and ids.dtype == torch.long
+    the, cat, comma, *others = ids.tolist()
+    assert others == [the, cat, 0]
+    assert len({the, cat, comma}) == 3 and 0 < min(ids[:5]) and max(ids) < VOCABULARY
+    assert prepare("").tolist() == [0] * 6
+    assert prepare("a b c d e f g h").tolist() == hashed_words(8)("a b c d e f g h").tolist()[:6]
+
+
+@pytest.fixture
+def distilbert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with small weights and a tokenizer under DistilBERT's name."""
+    monkeypatch.chdir(tmp_path)
+    return small_distilbert(tmp_path)
+
+
+def test_distilbert_is_that_of_transformers(distilbert: Path) -> None:
+    from transformers import DistilBertModel
+
+    network = build("DistilBERT", {}, (8,), 3, seed=0).eval()
+    prepare = word_pieces(8)
+    ids = torch.stack([prepare("the cat sat"), prepare("cat " * 20)])
+    assert ids[0].tolist() == [2, 4, 5, 6, 3, 0, 0, 0]  # [CLS] the cat sat [SEP]
+    assert ids[1].tolist() == [2, *[5] * 6, 3]
+    theirs: Any = DistilBertModel.from_pretrained(distilbert)
+    with torch.no_grad():
+        alone = theirs(input_ids=ids[:1, :5], attention_mask=torch.ones(1, 5))[0][:, 0]
+        features = network.featurizer(ids)
+    torch.testing.assert_close(features[:1], alone, atol=1e-5, rtol=1e-4)
+    assert network(ids).shape == (2, 3) and network.num_features == 16
+
+
+def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(os.environ, "HF_HOME", str(tmp_path))
+    with pytest.raises(UserError, match="neither a folder nor in the cache of transformers"):
+        build("DistilBERT", {"weights": "no-such-weights"}, (8,), 2, 0)
+
+
+@pytest.mark.parametrize("name", ["TextCNN", "DistilBERT"])
+def test_only_texts_will_do(name: str) -> None:
+    with pytest.raises(UserError, match=f"the network {name} takes texts"):
+        build(name, {}, (3, 8, 8), 2, 0)
