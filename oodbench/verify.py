@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from oodbench import __version__, sweep_file
-from oodbench.errors import reports_mistakes, unknown
+from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.formats import FORMATS
 from oodbench.measure import Measured, measure
 from oodbench.provenance import commit
@@ -40,15 +40,18 @@ def verify(
     devices: Annotated[str, typer.Option(help="As of `sweep launch`.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="As of `sweep launch`.")] = None,
 ) -> None:
-    """Run experiments of papers, all by default, and compare; again with the same OUT: goes on.
+    """Run experiments of papers and compare; again with the same OUT: goes on.
 
-    Exits with 1 if a target that is marked as reproducible is missed by more than 3 standard errors
-    of the difference, has no value, or if a run failed.
+    Without names `--list`, `--read` and `--only` mean all that there are. Exits with 1 if a target
+    that is marked as reproducible is missed by more than 3 standard errors of the difference, or has
+    no value, or if a run failed.
     """
     if only not in (None, "cheap"):
         raise unknown("value", only, ("cheap",), "--only")
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
+    if not (name or only or list_ or read):
+        raise UserError("name experiments (--list shows them), or say --only cheap")
     chosen = [e for e in map(load, name or names()) if e.cheap or only is None]
     if list_:
         _list(chosen)

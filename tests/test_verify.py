@@ -73,7 +73,7 @@ def test_it_trains_compares_saves_and_resumes(folders: Path) -> None:
 def test_a_missed_target_is_an_error_only_where_it_is_reproducible(folders: Path) -> None:
     off = {**EXPERIMENT["targets"][0], "value": -5.0, "error": 1.0}  # type: ignore[index]
     write(folders, EXPERIMENT | {"targets": [off]})
-    code, text = run(folders, "--trials=1")
+    code, text = run(folders, "mine", "--trials=1")
     assert code == 1
     assert "MISSED" in text
     write(folders, EXPERIMENT | {"targets": [off | {"reproducible": False, "note": "why"}]})
@@ -95,7 +95,7 @@ def test_failed_runs_are_an_error_and_the_rest_goes_on(folders: Path) -> None:
     (folders / "broken.yaml").write_text(yaml.safe_dump(broken))
     target = {"row": "IRM", "value": 0.0, "error": 1e9}
     write(folders, EXPERIMENT | {"sweeps": ["broken"], "targets": [target]}, "broken")
-    code, text = run(folders, "--trials=1")
+    code, text = run(folders, "--only=cheap", "--trials=1")
     assert code == 1
     assert "at least two examples" in text
     assert text.index("not run") < text.index("tuned on test data")
@@ -121,10 +121,11 @@ def test_the_list_names_experiments_by_cost(folders: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ([], "say --only cheap"),
         (["mien"], "did you mean mine"),
         (["--only=cheep"], "did you mean cheap"),
-        (["--format=htm"], "did you mean html"),
-        (["--launcher=debgu"], "did you mean debug"),
+        (["mine", "--format=htm"], "did you mean html"),
+        (["mine", "--launcher=debgu"], "did you mean debug"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, folders: Path) -> None:
