@@ -15,8 +15,8 @@ How the package's notions become ours:
 
 Defaults (network, input size, optimizer, group sampling) are those of the package's examples
 (configs/datasets.py and configs/model.py of its repository), and `steps` their epochs. Left out:
-its augmentation but for RxRx1's, warm-up, gradient clipping for text. Detection (`globalwheat`) and
-genome tracks (`encode`) are not here: their targets and networks are of another kind.
+its augmentation but for RxRx1's, warm-up, gradient clipping for text. Detection (`globalwheat`), code
+(`py150`, a target a token) and genome tracks (`encode`) are not here.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ class WILDS(Dataset):
         from_scratch: bool = hparam(False)
         """No pretrained weights; texts are hashed words for a small network."""
         size: int = hparam(0, low=0)
-        """Pixels of a side, or tokens; 0: the package's."""
+        """Pixels of a side, tokens or atoms; 0: the package's."""
 
     options: Options
     test_environments = ("test",)
@@ -67,8 +67,12 @@ class WILDS(Dataset):
         super().__init__(options, data_dir)
         row = self.row
         size = options.size or row.size
-        channels = {"image": (3, size, size), "bands": (8, size, size)}
-        self.input_shape = channels.get(row.modality, (size,))
+        shapes = {
+            "image": (3, size, size),
+            "bands": (8, size, size),
+            "molecule": (size, inputs.ROW),
+        }
+        self.input_shape = shapes.get(row.modality, (size,))
         self.task = Task(row.kind, row.outputs)
 
     @property
@@ -91,7 +95,7 @@ class WILDS(Dataset):
     def network_hparams(self) -> Mapping[str, Any]:
         """Whether weights are pretrained; nothing is frozen or dropped out."""
         row = self.row
-        if row.modality == "table" or self.network == "TextCNN":
+        if row.modality in ("table", "molecule") or self.network == "TextCNN":
             return {}
         if row.modality == "text":
             return {"weights": inputs.DISTILBERT}
@@ -107,16 +111,21 @@ class WILDS(Dataset):
         row, root = self.row, self.data_dir
         release = () if row.by_hand else (f"RELEASE_v{row.version}.txt",)
         try:
-            official.check_folder(root, row.package, row.version, (*row.files, *release))
+            folder = root / (row.folder or f"{row.package}_v{row.version}")
+            official.check_folder(folder, row.package, row.version, (*row.files, *release))
         except UserError as error:
             source = f"`{self.command(root)}` fetches it"
             if row.by_hand:
                 source = f"it is from {row.by_hand}"
             raise UserError(f"{self.name}: {error}; {source}") from error
         try:
-            return official.read(row.package, row.version, root, self._settings())
+            return official.read(row.package, self._version(), root, self._settings())
         except UserError as error:
             raise UserError(f"{self.name}: {error}") from error
+
+    def _version(self) -> str | None:
+        """What the package's class takes: none where another package keeps the data."""
+        return None if self.row.folder else self.row.version
 
     def _settings(self) -> tuple[tuple[str, Any], ...]:
         found = {"split_scheme": self.options.split_scheme} | dict(self.row.settings)
@@ -166,7 +175,8 @@ class WILDS(Dataset):
         if row.by_hand:
             raise UserError(f"{self.name} has to be fetched by hand: it is from {row.by_hand}")
         try:
-            official.construct(row.package, row.version, data_dir, self._settings(), download=True)
+            settings = self._settings()
+            official.construct(row.package, self._version(), data_dir, settings, download=True)
             if self.network == "DistilBERT":
                 for kind in ("DistilBertTokenizerFast", "DistilBertModel"):
                     inputs.pretrained(kind, inputs.DISTILBERT, download=True)
@@ -186,6 +196,8 @@ class WILDS(Dataset):
         if row.modality == "text":
             scratch = self.options.from_scratch
             return inputs.hashed_words(size) if scratch else inputs.word_pieces(size)
+        if row.modality == "molecule":
+            return inputs.molecule(size)
         return inputs.bands(size) if row.modality == "bands" else lambda found: found
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -25,9 +25,11 @@ class Set:
     """Of its folder, without which the package cannot start."""
     by_hand: str = ""
     """Where it is to be had, if the package cannot fetch it."""
-    modality: Literal["image", "bands", "text", "table"] = "image"
+    folder: str = ""
+    """If it is not the name and version, as where another package than `wilds` keeps the data."""
+    modality: Literal["image", "bands", "text", "molecule", "table"] = "image"
     size: int
-    """Pixels of a side, tokens, or features."""
+    """Pixels of a side, tokens, atoms or features."""
     margin: float = 1.0
     kind: Literal["multiclass", "multilabel", "regression"] = "multiclass"
     outputs: int
@@ -188,6 +190,36 @@ SETS = {
         batch=8,
         groups=2,
         hparams=ADAMW | {"lr": 1e-5},
+    ),
+    "MolPCBA": Set(
+        package="ogb-molpcba",
+        version="1",
+        summary="Which of 128 assays molecules are active in, with scaffolds that were not trained on.",
+        licence="MIT",
+        shift="scaffold",
+        folder="ogbg_molpcba",
+        files=tuple(
+            f"raw/{name}"
+            for name in (
+                *("edge.csv.gz", "edge-feat.csv.gz", "node-feat.csv.gz", "graph-label.csv.gz"),
+                *("num-edge-list.csv.gz", "num-node-list.csv.gz", "scaffold_group.npy"),
+            )
+        ),
+        modality="molecule",
+        size=332,
+        kind="multilabel",
+        outputs=128,
+        prediction="scores",
+        metric="ap",
+        group_by=("scaffold",),
+        network="GIN",
+        pretrained=False,
+        family="molecules",
+        train=350_343,
+        epochs=100,
+        batch=32,
+        groups=4,
+        hparams=ADAM | {"lr": 1e-3, "weight_decay": 0.0},
     ),
     "Yelp": Set(
         package="yelp",

@@ -55,7 +55,9 @@ class Batches:
         self._whole: Batch | None = None
         self._stored = [x for x, _ in environments if isinstance(x, Stored)]
         if self._stored:
-            self._reads = ReadAhead(self._request, end, self._y.device, loader_workers)
+            device = self._y.device
+            finish = self._transformed if device.type == "cpu" else (lambda x, step: x)
+            self._reads = ReadAhead(self._request, end, device, loader_workers, finish)
             return
         self._x = torch.cat([x for x, _ in environments if isinstance(x, Tensor)])
         if all(size == self.batch_size for size in self.sizes):
@@ -77,11 +79,17 @@ class Batches:
             batch = self._selected(environments, step)
         elif len(environments) < len(self.sizes):
             batch = Batch(batch.x[environments], batch.y[environments])
-        if self._transform is None:
+        if self._transform is None or (self._stored and batch.y.device.type == "cpu"):
             return batch
-        generator = torch.Generator().manual_seed(derive(self._seed, "transform", step))
-        x = self._transform(batch.x.flatten(0, 1), generator)
+        x = self._transformed(batch.x.flatten(0, 1), step)
         return Batch(torch.unflatten(x, 0, batch.y.shape[:2]), batch.y)
+
+    def _transformed(self, x: Tensor, step: int) -> Tensor:
+        """On a CPU the threads that read stored data do it, ahead of their use."""
+        if self._transform is None:
+            return x
+        seed = derive(self._seed, "transform", step)
+        return self._transform(x, torch.Generator().manual_seed(seed))
 
     def _selected(self, environments: Sequence[int], step: int) -> Batch:
         index = [self._indices(e, step) + self._starts[e] for e in environments]

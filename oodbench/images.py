@@ -120,7 +120,7 @@ class Images(Dataset):
         if generator is not None and self.options.augment:
             x = domainbed(x, generator)
         mean, std = (x.new_tensor(v)[:, None, None] for v in (MEAN, STD))
-        return (x - mean) / std
+        return x.sub_(mean).div_(std)
 
     def check(self) -> None:
         """Raise UserError unless every file can be read; files are decoded once, then remembered."""

@@ -1,4 +1,4 @@
-"""What a package gives for an example, an image or a text, as a tensor of a fixed shape."""
+"""What a package gives for an example, an image, text or molecule, as a tensor of a fixed shape."""
 
 import importlib
 import re
@@ -14,6 +14,9 @@ from oodbench.errors import UserError
 
 VOCABULARY = 2**15
 """The number of ids of hashed words; 0 fills up."""
+ATOM, BOND = 9, 5
+"""Numbers of an atom, its categories; and of a bond, its two ends and three categories."""
+ROW = ATOM + 3 * BOND
 DISTILBERT = "distilbert-base-uncased"
 """The weights and the tokenizer of arXiv:1910.01108, by their name at Hugging Face."""
 
@@ -43,6 +46,27 @@ def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[An
 def bands(size: int) -> Callable[[Tensor], Tensor]:
     """Images (C, H, W) of any channels to (C, size, size), by means over areas."""
     return lambda found: torch.nn.functional.adaptive_avg_pool2d(found, size)
+
+
+def molecule(size: int) -> Callable[[Any], Tensor]:
+    """Graphs of torch_geometric to integers (size, ROW): row i has atom i and bonds 3i to 3i + 2.
+
+    Rows that are not needed are -1. Raises UserError for more than `size` atoms, or 3 `size` bonds
+    (each counts in both directions).
+    """
+
+    def prepare(graph: Any) -> Tensor:
+        atoms, bonds = len(graph.x), graph.edge_index.shape[1]
+        if atoms > size or bonds > 3 * size:
+            wanted = max(atoms, -(-bonds // 3))
+            raise UserError(f"a molecule of {atoms} atoms needs the option size={wanted}")
+        rows = torch.full((size, ATOM), -1, dtype=torch.int16)
+        rows[:atoms] = graph.x.to(rows.dtype)
+        ends = torch.full((3 * size, BOND), -1, dtype=torch.int16)
+        ends[:bonds] = torch.cat([graph.edge_index.T, graph.edge_attr], 1).to(ends.dtype)
+        return torch.cat([rows, ends.view(size, 3 * BOND)], 1)
+
+    return prepare
 
 
 def hashed_words(length: int) -> Callable[[str], Tensor]:

@@ -14,7 +14,7 @@ from oodbench.hparams import checked, choice, hparam, log_uniform_int
 from oodbench.registry import Registry
 
 networks: Registry[type["Network"]] = Registry(
-    "network", modules=("oodbench.vision", "oodbench.text_networks")
+    "network", modules=("oodbench.vision", "oodbench.text_networks", "oodbench.graph_networks")
 )
 
 

@@ -1,8 +1,8 @@
 """The package `wilds` (arXiv:2012.07421): data as they lie on disk, and the official evaluation.
 
-Two things are done to the package when it is first used. Its import asks PyPI in a thread whether
-a newer version exists: here it does not. And the mean by group, for which it wants torch_scatter
-without declaring it, is `group_means`, made of torch's own scatter_reduce.
+Two things are done to the package when it is first used. Its import, and that of `ogb`, asks PyPI in
+a thread whether a newer version exists: here it does not. And the mean by group, for which it wants
+torch_scatter without declaring it, is `group_means`, made of torch's own scatter_reduce.
 """
 
 import importlib
@@ -35,6 +35,7 @@ def package() -> Any:
     sys.modules["outdated"] = None  # type: ignore[assignment]  # its import then fails
     try:
         wilds = importlib.import_module("wilds")
+        importlib.import_module("ogb")
     finally:
         del sys.modules["outdated"]
         if there is not None:
@@ -50,12 +51,13 @@ def group_means(v: Tensor, g: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
     return means, torch.bincount(g, minlength=n_groups).to(v.dtype)
 
 
-def check_folder(root: Path, name: str, version: str, files: tuple[str, ...]) -> None:
-    """Raise UserError unless a version of a set is under `root`, with these of its files."""
-    folder = root / f"{name}_v{version}"
-    others = sorted(path.name for path in root.glob(f"{name}_v*") if path != folder)
+def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) -> None:
+    """Raise UserError unless a version of a set is in `folder`, with these of its files."""
+    others = sorted(path.name for path in folder.parent.glob(f"{name}_v*") if path != folder)
     if others and not folder.is_dir():
-        raise UserError(f"version {version} is wanted, and {root} holds {', '.join(others)}")
+        raise UserError(
+            f"version {version} is wanted, and {folder.parent} holds {', '.join(others)}"
+        )
     for file in files:
         if not (folder / file).exists():
             raise UserError(f"{folder / file} is missing")
@@ -82,9 +84,14 @@ def construct(
     """As `read`, each time anew; with `download`, files that are missing are fetched."""
     arguments: dict[str, Any] = {"version": version, "root_dir": str(root), "download": download}
     try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_graph_classes(name)):
-            warnings.simplefilter("ignore")  # it warns of what it does itself
-            data = package().get_dataset(name, **arguments, **dict(settings))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # packages warn of what they do themselves
+            wilds = package()
+            if name == "ogb-molpcba":  # torch_geometric's has other arguments by now; not used here
+                module: Any = importlib.import_module("wilds.datasets.ogbmolpcba_dataset")
+                module.PyGCollater = lambda **arguments: None
+            with torch.serialization.safe_globals(_graph_classes(name)):
+                data = wilds.get_dataset(name, **arguments, **dict(settings))
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         extra = f"oodbench[{EXTRAS[missing]}]" if missing in EXTRAS else missing

@@ -120,19 +120,28 @@ class ReadAhead:
     """
 
     def __init__(
-        self, request: Callable[[int], Request], end: int, device: torch.device, workers: int
+        self,
+        request: Callable[[int], Request],
+        end: int,
+        device: torch.device,
+        workers: int,
+        finish: Callable[[Tensor, int], Tensor] = lambda x, place: x,
     ) -> None:
-        """`request` says what is read at each place of the series, which has `end` places."""
+        """`request` says what is read at each place of the series, which has `end` places.
+
+        The pool's threads `finish` what was read, on the CPU.
+        """
         self.seconds = 0.0
         """Spent waiting in all."""
         self._request, self._end, self._device, self._workers = request, end, device, workers
+        self._finish = finish
         self._reads: dict[int, Future[Tensor]] = {}
 
     def __getitem__(self, place: int) -> Tensor:
         """What is read at `place`, on the device; the places after it are read ahead."""
         start = time.perf_counter()
         if self._workers == 0:
-            found = _read(self._request(place), self._device)
+            found = self._read(place, self._request(place))
         else:
             wanted = range(place, min(place + self._workers + 1, self._end))
             for other in self._reads.keys() - set(wanted):
@@ -140,19 +149,18 @@ class ReadAhead:
             for new in wanted:
                 if new not in self._reads:
                     wish = self._request(new)
-                    self._reads[new] = _pool(self._workers).submit(_read, wish, self._device)
+                    self._reads[new] = _pool(self._workers).submit(self._read, new, wish)
             found = self._reads.pop(place).result()
         self.seconds += time.perf_counter() - start
         return found.to(self._device, non_blocking=True)
+
+    def _read(self, place: int, request: Request) -> Tensor:
+        parts = [stored.read(index) for stored, index in request]
+        whole = self._finish(torch.cat(parts) if len(parts) > 1 else parts[0], place)
+        return whole.pin_memory() if self._device.type == "cuda" else whole
 
 
 @lru_cache
 def _pool(workers: int) -> ThreadPoolExecutor:
     """The threads of this process that read; decoders and copies run without Python's lock."""
     return ThreadPoolExecutor(workers, thread_name_prefix="loader")
-
-
-def _read(request: Request, device: torch.device) -> Tensor:
-    parts = [stored.read(index) for stored, index in request]
-    whole = torch.cat(parts) if len(parts) > 1 else parts[0]
-    return whole.pin_memory() if device.type == "cuda" else whole

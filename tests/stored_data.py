@@ -25,12 +25,16 @@ class Speckles(Dataset):
     @dataclass(frozen=True, kw_only=True)
     class Options(Dataset.Options):
         stored: bool = hparam(True)
+        side: int = hparam(8)
 
     options: Options
     environments = ("a", "b", "test")
     test_environments = ("test",)
-    input_shape = (3, 8, 8)
     task = Task("binary")
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.input_shape = (3, options.side, options.side)
 
     def load(self, trial: int) -> dict[str, Environment]:
         assert self.data_dir is not None
@@ -51,14 +55,17 @@ class Speckles(Dataset):
         return x
 
 
-def write(folder: Path, sizes: tuple[int, ...] = (40, 30, 20), seed: int = 0) -> None:
+def write(
+    folder: Path, sizes: tuple[int, ...] = (40, 30, 20), seed: int = 0, side: int = 8
+) -> None:
     """Write the files, each environment's in two shards."""
     generator = np.random.default_rng(seed)
     for e, (name, size) in enumerate(zip(Speckles.environments, sizes, strict=True)):
         y = generator.integers(2, size=size).astype(np.float32)
-        x = generator.integers(100, size=(size, 3, 8, 8)) + 20 * e + (60 * y[:, None, None, None])
+        x = generator.integers(100, size=(size, 3, side, side), dtype=np.uint8) + np.uint8(20 * e)
+        x += (60 * y[:, None, None, None]).astype(np.uint8)
         np.save(folder / f"y-{name}.npy", y)
-        for shard, part in enumerate(np.array_split(x.astype(np.uint8), 2)):
+        for shard, part in enumerate(np.array_split(x, 2)):
             np.save(folder / f"{name}-{shard}.npy", part)
 
 

@@ -29,9 +29,11 @@ def test_crops_are_torchvisions() -> None:
             [1, 1, 12, 22],
         ]
     )
-    found = augment.resized_crops(x, boxes)
-    for image, box, result in zip(x, boxes.tolist(), found, strict=True):
+    flipped = torch.tensor([False, True, False, False, True, False])
+    found = augment.resized_crops(x, boxes, flipped)
+    for image, box, flip, result in zip(x, boxes.tolist(), flipped, found, strict=True):
         wanted = reference.resized_crop(image, *box, size=[17, 23], antialias=False)
+        wanted = reference.hflip(wanted) if flip else wanted
         torch.testing.assert_close(result, wanted, atol=2e-6, rtol=0)
 
 
@@ -65,16 +67,22 @@ def test_where_no_box_fits_it_is_torchvisions_central_one(height: int, width: in
     assert found.tolist() == [list(wanted)] * 3
 
 
-FACTORS = (0.7, 0.85, 1.0, 1.1, 1.3, 1.27)
+OPERATIONS = ("brightness", "contrast", "saturation", "hue")
+AMOUNTS = (-0.3, -0.15, 0.0, 0.1, 0.3, 0.27)
 
 
-@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
-def test_colours_are_torchvisions(name: str) -> None:
+def by_torchvision(image: Tensor, operation: int, amount: float) -> Tensor:
+    adjust = getattr(reference, f"adjust_{OPERATIONS[operation]}")
+    result: Tensor = adjust(image, amount + (operation < 3))
+    return result
+
+
+@pytest.mark.parametrize("operation", range(4))
+def test_colours_are_torchvisions(operation: int) -> None:
     x = images()
-    factors = torch.tensor(FACTORS) - (1 if name == "hue" else 0)
-    found = getattr(augment, name)(x, factors[:, None, None, None])
-    for image, factor, result in zip(x, factors.tolist(), found, strict=True):
-        wanted = getattr(reference, f"adjust_{name}")(image, factor)
+    found = augment.changed(x, torch.full((6,), operation), torch.tensor(AMOUNTS))
+    for image, amount, result in zip(x, AMOUNTS, found, strict=True):
+        wanted = by_torchvision(image, operation, amount)
         torch.testing.assert_close(result, wanted, atol=3e-6, rtol=0)
 
 
@@ -89,18 +97,12 @@ def test_jitter_is_some_order_of_the_four_with_factors_in_range() -> None:
     x = images(40)
     found = augment.color_jitter(x, torch.Generator().manual_seed(5), 0.3)
     generator = torch.Generator().manual_seed(5)
-    factors = 0.7 + 0.6 * torch.rand(4, 40, generator=generator)
+    amounts = 0.3 * (2 * torch.rand(40, 4, generator=generator) - 1)
     orders = torch.rand(40, 4, generator=generator).argsort(1)
-    adjust = [
-        reference.adjust_brightness,
-        reference.adjust_contrast,
-        reference.adjust_saturation,
-        lambda image, factor: reference.adjust_hue(image, factor - 1),
-    ]
     assert len({tuple(order) for order in orders.tolist()}) > 10
-    for image, factor, order, result in zip(x, factors.T, orders, found, strict=True):
+    for image, amount, order, result in zip(x, amounts, orders, found, strict=True):
         for operation in order.tolist():
-            image = adjust[operation](image, float(factor[operation]))
+            image = by_torchvision(image, operation, float(amount[operation]))
         torch.testing.assert_close(result, image, atol=1e-5, rtol=0)
 
 

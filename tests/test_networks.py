@@ -10,7 +10,7 @@ from oodbench.networks import build, networks
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN")
-OTHERS = [name for name in networks if name not in (*TEXTS, "DenseNet121")]
+OTHERS = [name for name in networks if name not in (*TEXTS, "DenseNet121", "GIN")]
 """Those that take images of 8 x 8 pixels, or anything."""
 
 

@@ -20,7 +20,7 @@ from oodbench.records import RunDirectory, RunSpec
 from oodbench.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
 from oodbench.train import Run, execute, train
-from tests.stored_data import Speckles, rows, write
+from tests.stored_data import rows, write
 
 CPU = torch.device("cpu")
 
@@ -285,7 +285,7 @@ def test_predictions_use_the_transform_without_augmentation(tmp_path: Path) -> N
     run.algorithm.eval()
     assert torch.equal(run.predict(x), run.algorithm.predict(x.float() / 255))
     training = Run(spec(tmp_path), Settings(tmp_path)).batches[0].x
-    assert training.shape == (2, 6, *Speckles.input_shape) and training.dtype == torch.float32
+    assert training.shape == (2, 6, 3, 8, 8) and training.dtype == torch.float32
 
 
 def test_a_file_that_is_torn_ends_the_plan(tmp_path: Path) -> None:

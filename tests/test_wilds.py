@@ -12,17 +12,20 @@ import torch
 import yaml
 from PIL import Image
 from scipy.stats import pearsonr
-from sklearn.metrics import f1_score
+from sklearn.metrics import average_precision_score, f1_score
 from torch import Tensor
 from typer.testing import CliRunner
 
 from oodbench import official, predictions, report, sweep
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError
+from oodbench.inputs import distilbert_tokenizer
+from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results
 from oodbench.selection import choose
 from oodbench.tables import leaderboard
+from tests.distilbert import small_distilbert
 from tests.wilds_copies import COPIES
 
 ALL = pytest.mark.parametrize("name", COPIES)
@@ -95,7 +98,7 @@ def test_the_official_metric_of_right_predictions_is_the_best(name: str, root: P
         right = torch.nn.functional.one_hot(y, dataset.task.num_outputs) * 9.0
         right += 0.1 * logits(dataset, len(y))  # no two scores are equal
     elif dataset.task.kind == "multilabel":
-        right = 2 * y - 1
+        right = (2 * y - 1).nan_to_num()
     found = dataset.split_metrics("test", torch.arange(len(y)), right)
     assert found[dataset.metric] == pytest.approx(1)
     assert dataset.metric in found and dataset.higher_is_better
@@ -166,6 +169,19 @@ def test_tenth_percentile_of_amazon(root: Path) -> None:
     users = [right[fields["user"] == u].mean() for u in set(fields["user"])]
     found = dataset.split_metrics("test", torch.arange(len(y)), guess)
     assert found["10th_percentile_acc"] == pytest.approx(np.percentile(users, 10))
+
+
+def test_average_precision_of_molpcba(root: Path) -> None:
+    dataset = opened("MolPCBA", root)
+    _, y, _ = rows(dataset, "val")
+    guess = logits(dataset, len(y))
+    each = []
+    for labels, scores in zip(y.T, guess.numpy().T, strict=True):
+        known = np.isfinite(labels)
+        if 0 < labels[known].sum() < known.sum():
+            each.append(average_precision_score(labels[known], scores[known]))
+    found = dataset.split_metrics("val", torch.arange(len(y)), guess)
+    assert found["ap"] == pytest.approx(np.mean(each))
 
 
 def test_a_part_of_a_split_is_evaluated_alone(root: Path) -> None:
@@ -239,6 +255,16 @@ def test_from_scratch() -> None:
     assert [d.network for d in texts] == ["DistilBERT", "TextCNN"]
 
 
+def test_texts_for_distilbert(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # transformers takes a folder of the name
+    small_distilbert(tmp_path)
+    dataset = make("Amazon", {"size": 12}, root)
+    ids = dataset.load(0)["test"].x.read(torch.tensor([0, 1]))
+    assert ids.shape == (2, 12) and (ids[:, 0] == 2).all() and 7 in ids[1]  # [CLS], star
+    network = build("DistilBERT", dataset.network_hparams, dataset.input_shape, 5, seed=0)
+    assert network(ids).shape == (2, 5)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -309,6 +335,7 @@ def test_a_picture_that_cannot_be_read(harm: str, tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
+    distilbert_tokenizer.cache_clear()
     with pytest.raises(UserError, match=r"needs the package transformers: `pip install oodbench\["):
         make("Amazon", {}, root).load(0)
     with pytest.raises(UserError, match=r"it needs the package transformers: `pip install oodb"):

@@ -246,6 +246,32 @@ def sqf(root: Path, count: int = 600) -> None:
     frame.to_csv(folder / "sqf.csv")
 
 
+def molpcba(root: Path, count: int = 36) -> None:
+    """Chains of atoms in six scaffolds; a third of the 128 labels is not known."""
+    folder, rng = root / "ogbg_molpcba", np.random.default_rng(0)
+    (folder / "raw").mkdir(parents=True)
+    (folder / "split" / "scaffold").mkdir(parents=True)
+    (folder / "RELEASE_v1.txt").touch()
+    atoms = rng.integers(2, 7, count)
+    labels = rng.integers(0, 2, (count, 128)).astype(float)
+    labels[rng.random(labels.shape) < 1 / 3] = np.nan
+    tables: dict[str, Any] = {
+        "raw/num-node-list": atoms,
+        "raw/num-edge-list": atoms - 1,
+        "raw/edge": [(k, k + 1) for n in atoms for k in range(n - 1)],
+        "raw/node-feat": rng.integers(0, 2, (atoms.sum(), 9)),
+        "raw/edge-feat": rng.integers(0, 2, ((atoms - 1).sum(), 3)),
+        "raw/graph-label": labels,
+        "split/scaffold/train": range(24),
+        "split/scaffold/valid": range(24, 30),
+        "split/scaffold/test": range(30, 36),
+    }
+    for name, table in tables.items():
+        frame = pd.DataFrame(table)
+        frame.to_csv(folder / f"{name}.csv.gz", header=False, index=False)
+    np.save(folder / "raw" / "scaffold_group.npy", np.arange(count) // 6)
+
+
 COPIES: dict[str, Callable[[Path], None]] = {
     "Camelyon17": camelyon17,
     "iWildCam": iwildcam,
@@ -260,4 +286,5 @@ COPIES: dict[str, Callable[[Path], None]] = {
     "WILDSDomainNet": domainnet,
     "BDD100K": bdd100k,
     "SQF": sqf,
+    "MolPCBA": molpcba,
 }

@@ -1,0 +1,137 @@
+"""What loading images costs, beside DomainBed's way of loading the same files."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+
+from oodbench.datasets import make
+from oodbench.images import MEAN, STD
+from oodbench.plan import make_plan, validate
+from oodbench.records import RunSpec
+from oodbench.train import Run, Settings
+
+Row = tuple[str, str, str, str]
+ENVIRONMENTS = ("a", "b", "test")
+SIZE, BATCH, WORKERS = 64, 32, 2
+NETWORKS: dict[str, dict[str, Any]] = {
+    "ConvNet": {},
+    "ResNet18": {"weights": "none", "freeze_batch_norm": False},
+}
+PREFETCHED = 4
+"""Batches that a DataLoader of two workers has ready when nobody asked for a while."""
+BATCHES, ROUNDS = 12, 3
+
+
+def write_images(root: Path, count: int) -> None:
+    """`count` JPEG files of smooth noise in each of the two classes of each environment."""
+    generator = np.random.default_rng(0)
+    for environment in ENVIRONMENTS:
+        for label in ("x", "y"):
+            folder = root / environment / label
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = generator.integers(0, 256, (8, 8, 3), np.uint8)
+                Image.fromarray(pixels).resize((SIZE, SIZE)).save(folder / f"{i}.jpg")
+
+
+class Endless(Sampler[list[int]]):
+    """One pass over some batches after the other."""
+
+    def __init__(self, batches: BatchSampler) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Without end."""
+        while True:
+            yield from self.batches
+
+
+def domainbeds(root: Path) -> Callable[[], list[Any]]:
+    """An endless loader for each training environment, with workers of its own each.
+
+    Images are drawn with replacement and transformed one by one, as in arXiv:2007.01434's code.
+    """
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    steps = [
+        transforms.RandomResizedCrop(SIZE, scale=(0.7, 1.0)),
+        transforms.RandomHorizontalFlip(),
+        transforms.ColorJitter(0.3, 0.3, 0.3, 0.3),
+        transforms.RandomGrayscale(),
+        transforms.ToTensor(),
+        transforms.Normalize(MEAN, STD),
+    ]
+    loaders = []
+    for environment in ENVIRONMENTS[:-1]:
+        data = ImageFolder(str(root / environment), transforms.Compose(steps))
+        batches = BatchSampler(RandomSampler(data, replacement=True), BATCH, drop_last=True)
+        loader = DataLoader(data, num_workers=WORKERS, batch_sampler=Endless(batches))
+        loaders.append(iter(loader))
+    return lambda: [next(loader) for loader in loaders]
+
+
+def erm(root: Path, network: str, trial: int) -> RunSpec:
+    """A run of ERM on the files; a trial's data are loaded once in a process."""
+    entry = {"name": "ERM", "hparams": {"batch_size": BATCH}}
+    values = {
+        "name": "bench",
+        "datasets": [{"name": "ImageFolder", "root": str(root), "size": SIZE}],
+        "algorithms": [entry],
+        "trials": [trial],
+        "steps": 100_000,
+        "network": {"name": network, "hparams": NETWORKS[network]},
+    }
+    (spec,) = make_plan(validate(values, "bench")).runs.values()
+    return spec
+
+
+def ratio(run: Run, theirs: Callable[[], object]) -> float:
+    """Seconds of their batches over ours, measured in turn, whatever was ready before left out."""
+    steps = itertools.count()
+    works = (theirs, lambda: run.batches[next(steps)])
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for work, found in zip(works, seconds, strict=True):
+            time.sleep(1.0)  # until the others' workers rest
+            for _ in range(PREFETCHED):
+                work()
+            start = time.perf_counter()
+            for _ in range(BATCHES):
+                work()
+            found.append(time.perf_counter() - start)
+    return statistics.median(seconds[0]) / statistics.median(seconds[1])
+
+
+def loading(folder: Path) -> list[Row]:
+    """Samples a second against DomainBed's loaders, and the share of a run that waits for data."""
+    root = folder / "images"
+    write_images(root, 300)
+    settings = Settings(loader_workers=WORKERS)
+    theirs = domainbeds(root)
+    direct = ratio(Run(erm(root, "ConvNet", 0), settings), theirs)
+    make("ImageFolder", {"root": str(root), "size": SIZE}).cache(WORKERS)
+    cached = ratio(Run(erm(root, "ConvNet", 1), settings), theirs)
+    what = f"augmented {SIZE} x {SIZE} images a second / one loader an environment"
+    rows = [
+        (f"{what}, {WORKERS} workers, decoding files", "-", f"{direct:.1f}", "1"),
+        (f"{what}, {WORKERS} workers, decoded before", ">= 5", f"{cached:.1f}", "1"),
+    ]
+    del theirs  # and its processes
+    for network in NETWORKS:
+        run = Run(erm(root, network, 1), settings)
+        run.advance(2)
+        seconds, waited = run.seconds, run.waited
+        run.advance(30 if network == "ConvNet" else 5)
+        share = (run.waited - waited) / (run.seconds - seconds)
+        rows.append(
+            (f"share of ERM's step waiting for data, {network}", "< 0.1", f"{share:.3f}", "-")
+        )
+    return rows

@@ -1,0 +1,41 @@
+"""The memory at most of a run in a process of its own: `python -m tests.memory FOLDER stored|memory`.
+
+The folder holds the files of `tests.stored_data.write`, with 64 x 64 pixels. Prints megabytes.
+"""
+
+import sys
+from pathlib import Path
+
+import tests.stored_data as stored_data
+from oodbench.job import Settings
+from oodbench.plan import make_plan, validate
+from oodbench.train import Run
+
+SIDE, STEPS = 64, 60
+
+
+def main(folder: Path, stored: bool) -> float:
+    """Train for some steps, evaluate everything, and say what it took."""
+    options = {"name": stored_data.Speckles.name, "side": SIDE, "stored": stored}
+    values = {
+        "name": "memory",
+        "datasets": [options],
+        "algorithms": [{"name": "ERM", "hparams": {"batch_size": 64}}],
+        "network": {"name": "MLP", "hparams": {"width": 4, "depth": 1}},
+        "trials": 1,
+        "steps": STEPS,
+    }
+    (spec,) = make_plan(validate(values, "memory"), folder).runs.values()
+    run = Run(spec, Settings(folder, loader_workers=2))
+    run.advance(STEPS)
+    run.evaluate()
+    (peak,) = (
+        line.split()[1]
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
+    return int(peak) / 1024
+
+
+if __name__ == "__main__":
+    print(main(Path(sys.argv[1]), sys.argv[2] == "stored"))

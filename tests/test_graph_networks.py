@@ -1,0 +1,92 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.errors import UserError
+from oodbench.inputs import ROW, molecule
+from oodbench.networks import build
+
+
+class Graph:
+    """What is read of a graph of torch_geometric."""
+
+    def __init__(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> None:
+        self.x, self.edge_index, self.edge_attr = x, edge_index, edge_attr
+
+
+def graph(atoms: int, seed: int) -> Graph:
+    """A ring, every bond in both directions."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = torch.stack([torch.arange(atoms), (torch.arange(atoms) + 1) % atoms])
+    kinds = torch.randint(2, (atoms, 3), generator=generator)
+    x = torch.randint(2, (atoms, 9), generator=generator)
+    return Graph(x, torch.cat([ends, ends.flip(0)], 1), torch.cat([kinds, kinds]))
+
+
+def network(**values: object) -> Any:
+    """In float64 and evaluation, with statistics of batch normalisation that are not the initial."""
+    values = {"width": 6, "depth": 3} | values
+    found: Any = build("GIN", values, (8, ROW), 2, seed=0).double()
+    for module in found.modules():
+        if isinstance(module, torch.nn.BatchNorm1d):
+            assert module.running_mean is not None and module.running_var is not None
+            module.running_mean.uniform_(-1, 1)
+            module.running_var.uniform_(0.5, 2)
+    torch.nn.init.normal_(found.featurizer.virtual)
+    torch.nn.init.normal_(found.featurizer.eps)
+    return found.eval()
+
+
+def by_hand(net: Any, g: Graph) -> Tensor:
+    """The features of one molecule, atom by atom and bond by bond."""
+    body = net.featurizer
+    h = [sum(t(row[k]) for k, t in enumerate(body.atoms.tables)) for row in g.x]
+    virtual = body.virtual
+    for layer, update in enumerate(body.updates):
+        h = [v + virtual for v in h]
+        new = [(1 + body.eps[layer]) * v for v in h]
+        for (i, j), kind in zip(g.edge_index.T.tolist(), g.edge_attr, strict=True):
+            bond = sum(t(kind[k]) for k, t in enumerate(body.bonds[layer].tables))
+            new[j] = new[j] + (h[i] + bond).relu()
+        if layer < len(body.updates) - 1:
+            virtual = body.virtual_updates[layer]((virtual + sum(h)).unsqueeze(0))[0]
+        h = [update(v.unsqueeze(0))[0] for v in new]
+        if layer < len(body.updates) - 1:
+            h = [v.relu() for v in h]
+    found: Tensor = sum(h) / len(h)
+    return found
+
+
+def test_features_are_those_of_the_formula() -> None:
+    net, graphs = network(), [graph(3, 0), graph(8, 1), graph(5, 2)]
+    features = net.featurizer(torch.stack([molecule(8)(g) for g in graphs]))
+    for found, g in zip(features, graphs, strict=True):
+        torch.testing.assert_close(found, by_hand(net, g))
+    assert net(torch.stack([molecule(8)(graph(4, 3))])).shape == (1, 2)
+
+
+def test_names_of_atoms_do_not_matter() -> None:
+    net, g = network(), graph(6, 4)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
+    place = order.argsort()
+    other = Graph(g.x[order], place[g.edge_index], g.edge_attr)
+    first, second = (net(molecule(8)(x).unsqueeze(0)) for x in (g, other))
+    torch.testing.assert_close(first, second)
+
+
+def test_rows_of_a_molecule() -> None:
+    rows = molecule(8)(graph(3, 0))
+    assert rows.shape == (8, ROW) and rows.dtype == torch.int16
+    assert (rows[:3, :9] >= 0).all() and (rows[3:, :9] == -1).all()
+    bonds = rows[:, 9:].reshape(24, 5)
+    assert bonds[:6, :2].tolist() == [[0, 1], [1, 2], [2, 0], [1, 0], [2, 1], [0, 2]]
+    assert (bonds[6:] == -1).all()
+    with pytest.raises(UserError, match="a molecule of 9 atoms needs the option size=9"):
+        molecule(8)(graph(9, 0))
+
+
+def test_only_molecules_will_do() -> None:
+    with pytest.raises(UserError, match="the network GIN takes molecules"):
+        build("GIN", {}, (3, 8, 8), 2, 0)

@@ -1,0 +1,27 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.memory import SIDE
+from tests.stored_data import write
+
+
+def peak(folder: Path, kind: str) -> float:
+    command = [sys.executable, "-m", "tests.memory", str(folder), kind]
+    root = Path(__file__).parent.parent
+    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def test_the_memory_of_a_streamed_run_does_not_grow_with_the_data(tmp_path: Path) -> None:
+    """Where 166 MB more of images would show: in a run that holds them in memory they do."""
+    folders = []
+    for factor in (1, 10):
+        folders.append(tmp_path / str(factor))
+        folders[-1].mkdir()
+        write(folders[-1], (600 * factor, 500 * factor, 400 * factor), side=SIDE)
+    once, tenfold = (peak(folder, "stored") for folder in folders)
+    held = peak(folders[1], "memory")
+    print(f"streamed {once:.0f} MB, ten times the data {tenfold:.0f} MB, in memory {held:.0f} MB")
+    assert tenfold - once < 40  # two runs on the same data differ by up to 25
+    assert held - tenfold > 150
