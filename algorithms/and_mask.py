@@ -118,7 +118,8 @@ class ExampleANDMask(ANDMask):
     environment; here the unit is an example of any training environment. Below batch normalisation
     an example's gradient is what arrives by its own row, where the released code takes that of its
     own loss, through all rows (`batch_norm` = "coupled", many times dearer). Both have the batch's
-    gradient as their mean, and the studies come out alike (docs/label_noise.md).
+    gradient as their mean. With label noise they come out alike; of random labels more are memorized
+    at the same tau (docs/label_noise.md).
     """
 
     unit = "example"

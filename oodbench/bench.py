@@ -154,7 +154,7 @@ def device_ratios(device: str = "cuda", network: str = "FastResNet") -> list[Row
             torch.cuda.reset_peak_memory_stats()
         works[-1]()
         peaks.append(torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0)
-    erm, pooled = paired(works, 1)
+    erm, masked = paired(works, 1)
     built = on_random_data("ExampleANDMask", network, shape, size, device, batch_norm="coupled")
 
     def loop() -> None:
@@ -165,7 +165,7 @@ def device_ratios(device: str = "cuda", network: str = "FastResNet") -> list[Row
     coupled, loops = paired([random_updates(*built), loop], 1)
     what = f"{network} at 1 x 80, {device}"
     return [
-        (f"update step, ExampleANDMask / ERM, {what}", "<= 4", f"{pooled / erm:.2f}", "-"),
+        (f"update step, ExampleANDMask / ERM, {what}", "<= 4", f"{masked / erm:.2f}", "-"),
         (f"its memory above ERM's, {what}, GB", "<= 2", f"{peaks[1] - peaks[0]:.2f}", "-"),
         (f"coupled / 80 backward passes, {what}", "<= 0.5", f"{coupled / loops:.2f}", "-"),
     ]

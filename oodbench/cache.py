@@ -9,10 +9,10 @@ import gc
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from oodbench.errors import UserError
-from oodbench.records import Frames, Results, RunDirectory
+from oodbench.records import Frames, Results, RunDirectory, RunSpec
 
 VERSION = 1
 CHUNK = 250
@@ -66,15 +66,15 @@ class Read:
     """Of METRICS, `run` being the place in `runs`."""
 
 
-def load(results: Results, ids: Collection[str] | None = None) -> Frames:
+def load(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Frames:
     """The planned runs and their records; see `Results.load`."""
     with _no_collection():
+        if runs is not None:
+            specs = {i: asdict(spec) for i, spec in runs.items()}
+            return _frames(specs, _read(results, list(specs), {}), None)
         stored = results.plan()
         plan: Mapping[str, Any] = stored["runs"]
         search = stored["settings"].get("search")
-        if ids is not None:
-            plan = {i: plan[i] for i in ids}
-            return _frames(plan, _read(results, list(plan), {}), search)
         stamps = _stamps(results.path / "runs", plan)
         path = results.path / "cache.arrow"
         cached = _cached(path, stamps)
@@ -307,7 +307,7 @@ def _frames(plan: Mapping[str, Any], read: Read, search: Mapping[str, Any] | Non
     frame = pd.DataFrame(rows)
     for name in ("test_environments", "validation_environments", "training_environments"):
         if name in frame:
-            frame[name] = [tuple(v) if isinstance(v, list) else () for v in frame[name]]
+            frame[name] = [tuple(v) if isinstance(v, list | tuple) else () for v in frame[name]]
     metrics = read.metrics.to_pandas()
     run = metrics.pop("run").to_numpy()
     metrics.insert(0, "id", pd.Categorical.from_codes(run, pd.Index(list(plan))))

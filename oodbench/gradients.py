@@ -72,8 +72,8 @@ def combined_backward(algorithm: "Algorithm", batch: "Batch", step: int) -> Back
             found[parameter] = algorithm.combine(gradients.stacked())
 
     result = visit_gradients(algorithm, batch, step, visit)
-    for parameter in algorithm.network.parameters():
-        parameter.grad = found.get(parameter)
+    for parameter, gradient in found.items():
+        parameter.grad = gradient
     return result
 
 
@@ -100,23 +100,24 @@ def count_units(algorithm: "Algorithm", batch: "Batch") -> int:
 def visit_gradients(algorithm: "Algorithm", batch: "Batch", step: int, visit: Visit) -> Backward:
     """Show the units' gradients of each trained parameter to `visit`, one after the other.
 
-    The order is that of the backward pass. If a parameter is used outside its layer, or in a layer
-    that is no map from one tensor to another, all are shown again, as `torch.func` makes them;
-    then the second time counts.
+    The order is that of the backward pass; the parameters' own `.grad` are None from here on. If a
+    parameter is used outside its layer, or in a layer that is no map from one tensor to another,
+    all are shown again, as `torch.func` makes them; then the second time counts.
     """
     meaning = algorithm.batch_norm
+    parameters = list(algorithm.network.parameters())
+    for parameter in parameters:
+        parameter.grad = None
     if meaning == "coupled":
         risks, metrics = _risks(algorithm, batch, step)
         _coupled(algorithm.network, risks, visit)
     else:
-        parameters = list(algorithm.network.parameters())
-        for parameter in parameters:
-            parameter.grad = None
         with taps(algorithm.network, count_units(algorithm, batch), meaning, visit) as complete:
             risks, metrics = _risks(algorithm, batch, step)
             risks.sum().backward()  # type: ignore[no-untyped-call]
             complete()
         if any(p.grad is not None for p in parameters):
+            algorithm.network.zero_grad()
             _say_fallback(f"the network {type(algorithm.network).__name__}")
             _by_torch_func(algorithm, batch, visit)
     return Backward(risks.detach().mean(), metrics, meaning)

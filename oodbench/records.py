@@ -15,7 +15,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -276,14 +276,14 @@ class Results:
         paths = sorted((self.path / "searches").glob("*.jsonl"))
         return {i: s for path in paths for line in _lines(path) for i, s in line["runs"].items()}
 
-    def load(self, ids: Collection[str] | None = None) -> "Frames":
-        """The planned runs, or those of them with these ids, and their records as two data frames.
+    def load(self, runs: Mapping[str, RunSpec] | None = None) -> "Frames":
+        """The planned runs, or these (by id), and their records as two data frames.
 
         Raises UserError if there is no sweep or a line of JSON is no record.
         """
         from oodbench.cache import load
 
-        return load(self, ids)
+        return load(self, runs)
 
 
 class Journal:

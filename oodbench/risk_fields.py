@@ -6,12 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, algorithms
-from oodbench.hparams import checked, defaults
 from oodbench.measure import Line, Measured, Panel
-from oodbench.networks import build
 from oodbench.records import Frames
-from oodbench.tasks import Task
+from oodbench.risk_toys import on_risks
 
 METHODS: dict[str, dict[str, Any]] = {
     "MMREx": {"lambda_min": -1.0},
@@ -46,16 +43,11 @@ def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 def gradients(name: str, risks: Tensor) -> Tensor:
     """The gradient (N, 2) of a method's objective at pairs of risks (N, 2)."""
-    cls: Any = algorithms.get(name)
-    problem = Problem((1,), Task("binary"), ("1", "2"), 1)
-    fixed = {"anneal_steps": 0, "divide_by_weight": False}
-    hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **METHODS[name], **fixed}, name)
-    algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, hparams)
+    objective = on_risks(name, 2, **METHODS[name])
     found = []
     for pair in risks:
         point = pair.clone().requires_grad_()
-        none = torch.empty(0)
-        algorithm.objective(Outputs(none, none, none, none, point, 0, problem.task)).backward()
+        objective(point).backward()  # type: ignore[no-untyped-call]
         assert point.grad is not None
         found.append(point.grad)
     return torch.stack(found)

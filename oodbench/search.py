@@ -65,7 +65,6 @@ class Study:
     """The runs of the random draws, by draw, then trial."""
     trials: int
     space: Space
-    higher_is_better: bool
 
     @property
     def id(self) -> str:
@@ -76,6 +75,11 @@ class Study:
     def total(self) -> int:
         """How many runs it has in the end."""
         return self.search.draws(self.trials) * self.trials
+
+    def seed(self, draw: int) -> int:
+        """The seed of the choice of a draw."""
+        first, seed = self.specs[0], self.search.seed
+        return derive("search", seed, first.dataset, first.test_environments, first.label, draw)
 
     def runs(self, draw: int, values: Mapping[str, Value]) -> tuple[RunSpec, ...]:
         """The runs of a draw with these values, one a trial."""
@@ -101,20 +105,20 @@ def study(
     search: Search,
     specs: Sequence[RunSpec],
     dataset: Any,
-    fixed: Collection[str],
-    fixed_of_network: Collection[str],
+    fixed: Mapping[str, Any],
+    fixed_of_network: Mapping[str, Any],
 ) -> Study:
     """The study that starts with the runs `specs`, ordered by draw, then trial.
 
     All hyperparameters with a distribution are searched but for the fixed ones; raises UserError if
-    that leaves none.
+    that leaves none, or if a fixed one has a list of values, one for each draw.
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks import networks
 
     first = specs[0]
     trials = sum(spec.draw == first.draw for spec in specs)
-    owners: tuple[tuple[str, Any, Collection[str]], ...] = (
+    owners: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
         ("", algorithms.get(first.algorithm), fixed),
         (NETWORK, networks.get(first.network), fixed_of_network),
     )
@@ -124,9 +128,12 @@ def study(
         for name, distribution in distributions(owner.Hparams, dataset.metadata.family).items()
         if distribution is not None and name not in given
     }
+    for name, value in {**fixed, **fixed_of_network}.items():
+        if isinstance(value, list):
+            raise UserError(f"a search takes one value of '{name}' or none, not the list {value}")
     if not space:
         raise UserError(f"{first.label} on {dataset.label} has no hyperparameter left to search")
-    return Study(search, tuple(specs), trials, space, dataset.higher_is_better)
+    return Study(search, tuple(specs), trials, space)
 
 
 def check(search: Search, test_environments: object, runs: Sequence[RunSpec]) -> None:
@@ -152,7 +159,7 @@ class Searches:
     def __init__(self, results: Results, studies: Sequence[Study]) -> None:
         self.results = results
         self.studies = {study.id: study for study in studies}
-        self.scores: dict[tuple[str, int], float] = {}
+        self.costs: dict[tuple[str, int], float] = {}
         """Of the draws that have ended, by study."""
         self.of_run: dict[str, str] = {}
         """The study of each run that is known."""
@@ -187,35 +194,37 @@ class Searches:
         while len(draws) < search.draws(n):
             k = len(draws)
             done = k - search.at_a_time + 1
-            scores = self._scores(study, draws[:done])
-            if scores is None:
+            costs = self._costs(study, draws[:done])
+            if costs is None:
                 break
             values = [study.values(draw[0]) for draw in draws]
-            seen = list(zip(values, scores, strict=False))
-            seed = derive("search", search.seed, study.id, k)
-            found = suggest(study.space, seen, values[done:], study.higher_is_better, seed)
+            seen = list(zip(values, costs, strict=False))
+            seed = study.seed(k)
+            found = suggest(study.space, seen, values[done:], seed)
             draws.append(study.runs(k, found))
             journal.append(draws[-1])
         return [spec for draw in draws[len(random) :] for spec in draw]
 
-    def _scores(self, study: Study, draws: Sequence[Sequence[RunSpec]]) -> list[float] | None:
-        """The score of each draw, or None if a run of theirs has not ended.
+    def _costs(self, study: Study, draws: Sequence[Sequence[RunSpec]]) -> list[float] | None:
+        """The cost of each draw, or None if a run of theirs has not ended.
 
-        A draw's score is the mean over trials of the best step's by the objective's rule; NaN if a
-        run has failed, or diverged without a score.
+        It is the mean over trials of the best step's score by the objective's rule, negative where
+        more is better; NaN if a run has failed, or diverged without a score.
         """
         from oodbench.selection import candidates
 
-        new = {k: d for k, d in enumerate(draws) if (study.id, k) not in self.scores}
+        new = {k: d for k, d in enumerate(draws) if (study.id, k) not in self.costs}
         specs = {spec.id: spec for draw in new.values() for spec in draw}
         states = {i: self.results.run(i).state() for i in specs}
         if not set(states.values()) <= set(ENDED):
             return None
         if specs:
-            table = candidates(self.results.load(specs), study.search.objective)
-            best = table.drop_duplicates("id").set_index("id")["score"].to_dict()
+            frames = self.results.load(specs)
+            sign = -1 if (frames.runs.get("higher_is_better") == True).any() else 1  # noqa: E712
+            table = candidates(frames, study.search.objective).drop_duplicates("id")
+            best = (sign * table.set_index("id")["score"]).to_dict()
             for k, draw in new.items():
-                scores = [best.get(s.id, math.nan) for s in draw if states[s.id] != "failed"]
-                whole = len(scores) == len(draw)
-                self.scores[study.id, k] = sum(scores) / len(scores) if whole else math.nan
-        return [self.scores[study.id, k] for k in range(len(draws))]
+                costs = [best.get(s.id, math.nan) for s in draw if states[s.id] != "failed"]
+                whole = len(costs) == len(draw)
+                self.costs[study.id, k] = sum(costs) / len(costs) if whole else math.nan
+        return [self.costs[study.id, k] for k in range(len(draws))]

@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent / "targets"
 
 ErrorKind = Literal[
     "none",
+    "one run",
     "std",
     "population std",
     "stderr",
@@ -80,7 +81,8 @@ class Target(Reading):
     value: float
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
-    """What the source prints after ±. `tolerance`: the value is exact, and ours may be off by `error`;
+    """What the source prints after ±. `one run`: nothing, and its one run varies as ours do;
+    `tolerance`: the value is exact, and ours may be off by `error`;
     `at least`, `at most`: the value is a bound."""
     trials: int | None = Field(default=None, ge=1)
     """How many repetitions the source's error is over."""

@@ -15,33 +15,29 @@ def suggest(
     space: Space,
     seen: Sequence[tuple[Mapping[str, Value], float]],
     running: Sequence[Mapping[str, Value]],
-    higher_is_better: bool,
     seed: int,
 ) -> dict[str, Value]:
     """The next values by optuna's multivariate TPE (Bergstra et al., 2011); a pure function.
 
-    `seen` are values and their scores (NaN is the worst), `running` values whose scores are not
-    known yet, which TPE takes for bad ones so as to go elsewhere. Values outside of the space, as
-    defaults may be, are left out.
+    `seen` are values and their costs (the less the better; NaN is the worst), `running` values whose
+    costs are not known yet, which TPE takes for bad ones so as to go elsewhere. Values outside of
+    the space, as defaults may be, are left out.
     """
     library = optuna()
     spaces = {name: _distribution(d) for name, d in space.items()}
     states = library.trial.TrialState
-    worst = -math.inf if higher_is_better else math.inf
-    study = library.create_study(
-        direction="maximize" if higher_is_better else "minimize",
-        sampler=library.samplers.TPESampler(n_startup_trials=1, seed=seed % 2**32),
-    )
+    sampler = library.samplers.TPESampler(n_startup_trials=1, seed=seed % 2**32)
+    study = library.create_study(direction="minimize", sampler=sampler)
 
-    def add(values: Mapping[str, Value], state: Any, score: float | None) -> None:
+    def add(values: Mapping[str, Value], state: Any, cost: float | None) -> None:
         if all(_contains(d, values[name]) for name, d in space.items()):
             trial = library.trial.create_trial(
-                params=dict(values), distributions=spaces, state=state, value=score
+                params=dict(values), distributions=spaces, state=state, value=cost
             )
             study.add_trial(trial)
 
-    for values, score in seen:
-        add(values, states.COMPLETE, worst if math.isnan(score) else score)
+    for values, cost in seen:
+        add(values, states.COMPLETE, math.inf if math.isnan(cost) else cost)
     for values in running:
         add(values, states.RUNNING, None)
     return dict(study.ask(spaces).params)

@@ -46,7 +46,12 @@ class Comparison:
         """The difference in its standard errors; NaN where there is none, as beside an exact value."""
         if self.target.error_is in ("tolerance", "at least", "at most"):
             return math.nan
-        error = math.hypot(self.stderr, self.target.stderr)
+        theirs = self.target.stderr
+        if self.target.error_is == "one run":
+            theirs = self.stderr * math.sqrt(len(self.values))
+        error = math.hypot(self.stderr, theirs)
+        if error == 0 and self.difference == 0:
+            return 0.0
         return self.difference / error if error > 0 else math.nan
 
     @property

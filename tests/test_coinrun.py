@@ -80,6 +80,17 @@ def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> No
     assert first["train"]["loss"] > last["train"]["loss"]
 
 
+def test_the_papers_sweep(coinrun_dir: Path) -> None:
+    sweep = read(find("coinrun"), [f"datasets={json.dumps([DATASET])}", "steps=2"])
+    plan = make_plan(sweep, coinrun_dir)
+    assert {r.label for r in plan.runs.values()} == {"TemporalANDMask", "Adam", "ERM", "SGD"}
+    spec = next(r for r in plan.runs.values() if r.label == "Adam")
+    run = Run(spec, Settings(data_dir=coinrun_dir, device="cpu", threads=1))
+    assert type(run.algorithm.network).__name__ == "ResNet18"
+    assert run.batches[0].x.shape == (1, 16, 3, 64, 64)  # all that level has in its split
+    assert run.advance(2) is None
+
+
 def test_loss_is_the_divergence_from_the_expert(coinrun_dir: Path) -> None:
     dataset = make("CoinRun", OPTIONS, coinrun_dir)
     expert = dataset.load(0)["level0"].y

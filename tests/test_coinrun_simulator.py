@@ -1,7 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from oodbench.coinrun import simulator
+from oodbench.coinrun.making import make
+from oodbench.coinrun.shards import Settings
 from oodbench.coinrun.simulator import IMAGE, Simulator, scene
 from oodbench.errors import UserError
 
@@ -58,7 +62,10 @@ def test_winning_and_losing(level: int, coin: int, wins: bool) -> None:
     game.close()
 
 
-def test_without_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulator, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"the game: `pip install oodbench\[coinrun\]`"):
         Simulator(0, 1)
+    with pytest.raises(UserError, match=r"pip install oodbench\[coinrun\]"):
+        make(tmp_path, Settings(1, 1, 1, "planner"), None, 1)
+    assert not list(tmp_path.iterdir())

@@ -10,7 +10,15 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 from oodbench.algorithms import Batch, algorithms
-from oodbench.correlation import SIGNALS, correlation, correlations, pearson, permuted
+from oodbench.correlation import (
+    PAPER,
+    SIGNALS,
+    correlation,
+    correlations,
+    figure,
+    pearson,
+    permuted,
+)
 from oodbench.diagnose import app
 from oodbench.environment_counts import accuracy, environments, threshold
 from oodbench.errors import UserError
@@ -178,6 +186,15 @@ def test_correlation_shows_both_masks_at_every_threshold(tmp_path: Path) -> None
     ]
     assert float(finding.rows[3][4]) == 1
     assert all(path.stat().st_size > 1000 for path in save(finding, "c", tmp_path))
+
+
+def test_correlations_beside_the_thesis_have_a_value_for_each_trial() -> None:
+    measured = figure(1, {})
+    first = correlations(PAPER, [0.0, 0.25], 0)
+    assert measured.values["AND-mask, mechanism, tau 0"] == [pytest.approx(first[1, 0, 0])]
+    assert measured.values["XOR-mask, shortcut, tau 0.25"] == [pytest.approx(first[0, 1, 1])]
+    assert "XOR-mask, mechanism, tau 0" not in measured.values  # it keeps nothing
+    assert [panel.title for panel in measured.panels] == ["XOR-mask", "AND-mask"]
 
 
 def test_the_threshold_lets_little_noise_pass() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.noise import expected, measured, random_gradients
+from oodbench.noise import expected, figure, measured, random_gradients
 
 
 @pytest.mark.parametrize("environments", [1, 2, 7, 16])
@@ -17,6 +17,12 @@ def test_the_closed_forms_at_both_ends_of_tau(environments: int) -> None:
     wanted = n * sigma**2 * 2 ** (1 - d) * (2 / math.pi + (1 - 2 / math.pi) / d)
     assert full.masked == pytest.approx(wanted)
     assert full.kept == pytest.approx(2 ** (1 - d))
+
+
+def test_the_figure_has_a_draw_for_each_trial() -> None:
+    found = figure(4, {})
+    assert found.values["AND-mask, tau 1, d = 4"] == measured(4, 1.0, 3000, 1.0, 4, 0)[1]
+    assert found.values["unmasked, d = 200"] == measured(200, 0.6, 3000, 1.0, 4, 0)[0]
 
 
 def test_values_found_by_simulation_elsewhere() -> None:

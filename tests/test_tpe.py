@@ -56,15 +56,14 @@ def test_it_is_what_optuna_asks_next() -> None:
         study.tell(trial, score)
     study.sampler = library.samplers.TPESampler(n_startup_trials=1, seed=7)
     asked = study.ask(study.trials[0].distributions).params
-    assert suggest(SPACE, seen, [], False, 7) == asked
-    assert suggest(SPACE, seen, [], False, 8) != asked
-    assert suggest(SPACE, [(v, -s) for v, s in seen], [], True, 7) == asked
+    assert suggest(SPACE, seen, [], 7) == asked
+    assert suggest(SPACE, seen, [], 8) != asked
 
 
 def test_it_beats_a_random_search() -> None:
     chosen = [(values, loss(values)) for values in drawn(10)]
     for k in range(10, 60):
-        values = suggest(SPACE, chosen, [], False, k)
+        values = suggest(SPACE, chosen, [], k)
         chosen.append((values, loss(values)))
     rivals = sorted(loss(values) for values in drawn(60)[10:])
     ours = sorted(score for _, score in chosen[10:])
@@ -73,10 +72,9 @@ def test_it_beats_a_random_search() -> None:
 
 def test_no_score_is_the_worst_score() -> None:
     space = {"x": uniform(0.0, 1.0)}
-    for higher in (True, False):
-        seen = [({"x": k / 40}, math.nan if k < 20 else 1.0) for k in range(40)]
-        found = [suggest(space, seen, [], higher, seed)["x"] for seed in range(20)]
-        assert sum(float(str(x)) > 0.5 for x in found) >= 18
+    seen = [({"x": k / 40}, math.nan if k < 20 else 1.0) for k in range(40)]
+    found = [suggest(space, seen, [], seed)["x"] for seed in range(20)]
+    assert sum(float(str(x)) > 0.5 for x in found) >= 18
 
 
 def test_it_goes_where_no_running_draw_is() -> None:
@@ -84,7 +82,7 @@ def test_it_goes_where_no_running_draw_is() -> None:
     seen = [({"x": k / 10}, abs(k / 10 - 0.3)) for k in range(10)]
 
     def near(running: list[dict[str, Value]]) -> int:
-        found = [suggest(space, seen, running, False, seed)["x"] for seed in range(20)]
+        found = [suggest(space, seen, running, seed)["x"] for seed in range(20)]
         return sum(abs(float(str(x)) - 0.3) < 0.05 for x in found)
 
     assert near([{"x": 0.3}] * 8) < near([]) / 2
@@ -93,8 +91,8 @@ def test_it_goes_where_no_running_draw_is() -> None:
 def test_values_outside_of_the_space_are_left_out() -> None:
     seen = [(values, loss(values)) for values in drawn(12)]
     outside = dict.fromkeys(SPACE, 0.0)
-    first = suggest(SPACE, seen, [], False, 0)
-    assert suggest(SPACE, [(outside, 0.0), *seen], [outside], False, 0) == first
+    first = suggest(SPACE, seen, [], 0)
+    assert suggest(SPACE, [(outside, 0.0), *seen], [outside], 0) == first
 
 
 @pytest.mark.parametrize("name", [*algorithms, *networks])
@@ -108,7 +106,7 @@ def test_every_space_of_ours_is_kept(name: str) -> None:
         draws = [draw(hparams, name, k, family) for k in range(1, 13)]
         seen = [({n: d[n] for n in space}, float(k)) for k, d in enumerate(draws)]
         for seed in range(3):
-            values = suggest(space, seen, [], True, seed)
+            values = suggest(space, seen, [], seed)
             assert checked(hparams, values, name)
             for n, distribution in space.items():
                 if distribution.kind == "choice":

@@ -26,6 +26,18 @@ def test_three_standard_errors_are_the_limit() -> None:
         assert found.off is off
 
 
+def test_the_sources_one_run_varies_as_ours_do() -> None:
+    found = against([1.0, 2.0, 3.0], error_is="one run")
+    assert found.z == pytest.approx(1 / math.sqrt(1 + 1 / 3))
+    assert math.isnan(against([2.0], error_is="one run").z)
+
+
+def test_equal_values_without_any_spread_agree() -> None:
+    exact = {"error": 0.0, "error_is": "population std", "trials": 200}
+    assert against([1.0, 1.0], **exact).off is False
+    assert against([1.5, 1.5], **exact).off is None
+
+
 def test_one_trial_has_the_sources_spread() -> None:
     found = against([2.0], error=0.6, error_is="population std", trials=10)
     spread = 0.6 * math.sqrt(10 / 9)

@@ -37,7 +37,7 @@ from oodbench.coinrun.shards import (
     shards,
     write,
 )
-from oodbench.coinrun.simulator import Simulator
+from oodbench.coinrun.simulator import package
 from oodbench.errors import UserError
 from oodbench.paths import md5
 from oodbench.seeds import derive
@@ -62,8 +62,10 @@ def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) 
 
     Shards that are there already are kept, unless the set was whole and their checksums say that
     they are damaged: what was stopped goes on, at the cost of the levels in the midst. The result
-    depends on the settings alone. Raises UserError if another set is there, or being made.
+    depends on the settings alone. Raises UserError without the game, and if another set is there
+    or being made.
     """
+    package()
     folder = data_dir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -71,7 +73,6 @@ def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) 
             _start(folder, settings)
             missing = [s for s in shards(settings) if not s.exists(folder)]
             if missing:
-                Simulator(0, 1).close()  # tells of a missing package before any process starts
                 _fill(folder, missing, settings, policy, workers)
             files = [file for shard in shards(settings) for file in shard.files]
             write(folder, Manifest(settings, {file: md5(folder / file) for file in files}))

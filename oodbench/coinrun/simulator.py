@@ -74,18 +74,24 @@ class Simulator:
         self._game.close()
 
 
+def package() -> str:
+    """The package of the game that is installed; raises UserError if none is."""
+    for name in ("procgen", "procgen_gym"):
+        if find_spec(name):
+            return name
+    raise UserError("CoinRun's levels come from the game: `pip install oodbench[coinrun]`")
+
+
 def _game(copies: int, settings: dict[str, Any]) -> Any:
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")  # the old gym's complaints about its age
-        if find_spec("procgen"):
+        if package() == "procgen":
             from procgen import ProcgenGym3Env
 
             return ProcgenGym3Env(num=copies, **settings)
-        if find_spec("procgen_gym"):
-            from procgen_gym import ProcgenVecEnv
+        from procgen_gym import ProcgenVecEnv
 
-            return ProcgenVecEnv(num_envs=copies, **settings)
-    raise UserError("CoinRun's levels come from the game: `pip install oodbench[coinrun]`")
+        return ProcgenVecEnv(num_envs=copies, **settings)
 
 
 @dataclass(frozen=True)

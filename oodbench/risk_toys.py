@@ -1,0 +1,121 @@
+"""Two toys of arXiv:2003.00688's appendix that are nothing but risks as functions of one or two numbers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize, minimize_scalar
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Problem, algorithms
+from oodbench.hparams import checked, defaults
+from oodbench.measure import Line, Measured, Panel
+from oodbench.networks import build
+from oodbench.records import Frames
+from oodbench.tasks import Task
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ERM": {},
+    "RI": {},
+    "MMREx": {"lambda_min": -1000.0},
+    "VREx": {"penalty_weight": 1e4},
+}
+DOMAINS = {"below": (0.1, 0.2), "between": (0.2, 0.6), "above": (0.5, 0.8)}
+"""P(costly) in the two training environments, by where it lies relative to 1/3."""
+CHEAP, COSTLY = 2.0, 4.0
+"""The prices u and v of the two mistakes."""
+W_1, W_2 = 1.5, 0.8
+"""The coefficients of the cause and of the effect."""
+SCALES = (0.5, 1.0, 2.0)
+"""The standard deviations of the noise that varies; those of the others are 1."""
+
+
+def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], Tensor]:
+    """A method's objective past annealing as a function of the training risks (E,)."""
+    cls: Any = algorithms.get(name)
+    names = tuple(map(str, range(environments)))
+    problem = Problem((1,), Task("regression"), names, 1)
+    fixed = {"anneal_steps": 0, "divide_by_weight": False} if values else {}
+    hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **values, **fixed}, name)
+    algorithm = cls(build("Linear", {}, (1,), 1, 0), problem, hparams)
+    none = torch.empty(0)
+
+    def objective(risks: Tensor) -> Tensor:
+        found: Tensor = algorithm.objective(Outputs(none, none, none, none, risks, 0, problem.task))
+        return found
+
+    return objective
+
+
+def costly_risk(p: Tensor, q: Tensor) -> Tensor:
+    """(1 - p)(1 - q) u + p q v, as section 11.1.5 of the thesis has it."""
+    return (1 - p) * (1 - q) * CHEAP + p * q * COSTLY
+
+
+def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
+    """The p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
+    values: dict[str, list[float]] = {}
+    panels = []
+    for place, pair in DOMAINS.items():
+        q = torch.tensor(pair, dtype=torch.double)
+        axis = torch.linspace(0, 1, 21, dtype=torch.double)
+        lines = [
+            Line(label=f"risk, q = {e:g}", x=axis.tolist(), y=costly_risk(axis, e).tolist())
+            for e in q
+        ]
+        for name, hparams in METHODS.items():
+            objective = on_risks(name, 2, **hparams)
+
+            def value(p: float, objective: Any = objective, q: Tensor = q) -> float:
+                return float(objective(costly_risk(torch.tensor(p, dtype=torch.double), q)))
+
+            found = minimize_scalar(value, bounds=(0, 1), method="bounded")
+            p = float(found.x)
+            worst = float(costly_risk(torch.tensor(p), torch.tensor([0.0, 1.0])).max())
+            values[f"{name}, q {place} 1/3: p"] = [p]
+            values[f"{name}, q {place} 1/3: worst risk"] = [worst]
+            lines.append(Line(label=name, x=[p], y=[worst], points=True))
+        panels.append(Panel(title=f"q {place} 1/3", x="p", y="risk", lines=lines))
+    return Measured(values=values, panels=panels)
+
+
+def sem_risks(weights: Tensor, varies: str) -> Tensor:
+    """E (a X1 + b X2 - Y)^2 for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2, in each environment (E,).
+
+    The residual is (a + w1 (b w2 - 1)) N1 + (b w2 - 1) NY + b N2; `varies` is `Y` or `2`, the noise
+    whose scale differs.
+    """
+    a, b = weights
+    scales = torch.tensor(SCALES, dtype=torch.double)
+    one = torch.ones_like(scales)
+    noise_y, noise_2 = (scales, one) if varies == "Y" else (one, scales)
+    rest = b * W_2 - 1
+    risks: Tensor = (a + W_1 * rest) ** 2 + rest**2 * noise_y**2 + b**2 * noise_2**2
+    return risks
+
+
+def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
+    """The weights (a, b) that ERM and V-REx choose if one of the noises varies; nothing is random."""
+    values: dict[str, list[float]] = {}
+    panels = []
+    for varies in ("2", "Y"):
+        lines, start = [], np.zeros(2)
+        for name, weights in (("ERM", [0.0]), ("VREx", [1e1, 1e3, 1e5, 1e7])):
+            for weight in weights:
+                objective = on_risks(name, 3, **({"penalty_weight": weight} if weight else {}))
+
+                def value(x: Any, objective: Any = objective, varies: str = varies) -> Any:
+                    point = torch.tensor(x, dtype=torch.double, requires_grad=True)
+                    total = objective(sem_risks(point, varies))
+                    (gradient,) = torch.autograd.grad(total, point)
+                    return total.item(), gradient.numpy()
+
+                start = minimize(value, start, jac=True, method="BFGS", tol=1e-12).x
+            a, b = map(float, start)
+            values[f"{name}, noise {varies} varies: a"] = [a]
+            values[f"{name}, noise {varies} varies: b"] = [b]
+            lines.append(Line(label=name, x=[a], y=[b], points=True))
+        title = "the effect's noise varies" if varies == "2" else "the target's noise varies"
+        panels.append(Panel(title=title, x="weight of the cause", y="of the effect", lines=lines))
+    return Measured(values=values, panels=panels)
