@@ -140,7 +140,7 @@ def test_the_command_says_where_and_ends_on_an_interrupt(made: Made) -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=60)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/ \(Ctrl-C ends\)\n", line)
     assert (process.returncode, error) == (0, "")
 
