@@ -77,7 +77,8 @@ class ANDMask(Algorithm):
 
     def mask(self, net: Tensor, units: int) -> Tensor:
         """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
-        return (net.abs_() >= self.hparams.tau * units - 1e-4).to(net.dtype)
+        kept: Tensor = net.abs_() >= self.hparams.tau * units - 1e-4
+        return kept.to(net.dtype)
 
     @cached_property
     def layers(self) -> dict[str, list[Tensor]]:

@@ -96,7 +96,7 @@ def erm(root: Path, network: str, trial: int) -> RunSpec:
 def ratio(run: Run, theirs: Callable[[], object]) -> float:
     """Seconds of their batches over ours, measured in turn, whatever was ready before left out."""
     steps = itertools.count()
-    works = (theirs, lambda: run.batches[next(steps)])
+    works: tuple[Callable[[], object], ...] = (theirs, lambda: run.batches[next(steps)])
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         for work, found in zip(works, seconds, strict=True):
