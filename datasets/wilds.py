@@ -114,7 +114,7 @@ class WILDS(Dataset):
             folder = root / (row.folder or f"{row.package}_v{row.version}")
             official.check_folder(folder, row.package, row.version, (*row.files, *release))
         except UserError as error:
-            source = f"`{self.command(root)}` fetches it"
+            source = f"get it with `{self.command(root)}`"
             if row.by_hand:
                 source = f"it is from {row.by_hand}"
             raise UserError(f"{self.name}: {error}; {source}") from error

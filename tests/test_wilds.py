@@ -285,7 +285,7 @@ def test_options_that_cannot_be(
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Camelyon17 needs --data-dir DIR"):
         make("Camelyon17", {}).check()
-    command = f"`python -m oodbench.data download Camelyon17 --data-dir {tmp_path}` fetches it"
+    command = f"get it with `python -m oodbench.data download Camelyon17 --data-dir {tmp_path}`"
     with pytest.raises(UserError) as caught:
         make("Camelyon17", {}, tmp_path).check()
     assert str(caught.value).endswith(command)
@@ -389,7 +389,7 @@ def test_a_sweep_over_two_sets(root: Path, tmp_path: Path) -> None:
     launched = CliRunner().invoke(sweep.app, command)
     assert launched.exit_code == 0, launched.output
     assert "4 done of 4 runs" in launched.output
-    assert "train_val needs a holdout" in " ".join(launched.output.split())
+    assert "Selection val_env: mean over the validation" in " ".join(launched.output.split())
     results = Results(out)
     frames = results.load()
     for run_id, spec in results.plan()["runs"].items():
@@ -414,5 +414,5 @@ def test_a_sweep_over_two_sets(root: Path, tmp_path: Path) -> None:
             there = (values["environment"] == split) & (values["metric"] == row.metric)
             there &= values["step"] == cell["step"].iloc[0]
             assert values[there]["value"].tolist() == [value]
-    table = CliRunner().invoke(report.app, ["table", str(out), "--selection", "val_env"])
+    table = CliRunner().invoke(report.app, ["table", str(out)])
     assert "10th_percentile_acc (%)" in table.output and "acc_avg (%)" in table.output
