@@ -43,7 +43,7 @@ class ANDMask(Algorithm):
         """Agreement needs two environments."""
         if len(problem.environments) < 2:
             return "the agreement of gradients needs at least two training environments"
-        return None
+        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
@@ -141,7 +141,7 @@ class ExampleANDMask(ANDMask):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """One environment has examples enough."""
-        return None
+        return super(ANDMask, cls).skip(problem)
 
 
 @register("XORMask", paper="thesis version of arXiv:2009.00329, figure 3.7")

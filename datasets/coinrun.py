@@ -37,6 +37,7 @@ from oodbench.tasks import Task
         shift="layout, background and colours of the level",
         network="ResNet18",
         steps=6400,
+        folder=FOLDER,
     ),
 )
 class CoinRun(Dataset):

@@ -13,12 +13,12 @@ from oodbench.images import Place, Suite
         shift="the style of the picture",
         network="ResNet50",
         steps=5001,
+        folder="domain_net",
     ),
 )
 class DomainNet(Suite):
     """345 classes of objects in six styles, without duplicates (586,575 images)."""
 
-    folder = "domain_net"
     source = "https://ai.bu.edu/M3SDA/ (cleaned, less the files in DomainBed's list of duplicates)"
     num_classes = 345
     places = (

@@ -17,8 +17,8 @@ from oodbench.hparams import defaults, hparam
 from oodbench.images import Images
 from oodbench.kept_arrays import Rows, keep, pieces
 from oodbench.networks import Network, build, networks
+from oodbench.resources import assignments
 from oodbench.streams import MemoryMapped, Stored
-from oodbench.sweep_file import assignments
 from oodbench.vision import sha256, weights_file
 
 IN_MEMORY = 2**30
@@ -59,7 +59,9 @@ class FrozenFeatures(Dataset):
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        images = make(options.of, assignments(options.settings), data_dir)
+        images = make(
+            options.of, assignments("`settings` of FrozenFeatures", options.settings), data_dir
+        )
         if not isinstance(images, Images):
             raise UserError(f"FrozenFeatures takes a dataset of image files, not {options.of}")
         self.images = images

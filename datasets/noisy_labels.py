@@ -139,7 +139,7 @@ class NoisyLabels(Dataset):
         try:
             return super().file(path)
         except UserError as error:
-            raise UserError(f"{error}, and so does `apt install dataset-fashion-mnist`") from None
+            raise UserError(f"{error} or with `apt install dataset-fashion-mnist`") from None
 
     def command(self, data_dir: object) -> str:
         """Fetches the base too where it is not the usual one."""

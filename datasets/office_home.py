@@ -13,12 +13,12 @@ from oodbench.images import Place, Suite
         shift="the style of the picture",
         network="ResNet50",
         steps=5001,
+        folder="office_home",
     ),
 )
 class OfficeHome(Suite):
     """65 kinds of things from offices and homes in pictures of four kinds (15,588 images)."""
 
-    folder = "office_home"
     source = "https://www.hemanthdv.org/officeHomeDataset.html"
     num_classes = 65
     places = (

@@ -13,12 +13,12 @@ from oodbench.images import Place, Suite
         shift="the style of the picture",
         network="ResNet50",
         steps=5001,
+        folder="PACS",
     ),
 )
 class PACS(Suite):
     """Seven classes of objects in art paintings, cartoons, photographs and sketches (9,991 images)."""
 
-    folder = "PACS"
     source = "https://dali-dl.github.io/project_iccv2017.html"
     num_classes = 7
     places = (

@@ -38,6 +38,7 @@ SWAPPED = (1, 0, 3, 2)
         shift="the background that goes with a breed",
         network="ResNet50",
         steps=5001,
+        folder="spawrious224",
     ),
 )
 class Spawrious(Images):
@@ -68,9 +69,10 @@ class Spawrious(Images):
     @property
     def root(self) -> Path:
         """DATA_DIR/spawrious224."""
+        folder = self.metadata.folder
         if self.data_dir is None:
-            raise UserError("Spawrious needs --data-dir DIR with the folder spawrious224 in it")
-        root = self.data_dir / "spawrious224"
+            raise UserError(f"Spawrious needs --data-dir DIR with the folder {folder} in it")
+        root = self.data_dir / folder
         if not root.is_dir():
             raise UserError(
                 f"Spawrious: there is no folder {root}; "

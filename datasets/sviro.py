@@ -13,12 +13,12 @@ from oodbench.images import Place, Suite
         shift="the vehicle",
         network="ResNet50",
         steps=5001,
+        folder="sviro",
     ),
 )
 class SVIRO(Suite):
     """Who or what is on the rear seats of ten vehicles, in rendered images; seven classes."""
 
-    folder = "sviro"
     source = (
         "https://sviro.kl.dfki.de (grayscale, rectangles, classification: its DomainBed version)"
     )

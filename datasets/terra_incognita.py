@@ -13,6 +13,7 @@ from oodbench.images import Place, Suite
         shift="the place of the camera",
         network="ResNet50",
         steps=5001,
+        folder="terra_incognita",
     ),
 )
 class TerraIncognita(Suite):
@@ -21,7 +22,6 @@ class TerraIncognita(Suite):
     How many images each location has depends on the version of the annotations: it is not checked.
     """
 
-    folder = "terra_incognita"
     source = "https://lila.science/datasets/caltech-camera-traps (sorted by DomainBed's script)"
     num_classes = 10
     places = (

@@ -13,12 +13,12 @@ from oodbench.images import Place, Suite
         shift="the collection that a photograph is from",
         network="ResNet50",
         steps=5001,
+        folder="VLCS",
     ),
 )
 class VLCS(Suite):
     """Five classes of objects in photographs of four collections (10,729 images)."""
 
-    folder = "VLCS"
     source = "https://github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)"
     num_classes = 5
     places = (

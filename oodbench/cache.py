@@ -25,7 +25,7 @@ import pyarrow.json
 from oodbench.errors import UserError
 from oodbench.records import Frames, Results, RunDirectory, RunSpec
 
-VERSION = 1
+VERSION = 2
 CHUNK = 250
 """Runs that are parsed together."""
 REWRITE = 0.01
@@ -35,7 +35,7 @@ NAMES = ("environment", "split", "metric")
 EVALUATION = pa.struct(
     [*((name, pa.string()) for name in NAMES), ("value", pa.float64()), ("count", pa.int64())]
 )
-COSTS = ("training_seconds", "evaluation_seconds", "memory_mb")
+COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
 RECORD = pa.schema(
     [
         ("step", pa.int64()),
@@ -216,17 +216,19 @@ def _long(table: pa.Table, run: "np.ndarray[Any, np.dtype[np.int32]]") -> pa.Tab
 
 
 def _costs(table: pa.Table, lines: Sequence[int]) -> list[dict[str, Any]]:
-    """Of each run: its last step, seconds of training and evaluation, memory; None if not recorded."""
+    """Of each run: its last step, and COSTS; None if not recorded.
+
+    Seconds of evaluation are of a record; the others' last values are of the whole run.
+    """
     step = table["step"].to_pylist()
-    training, evaluation, memory = (pc.struct_field(table["cost"], n).to_pylist() for n in COSTS)
+    recorded = {name: pc.struct_field(table["cost"], name).to_pylist() for name in COSTS}
     found: list[dict[str, Any]] = []
     end = 0
     for count in lines:
         begin, end = end, end + count
-        last = slice(end - 1 if count else end, end)
-        spent = [s for s in evaluation[begin:end] if s is not None]
-        values = (training[last], [sum(spent)] if spent else [], memory[last])
-        known = dict(zip(COSTS, (v[0] if v else None for v in values), strict=True))
+        known = {name: values[end - 1] if count else None for name, values in recorded.items()}
+        spent = [s for s in recorded["evaluation_seconds"][begin:end] if s is not None]
+        known["evaluation_seconds"] = sum(spent) if spent else None
         found.append({"last_step": step[end - 1] if count else None, **known})
     return found
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from oodbench.errors import UserError, reports_mistakes
-from oodbench.sweep_file import assignments
+from oodbench.resources import assignments
 
 if TYPE_CHECKING:
     from oodbench.datasets import Dataset
@@ -96,9 +96,8 @@ def list_(plugin: Plugins = None) -> None:
     table = Table("dataset", Column("files", no_wrap=True), "licence")
     for name in datasets:
         metadata = datasets.get(name).metadata
-        table.add_row(
-            name, "\n".join(metadata.checksums) or "none with a checksum", metadata.licence
-        )
+        files = [*metadata.checksums] or ([f"{metadata.folder}/"] if metadata.folder else ["none"])
+        table.add_row(name, "\n".join(files), metadata.licence)
     Console().print(table)
 
 
@@ -141,7 +140,7 @@ def _dataset(
     from oodbench.registry import load_plugins
 
     load_plugins(plugins or [])
-    return make(name, assignments(settings or []), data_dir)
+    return make(name, assignments("--set", settings or []), data_dir)
 
 
 def _verify(dataset: "Dataset") -> None:

@@ -39,6 +39,8 @@ class Metadata:
     """The number of updates of a run unless a sweep says otherwise."""
     checksums: Mapping[str, str] = field(default_factory=dict)
     """md5 of each file that is read, by its path under the data directory."""
+    folder: str = ""
+    """Under the data directory, where files without a checksum here are."""
     hparams: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of methods' hyperparameters on this dataset, instead of the family's."""
 
@@ -190,17 +192,17 @@ class Dataset(ABC):
         """The data file `path` under the data directory; raises UserError if it is not there."""
         if self.data_dir is None:
             raise UserError(
-                f"{self.name} needs --data-dir DIR; `{self.command('DIR')}` fetches the data"
+                f"{self.name} needs --data-dir DIR; get the data with `{self.command('DIR')}`"
             )
         found = self.data_dir / path
         if not found.is_file():
             raise UserError(
-                f"{self.name}: {found} is missing; `{self.command(self.data_dir)}` fetches it"
+                f"{self.name}: {found} is missing; get it with `{self.command(self.data_dir)}`"
             )
         return found
 
     def command(self, data_dir: object) -> str:
-        """What fetches the data, as a user types it."""
+        """What fetches or makes the data, as a user types it."""
         return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oodbench.errors import UserError
-from oodbench.resources import Resources, parse_yaml
+from oodbench.resources import Resources, assignments, parse_yaml
 
 Flags = dict[str, Any]
 
@@ -40,12 +39,5 @@ def resource_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _value(name: str, value: Any) -> Any:
-    if name != "slurm":
-        return parse_yaml(value, f"--{name.replace('_', '-')}")
-    pairs = {}
-    for item in value:
-        key, equals, text = item.partition("=")
-        if not equals:
-            raise UserError(f"--slurm takes key=value, not '{item}'")
-        pairs[key] = parse_yaml(text, f"--slurm {key}")
-    return pairs
+    flag = f"--{name.replace('_', '-')}"
+    return assignments(flag, value) if name == "slurm" else parse_yaml(value, flag)

@@ -226,7 +226,6 @@ class Suite(ImageFolders):
         subset: bool = hparam(False)
         """Take fewer or more images than were published; tables say so."""
 
-    folder: ClassVar[str]
     source: ClassVar[str]
     """Where to get it."""
     num_classes: ClassVar[int]
@@ -239,9 +238,10 @@ class Suite(ImageFolders):
     @property
     def root(self) -> Path:
         """DATA_DIR/FOLDER."""
+        folder = self.metadata.folder
         if self.data_dir is None:
-            raise UserError(f"{self.name} needs --data-dir DIR with the folder {self.folder} in it")
-        root = self.data_dir / self.folder
+            raise UserError(f"{self.name} needs --data-dir DIR with the folder {folder} in it")
+        root = self.data_dir / folder
         if not root.is_dir():
             raise UserError(f"{self.name}: there is no folder {root}; get it from {self.source}")
         return root
@@ -272,7 +272,9 @@ class Suite(ImageFolders):
 
     def download(self, data_dir: Path) -> None:
         """Says where the dataset can be had: its licence wants to be read."""
-        raise UserError(f"{self.name} is at {self.source}; unpack it to {data_dir / self.folder}")
+        raise UserError(
+            f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
+        )
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

@@ -112,6 +112,7 @@ def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any],
         ],
         "step": steps,
         "seconds": significant(runs["training_seconds"], 4),
+        "waited": significant(runs["waiting_seconds"], 4),
         "memory": significant(runs["memory_mb"], 4),
     }
     started = sorted(p["started"] for p in runs["provenance"] if p and "started" in p)
@@ -140,11 +141,12 @@ def _reason(state: str, error: object, step: int) -> str:
 
 def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]:
     """What each (dataset, label) cost: `seconds` a step (the median over runs), its `ratio` to the
-    baseline on the same machines, `memory` (MiB, the largest), `hours` of training in all.
+    baseline on the same machines, `waiting` (the share of training that waited for data, over all
+    runs), `memory` (MiB, the largest), `hours` of training in all.
     """
-    columns = ("dataset", "label", "provenance", "step", "seconds", "memory")
+    columns = ("dataset", "label", "provenance", "step", "seconds", "waited", "memory")
     frame = pd.DataFrame({name: runs[name] for name in columns})
-    frame = frame.astype({"seconds": float, "memory": float})
+    frame = frame.astype({"seconds": float, "waited": float, "memory": float})
     frame["pace"] = (frame["seconds"] / frame["step"]).where(frame["step"] > 0)
     rows = []
     for dataset, group in frame.groupby("dataset"):
@@ -154,11 +156,14 @@ def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]
         ratios = (on / against.reindex(on.index, level="provenance")).dropna()
         for label, own in paces.groupby("label"):
             ratio = ratios[ratios.index.get_level_values("label") == label].median()
+            told = own.dropna(subset=["waited"])
+            waiting = told["waited"].sum() / told["seconds"].sum() if len(told) else None
             memory, hours = own["memory"].max(), own["seconds"].sum() / 3600
-            rows.append((dataset, label, own["pace"].median(), ratio, memory, hours))
-    table = pd.DataFrame(rows, columns=["dataset", "label", "seconds", "ratio", "memory", "hours"])
+            rows.append((dataset, label, own["pace"].median(), ratio, waiting, memory, hours))
+    costs_of = ("seconds", "ratio", "waiting", "memory", "hours")
+    table = pd.DataFrame(rows, columns=["dataset", "label", *costs_of])
     exact = {name: [int(v) for v in table[name]] for name in ("dataset", "label")}
-    rounded = {n: significant(table[n], 3) for n in ("seconds", "ratio", "memory", "hours")}
+    rounded = {name: significant(table[name].astype(float), 3) for name in costs_of}
     return exact | rounded
 
 

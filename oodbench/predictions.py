@@ -32,7 +32,8 @@ class Predictions:
     kind: str
     """The `Task`'s kind."""
     logits: Array
-    """(N, C) float16, as `Task` describes them; clipped to what half precision can hold."""
+    """(N, C) float16, as `Task` describes them; clipped to what half precision can hold. Of `tokens`
+    (N, length) integers, see `Task.kept`."""
     targets: Array
     """(N,) classes, or (N, C) probabilities, labels or real numbers."""
     out: Array
@@ -53,7 +54,8 @@ def keep(run: RunDirectory, step: int, logits: Mapping[str, Array]) -> None:
     """Keep the logits (N, C) of every environment at a step."""
     arrays = {"names": np.array(list(logits))}
     for i, values in enumerate(logits.values()):
-        arrays[f"logits{i}"] = np.clip(values, -LARGEST, LARGEST).astype(np.float16)
+        half = np.clip(values, -LARGEST, LARGEST).astype(np.float16)
+        arrays[f"logits{i}"] = values if values.dtype.kind == "i" else half
     _save(run.path / "predictions" / f"{step}.npz", arrays)
 
 
@@ -155,7 +157,7 @@ def with_metric(
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
         for environment, p in read(results.run(str(run_id)), int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
-                if mask.any() and p.kind not in ("regression", "multilabel"):
+                if mask.any() and p.kind in ("binary", "multiclass", "distribution"):
                     value = metric(
                         Predictions(p.kind, p.logits[mask], p.targets[mask], p.out[mask])
                     )

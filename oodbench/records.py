@@ -319,9 +319,10 @@ class Frames:
     runs: Any
     """A run a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
     `dataset_label`, `training_environments`, `metric`, `higher_is_better` (missing if never started);
-    `error` (of a failed run, or empty), `last_step`, `training_seconds`, `evaluation_seconds` and
-    `memory_mb` as recorded up to then; `search` (how its draw was chosen) and `search_draws` (how many
-    draws the search of its cell will have; missing for random draws)."""
+    `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
+    `evaluation_seconds` and `memory_mb` as recorded up to then; `search` (how its draw was
+    chosen) and `search_draws` (how many draws the search of its cell will have; missing for random
+    draws)."""
     metrics: Any
     """An evaluation a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""

@@ -10,7 +10,7 @@ from oodbench.errors import reports_mistakes, unknown
 from oodbench.formats import FORMATS
 from oodbench.layout import Sheet, sheet
 from oodbench.records import Frames, Results
-from oodbench.selection import RULES, choose
+from oodbench.selection import RULES, choose, usual
 from oodbench.tables import leaderboard
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -18,22 +18,27 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__d
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
 TABLES = ("ours", "domainbed")
-Selection = Annotated[str, typer.Option(help=f"{', '.join(RULES)}.")]
+Selection = Annotated[
+    str | None,
+    typer.Option(help=f"{', '.join(RULES)}; train_val, or val_env for data with their own splits."),
+]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
 
 
 def print_table(
     results: Results,
-    selection: str = "train_val",
+    selection: str | None = None,
     format_: str = "terminal",
     metric: str | None = None,
 ) -> None:
     """Print the leaderboard of a results directory; raises UserError for unknown names."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    frames = _with_kept(results, results.load(), selection, metric)
-    print_sheet(sheet(leaderboard(frames, selection, metric)), format_)
+    loaded = results.load()
+    rule = selection or usual(loaded)
+    frames = _with_kept(results, loaded, rule, metric)
+    print_sheet(sheet(leaderboard(frames, rule, metric)), format_)
 
 
 def _with_kept(results: Results, frames: Frames, selection: str, metric: str | None) -> Frames:
@@ -63,7 +68,7 @@ def _commands() -> None:
 @reports_mistakes
 def table(
     directory: Directory,
-    selection: Selection = "train_val",
+    selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
     rules: Annotated[str, typer.Option(help=f"{', '.join(TABLES)}: whose tables.")] = "ours",
@@ -110,7 +115,7 @@ def compare(
         list[Path], typer.Argument(metavar="DIR...", help="Results directories.")
     ],
     baseline: Baseline = "ERM",
-    selection: Selection = "train_val",
+    selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
     allow_mixed: Annotated[bool, typer.Option(help="Although protocol or code differ.")] = False,
@@ -119,7 +124,8 @@ def compare(
     from oodbench.compare import comparison
     from oodbench.join import joined
 
-    print_sheet(comparison(joined(directories, allow_mixed), baseline, selection, metric), format_)
+    frames = joined(directories, allow_mixed)
+    print_sheet(comparison(frames, baseline, selection or usual(frames), metric), format_)
 
 
 @app.command()
@@ -160,12 +166,13 @@ def why(
     dataset: Annotated[str | None, typer.Option(help="As the table names it.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="The row of the table.")] = None,
     test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
-    selection: Selection = "train_val",
+    selection: Selection = None,
 ) -> None:
     """List the runs, draws and steps behind a cell, and which were chosen."""
     from oodbench import why as room
 
-    cell = room.why(Results(directory).load(), dataset, algorithm, test_env, selection)
+    frames = Results(directory).load()
+    cell = room.why(frames, dataset, algorithm, test_env, selection or usual(frames))
     print(room.text(cell), end="")
 
 

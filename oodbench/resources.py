@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,17 @@ def parse_yaml(text: str, place: str) -> Any:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{place} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def assignments(flag: str, settings: Sequence[str]) -> dict[str, Any]:
+    """The values of a flag's `key=value`, read as YAML; raises UserError."""
+    values = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise UserError(f"{flag} takes key=value, not '{setting}'")
+        values[key] = parse_yaml(value, f"{flag} {key}")
+    return values
 
 
 def user_file() -> Path:

@@ -104,7 +104,20 @@ RULES: Mapping[str, Rule] = {
         ),
     )
 }
-"""The selection rules by name; `train_val` is the default everywhere."""
+"""The selection rules by name."""
+
+
+def usual(frames: Frames) -> str:
+    """The rule that tables use unless they are told another: `train_val` wherever it can be served.
+
+    It is `val_env` where no run keeps back a part of its training environments, and every one holds
+    validation environments out: data that come with splits of their own.
+    """
+    runs = frames.runs
+    if runs.empty:
+        return "train_val"
+    own = ((runs["holdout"] == 0) & runs["validation_environments"].map(bool)).all()
+    return "val_env" if own else "train_val"
 
 
 def sweep_runs(frames: Frames) -> pd.DataFrame:

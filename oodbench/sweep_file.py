@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from oodbench.errors import UserError, unknown
 from oodbench.paths import folder
 from oodbench.protocols import under
-from oodbench.resources import parse_yaml
+from oodbench.resources import assignments, parse_yaml
 from oodbench.search import Search
 
 
@@ -72,21 +72,10 @@ def find(sweep: str) -> Path:
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
     values = _file(path)
-    values |= assignments(settings)
+    values |= assignments("--set", settings)
     if values.get("protocol") is not None:
         values = under(_file(find(str(values["protocol"]))), values, str(path))
     return validate(values, str(path))
-
-
-def assignments(settings: Sequence[str]) -> dict[str, Any]:
-    """The values of `--set key=value`, read as YAML; raises UserError."""
-    values = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"--set takes key=value, not '{setting}'")
-        values[key] = parse_yaml(value, f"--set {key}")
-    return values
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -69,7 +69,8 @@ class Made:
         provenance = {"oodbench": "0.1.0", "commit": "0123456789abcdef", "host": "h"}
         directory.start(spec, context, provenance | {"started": f"2026-01-0{1 + trial}"})
         for step in steps:
-            cost = {"training_seconds": seconds * step} | ({"memory_mb": memory} if memory else {})
+            cost = {"training_seconds": seconds * step, "waiting_seconds": seconds * step / 8}
+            cost |= {"memory_mb": memory} if memory else {}
             evaluations = [
                 {"environment": e, "split": s, "metric": metric, "value": v, "count": 8}
                 for e in self.environments

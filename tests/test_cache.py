@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import oodbench
+from oodbench.cache import COSTS
 from oodbench.errors import UserError
 from oodbench.export import write_parquet
 from oodbench.records import Frames, Results, RunSpec
@@ -47,6 +48,7 @@ def add(results: Results, run_id: str, step: int, value: float) -> None:
     rows = [("t", "in", "accuracy", value, 8), (None, None, "own", value / 2, 1)]
     evaluations = [dict(zip(keys, row, strict=True)) for row in rows]
     cost = {"training_seconds": step / 10, "evaluation_seconds": 0.5, "memory_mb": 3.0}
+    cost["waiting_seconds"] = step / 40
     results.run(run_id).append(
         {"step": step, "train": {"x": step}, "cost": cost, "evaluations": evaluations}
     )
@@ -66,8 +68,8 @@ def test_a_second_reading_gives_the_same_from_the_cache(tmp_path: Path) -> None:
     results, ids = sweep(tmp_path)
     first = results.load()
     assert values(first)[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
-    cost = first.runs[["last_step", "training_seconds", "evaluation_seconds", "memory_mb"]]
-    assert cost.drop_duplicates().to_numpy().tolist() == [[10, 1.0, 0.5, 3.0]]
+    cost = first.runs[["last_step", *COSTS]]
+    assert cost.drop_duplicates().to_numpy().tolist() == [[10, 1.0, 0.25, 0.5, 3.0]]
     assert (tmp_path / "cache.arrow").is_file()
     text = results.run(ids[3]).path / "metrics.jsonl"
     stat = text.stat()

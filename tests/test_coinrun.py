@@ -116,9 +116,13 @@ def problem(data_dir: Path | None, **options: object) -> str:
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     command = "`python -m oodbench.data make coinrun --levels 3 --states 20 --test-levels 4"
-    assert f"CoinRun needs --data-dir DIR; {command} --data-dir DIR`" in problem(None)
+    assert f"CoinRun needs --data-dir DIR; get the data with {command} --data-dir DIR`" in problem(
+        None
+    )
     missing = tmp_path / "CoinRun" / "manifest.json"
-    assert f"{missing} is missing; {command} --data-dir {tmp_path}`" in problem(tmp_path)
+    assert f"{missing} is missing; get it with {command} --data-dir {tmp_path}`" in problem(
+        tmp_path
+    )
 
 
 def test_a_set_with_less(copy: Path) -> None:
@@ -147,7 +151,7 @@ def test_damaged_files(kind: str, copy: Path) -> None:
     with pytest.raises(UserError, match=f"{file} is not a whole .npy file"):
         make("CoinRun", OPTIONS, copy).load(0)  # as a launch after the plan would
     file.unlink()
-    assert problem(copy).startswith(f"CoinRun: {file} is missing; `python")
+    assert problem(copy).startswith(f"CoinRun: {file} is missing; get it with `python")
 
 
 def test_shards_that_do_not_belong_together(copy: Path) -> None:

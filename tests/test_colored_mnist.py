@@ -151,7 +151,7 @@ def test_missing_file(tmp_path: Path) -> None:
             attempt()
         command = f"`python -m oodbench.data download ColoredMNIST --data-dir {tmp_path}`"
         assert str(caught.value) == (
-            f"ColoredMNIST: {tmp_path / IMAGES} is missing; {command} fetches it"
+            f"ColoredMNIST: {tmp_path / IMAGES} is missing; get it with {command}"
         )
 
 

@@ -158,12 +158,14 @@ def test_cost_is_a_ratio_on_the_same_machine(made: Made) -> None:
     rows = list(zip(*(cost[k] for k in ("dataset", "label", "ratio", "memory")), strict=True))
     assert rows[:3] == [(0, 0, 1.0, 100.0), (0, 1, 2.0, 101.0), (0, 2, 3.0, 102.0)]
     assert cost["hours"][0] == pytest.approx(12 * 3 / 3600, rel=1e-2)
+    assert set(cost["waiting"]) == {0.125}
     runs = {
         "dataset": [0] * 3, "label": [0, 1, 1], "provenance": [0, 0, 1], "step": [10] * 3,
-        "seconds": [1.0, 2.0, 50.0], "memory": [None] * 3,
+        "seconds": [1.0, 2.0, 50.0], "waited": [None, 1.0, 2.0], "memory": [None] * 3,
     }  # fmt: skip
     found = costs(runs, 0)
     assert found["ratio"] == [1.0, 2.0] and found["memory"] == [None, None]
+    assert found["waiting"] == [None, pytest.approx(3 / 52, rel=1e-2)]
     assert costs(runs, None)["ratio"] == [None, None]
 
 

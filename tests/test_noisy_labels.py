@@ -144,8 +144,8 @@ def test_missing_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         make("NoisyLabels", {"base": "fashion_mnist"}, tmp_path).check()
     file = tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte"
     assert str(caught.value) == (
-        f"NoisyLabels: {file} is missing; `python -m oodbench.data download NoisyLabels "
-        f"--data-dir {tmp_path} --set base=fashion_mnist` fetches it, and so does "
+        f"NoisyLabels: {file} is missing; get it with `python -m oodbench.data download NoisyLabels "
+        f"--data-dir {tmp_path} --set base=fashion_mnist` or with "
         "`apt install dataset-fashion-mnist`"
     )
 
@@ -275,7 +275,7 @@ def test_verify_takes_the_base(tmp_path: Path, mnist_dir: Path) -> None:
     assert right == (0, f"NoisyLabels: 4 files in {mnist_dir} are right\n")
     wrong = verify("NoisyLabels", "--data-dir", tmp_path, "--set", "base=cifar10")
     assert wrong[0] == 2
-    assert "data_batch_1 is missing" in wrong[1] and "--set base=cifar10` fetches it" in wrong[1]
+    assert "data_batch_1 is missing" in wrong[1] and "get it with `" in wrong[1]
     unknown = verify("NoisyLabels", "--data-dir", tmp_path, "--set", "base=cifar")
     assert unknown[0] == 2 and "did you mean cifar10" in unknown[1]
 

@@ -221,6 +221,7 @@ def test_every_chart_is_there(seen: Seen) -> None:
     assert page.locator("#hparams path.ring").get_attribute("d")
     text = page.locator("#cost").inner_text()
     assert "2.00 \u00d7" in text and "1.00 \u00d7" in text
+    assert [row[-3] for row in seen.cells("cost")] == ["12.5 %"] * 3  # an eighth
 
 
 @pytest.mark.parametrize("width", [320, 375, 800])

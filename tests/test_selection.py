@@ -1,7 +1,7 @@
 import math
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oodbench.errors import UserError
 from oodbench.records import Frames, Results, RunSpec
-from oodbench.selection import RULES, choose, sweep_runs
+from oodbench.selection import RULES, choose, sweep_runs, usual
 
 ENVIRONMENTS = ("A", "B", "T")
 Values = dict[tuple[str, str], float]
@@ -375,6 +375,19 @@ def test_a_rule_says_what_a_sweep_lacks(
     frames = load(tmp_path, [Trained({0: out(1, 1)}, holdout=holdout)])
     with pytest.raises(UserError, match=need):
         choose(frames, rule)
+
+
+@pytest.mark.parametrize(
+    ("holdout", "validation", "rule"),
+    [(0.0, ("B",), "val_env"), (0.0, (), "train_val"), (0.2, ("B",), "train_val")],
+)
+def test_the_usual_rule_is_one_that_can_be_served(
+    tmp_path: Path, holdout: float, validation: tuple[str, ...], rule: str
+) -> None:
+    run = Trained({0: out(1, 1)}, holdout=holdout, validation=validation)
+    assert usual(load(tmp_path, [run, replace(run, trial=1)])) == rule
+    assert usual(load(tmp_path / "mixed", [run, Trained({0: out(1, 1)}, trial=1)])) == "train_val"
+    assert usual(load(tmp_path / "none", [])) == "train_val"
 
 
 def test_a_sweep_without_runs_is_an_error(tmp_path: Path) -> None:

@@ -78,12 +78,14 @@ function drawCost() {
   };
   const rows = labels.map((l) => {
     const own = cells(l), memory = own.map((i) => (i === undefined ? null : C.memory[i])).filter((v) => !missing(v));
+    const timed = own.filter((i) => i !== undefined && !missing(C.waiting[i]));
+    const waited = timed.reduce((s, i) => s + C.waiting[i] * C.hours[i], 0) / sum(timed);
     const pace = own.length === 1 && own[0] !== undefined ? [number(1000 * C.seconds[own[0]], false, 3)] : [];
-    return [label(l), ...own.map(ratio), ...pace, memory.length ? number(Math.max(...memory), false, 3) : "not recorded", number(sum(own), false, 3)];
+    return [label(l), ...own.map(ratio), ...pace, timed.length ? `${(100 * waited).toFixed(1)} %` : "not recorded", memory.length ? number(Math.max(...memory), false, 3) : "not recorded", number(sum(own), false, 3)];
   });
   const only = viewed().length === 1;
-  const head = ["algorithm", ...viewed().map((d) => (only ? `step / ${name}` : `${data().datasets[d].name}: step / ${name}`)), ...(only ? ["ms a step"] : []), "memory (MiB)", "hours in all"];
-  const caption = `A step: the median over runs, as a ratio to ${name} on the same machines. Memory: the accelerator's, at most. Hours: training of all runs, without evaluation; ${number(sum(all), false, 3)} in all.`;
+  const head = ["algorithm", ...viewed().map((d) => (only ? `step / ${name}` : `${data().datasets[d].name}: step / ${name}`)), ...(only ? ["ms a step"] : []), "waiting for data", "memory (MiB)", "hours in all"];
+  const caption = `A step: the median over runs, as a ratio to ${name} on the same machines. Waiting for data: its share of training. Memory: the accelerator's, at most. Hours: training of all runs, without evaluation; ${number(sum(all), false, 3)} in all.`;
   return [table(caption, head, rows, { label: "Cost", class: "board" })];
 }
 

@@ -85,6 +85,7 @@ function runFacts(run) {
   ];
   if (data().reasons[run]) facts.push(["reason", data().reasons[run]]);
   if (!missing(R.seconds[run])) facts.push(["training", `${number(R.seconds[run])} s`]);
+  if (!missing(R.waited[run])) facts.push(["waiting for data", `${number(R.waited[run])} s of it`]);
   if (!missing(R.memory[run])) facts.push(["memory", `${number(R.memory[run])} MiB`]);
   if (point) {
     facts.push([`under ${state.rule}`, `step ${point.step}, score ${number(point.score, dataset.percent)}${point.chosen ? ": chosen in its trial" : ": not chosen"}`]);
