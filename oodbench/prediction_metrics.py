@@ -82,7 +82,7 @@ def with_metric(
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
         for environment, p in read(results.run(str(run_id)), int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
-                if mask.any() and p.kind not in ("regression", "multilabel"):
+                if mask.any() and p.kind in ("binary", "multiclass", "distribution"):
                     value = metric(
                         Predictions(p.kind, p.logits[mask], p.targets[mask], p.out[mask])
                     )

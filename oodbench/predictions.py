@@ -28,7 +28,8 @@ class Predictions:
     kind: str
     """The `Task`'s kind."""
     logits: Array
-    """(N, C) float16, as `Task` describes them; clipped to what half precision can hold."""
+    """(N, C) float16, as `Task` describes them; clipped to what half precision can hold. Of `tokens`
+    (N, length) integers, see `Task.kept`."""
     targets: Array
     """(N,) classes, or (N, C) probabilities, labels or real numbers."""
     out: Array
@@ -49,7 +50,8 @@ def keep(run: RunDirectory, step: int, logits: Mapping[str, Array]) -> None:
     """Keep the logits (N, C) of every environment at a step."""
     arrays = {"names": np.array(list(logits))}
     for i, values in enumerate(logits.values()):
-        arrays[f"logits{i}"] = np.clip(values, -LARGEST, LARGEST).astype(np.float16)
+        half = np.clip(values, -LARGEST, LARGEST).astype(np.float16)
+        arrays[f"logits{i}"] = values if values.dtype.kind == "i" else half
     _save(run.path / "predictions" / f"{step}.npz", arrays)
 
 
