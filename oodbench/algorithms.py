@@ -62,9 +62,9 @@ class Outputs:
     """What a forward pass gives, stacked over the E training environments of B examples each."""
 
     logits: Tensor
-    """(E, B, C)."""
+    """(E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
     features: Tensor
-    """(E, B, F): what the network's featurizer gives."""
+    """(E, B, F): what the network's featurizer gives; with `tokens` of each; as for the logits."""
     targets: Tensor
     """(E, B, ...)."""
     losses: Tensor
@@ -165,6 +165,8 @@ class Algorithm(nn.Module):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """Why the method cannot be run on `problem`, or None."""
+        if problem.task.kind == "boxes" and cls.combine is not Algorithm.combine:
+            return "a detector's losses have no gradient for each environment in one pass"
         return None
 
     @classmethod
@@ -213,8 +215,12 @@ class Algorithm(nn.Module):
 
     def outputs(self, batch: Batch, step: int) -> Outputs:
         """One forward pass over the environments' examples, stacked."""
-        shape = batch.x.shape[:2]
-        features = self.network.featurizer(batch.x.flatten(0, 1))
+        shape, x = batch.x.shape[:2], batch.x.flatten(0, 1)
+        own = self.network.losses(x, batch.y.flatten(0, 1))
+        if own is not None:
+            losses, none = own.view(shape), own.new_empty(*shape, 0)
+            return Outputs(none, none, batch.y, losses, losses.mean(1), step, self.problem.task)
+        features = self.network.featurizer(x)
         logits = self.network.classifier(features).unflatten(0, shape)
         task = self.problem.task
         losses = task.losses(logits, batch.y)

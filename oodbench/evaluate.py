@@ -13,6 +13,8 @@ from oodbench.tasks import Task
 
 CHUNK = 8192
 """Examples in memory of a forward pass."""
+PREDICTED_VALUES = 2**26
+"""Of a forward pass, at most: a vocabulary at each of many tokens is large."""
 
 
 def evaluate(
@@ -31,10 +33,10 @@ def evaluate(
     """
     chunks: dict[str, list[dict[str, Tensor]]] = {name: [] for name in environments}
     outputs: dict[str, list[Tensor]] = {name: [] for name in environments}
-    for name, found, y in _predictions(predict, environments, loader_workers):
+    for name, found, y in _predictions(predict, environments, task, loader_workers):
         chunks[name].append(task.metrics(found, y))
         if whole is not None:
-            outputs[name].append(found.cpu())
+            outputs[name].append(task.kept(found).cpu())
     names: list[tuple[str, str, str, int]] = []
     values: list[Tensor] = []
     for name, parts in chunks.items():
@@ -63,25 +65,27 @@ def evaluate(
 def logits(
     predict: Callable[[Tensor], Tensor],
     environments: Mapping[str, Environment],
+    task: Task,
     loader_workers: int = 0,
 ) -> dict[str, Tensor]:
-    """The logits (N, C) of all examples of every environment, on the CPU."""
+    """What `task` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
     chunks: dict[str, list[Tensor]] = {name: [] for name in environments}
-    for name, found, _ in _predictions(predict, environments, loader_workers):
-        chunks[name].append(found)
+    for name, found, _ in _predictions(predict, environments, task, loader_workers):
+        chunks[name].append(task.kept(found))
     return {name: torch.cat(parts).cpu() for name, parts in chunks.items()}
 
 
 def _predictions(
     predict: Callable[[Tensor], Tensor],
     environments: Mapping[str, Environment],
+    task: Task,
     loader_workers: int,
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """All examples in pieces: the environment, the logits (N, C) and the targets (N, ...)."""
     pieces = [
         (name, environment, places)
         for name, environment in environments.items()
-        for places in torch.split(torch.arange(len(environment.y)), _size(environment))
+        for places in torch.split(torch.arange(len(environment.y)), _size(environment, task))
     ]
     stored = [(e.x, places) for _, e, places in pieces if isinstance(e.x, Stored)]
     device = next(iter(environments.values())).y.device
@@ -93,5 +97,6 @@ def _predictions(
         yield name, predict(x), environment.y[part]
 
 
-def _size(environment: Environment) -> int:
-    return chunk_size(environment.x) if isinstance(environment.x, Stored) else CHUNK
+def _size(environment: Environment, task: Task) -> int:
+    size = chunk_size(environment.x) if isinstance(environment.x, Stored) else CHUNK
+    return max(1, min(size, PREDICTED_VALUES // task.values))

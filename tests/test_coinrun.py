@@ -120,7 +120,9 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
         None
     )
     missing = tmp_path / "CoinRun" / "manifest.json"
-    assert f"{missing} is missing; get it with {command} --data-dir {tmp_path}`" in problem(tmp_path)
+    assert f"{missing} is missing; get it with {command} --data-dir {tmp_path}`" in problem(
+        tmp_path
+    )
 
 
 def test_a_set_with_less(copy: Path) -> None:
