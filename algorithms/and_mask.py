@@ -76,39 +76,46 @@ class ANDMask(Algorithm):
         return mask.mul_(mean).div_(fraction)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
-        kept: Tensor = net.abs_() >= self.hparams.tau * units - 1e-4
-        return kept.to(net.dtype)
+        """1 where a component is kept, else 0: round-off in tau * U masks nothing.
+
+        In arithmetic, since Booleans cost a CPU several times as much: a count is a whole number, and
+        |net| less the last count that is too small is at most 0, or at least 1.
+        """
+        too_small = -((1e-4 - self.hparams.tau * units) // 1) - 1
+        return net.abs_().sub_(too_small).clamp(0, 1)
 
     @cached_property
-    def layers(self) -> dict[str, list[Tensor]]:
-        """The modules that have trained parameters of their own, by name, with those parameters."""
-        found: dict[str, list[Tensor]] = {}
-        for name, module in self.network.named_modules():
-            trained: list[Tensor] = [p for p in module.parameters(recurse=False) if p.requires_grad]
-            if trained:
-                found[name or "network"] = trained
-        return found
+    def layers(self) -> tuple[list[str], list[Tensor], Tensor, Tensor]:
+        """The names of the L modules that have trained parameters of their own, these P parameters,
+        which are whose, (L, P) zeros and ones, and how many components each module has, (L,).
+        """
+        trained: list[tuple[str, Tensor]] = [
+            (name.rpartition(".")[0] or "network", p)
+            for name, p in self.network.named_parameters()
+            if p.requires_grad
+        ]
+        names = list(dict.fromkeys(name for name, _ in trained))
+        parameters = [p for _, p in trained]
+        whose = torch.tensor([[own == name for own, _ in trained] for name in names])
+        owned = whose.to(parameters[0])
+        return names, parameters, owned, owned @ owned.new_tensor([p.numel() for p in parameters])
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """An ordinary update, with what it kept and the weights that it started from."""
-        norms = {f"weight norm {name}": norm(layer) for name, layer in self.layers.items()}
+        names, parameters, owned, sizes = self.layers
+        norms = (owned @ squares(parameters)).sqrt()
         metrics = super().update(batch, step)
-        kept = {f"kept {name}": nonzero(layer) for name, layer in self.layers.items()}
-        return {**metrics, **kept, **norms}
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        kept = owned @ squares(torch._foreach_sign(gradients)) / sizes
+        for what, values in (("kept", kept), ("weight norm", norms)):
+            metrics |= zip((f"{what} {name}" for name in names), values.unbind(), strict=True)
+        return metrics
 
 
 @torch.no_grad()
-def norm(parameters: list[Tensor]) -> Tensor:
-    """The Euclidean norm of all components together."""
-    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(parameters)))
-    return total
-
-
-def nonzero(parameters: list[Tensor]) -> Tensor:
-    """The fraction of all components in which the gradient is not zero."""
-    count = sum(p.grad.bool().sum() for p in parameters if p.grad is not None)
-    return torch.as_tensor(count / sum(p.numel() for p in parameters))
+def squares(tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
+    """The sum of the squares of each of P tensors, (P,)."""
+    return torch.stack(torch._foreach_norm(tensors)).square_()
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")
