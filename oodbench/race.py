@@ -32,6 +32,7 @@ from oodbench.records import Results
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2
+RUNS = len(ALGORITHMS) * DRAWS * TRIALS
 WIDTH, DEPTH = 256, 2
 BATCHES = {"256": (256, 256), "12 and 29": (12, 29)}
 """Examples of an environment in a step, of the two draws: DomainBed's last default for this dataset,
@@ -93,21 +94,30 @@ def our_sweep(sizes: Sequence[int], steps: int) -> dict[str, Any]:
     }
 
 
+def launched(
+    sweep: Mapping[str, Any], folder: Path, options: Sequence[str]
+) -> tuple[Cost, Results]:
+    """A sweep of ours, launched by a process of its own; raises UserError unless all runs ended well."""
+    file, out = folder / "sweep.yaml", folder / "results"
+    file.write_text(yaml.safe_dump(dict(sweep)))
+    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(file), "--out", str(out)]
+    cost = cost_of([*command, "--yes", *options], folder, environment())
+    results = Results(out)
+    runs = results.plan()["runs"] if cost.code == 0 else {}
+    states = [results.run(i).state() for i in runs]
+    _check(states.count("done"), max(1, len(runs)), folder)
+    return cost, results
+
+
 def ours(
     batch: str, steps: int, folder: Path, launch: Sequence[str]
 ) -> tuple[Cost, dict[str, float]]:
-    """Our sweep; raises UserError if a run has not ended well."""
-    sweep, out = folder / "race.yaml", folder / "results"
-    sweep.write_text(yaml.safe_dump(our_sweep(BATCHES[batch], steps)))
-    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
-    command += ["--workers", str(WORKERS), "--yes", *launch]
-    cost = cost_of(command, folder, environment())
-    results = Results(out)
-    runs = [results.run(i) for i in (results.plan()["runs"] if cost.code == 0 else ())]
-    _check([r.state() for r in runs].count("done"), folder)
+    """Our sweep, and where its seconds went."""
+    sweep = our_sweep(BATCHES[batch], steps)
+    cost, results = launched(sweep, folder, ["--workers", str(WORKERS), *launch])
     parts: defaultdict[str, float] = defaultdict(float)
-    for run in runs:
-        costs = [r["cost"] for r in run.records()]
+    for run_id in results.plan()["runs"]:
+        costs = [r["cost"] for r in results.run(run_id).records()]
         parts["loading"] += costs[-1]["waiting_seconds"]
         parts["stepping"] += costs[-1]["training_seconds"] - costs[-1]["waiting_seconds"]
         parts["evaluating"] += sum(c["evaluation_seconds"] for c in costs)
@@ -145,7 +155,7 @@ def theirs(
     command += ["--output_dir", str(out.resolve()), "--command_launcher", entrant.launcher]
     command.append("--skip_confirmation")
     cost = cost_of(command, folder, env, peer.path)
-    _check(len(list(out.glob("*/done"))), folder)
+    _check(len(list(out.glob("*/done"))), RUNS, folder)
     parts: defaultdict[str, float] = defaultdict(float)
     for path in times.glob("*.json"):
         for part, seconds in json.loads(path.read_text()).items():
@@ -159,8 +169,7 @@ def environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
 
 
-def _check(done: int, folder: Path) -> None:
-    runs = len(ALGORITHMS) * DRAWS * TRIALS
+def _check(done: int, runs: int, folder: Path) -> None:
     if done != runs:
         raise UserError(f"{done} of {runs} runs ended well; {folder / 'log.txt'} says more")
 
@@ -216,14 +225,13 @@ def table(laps: Sequence[Lap]) -> str:
             median([getattr(lap.cost, key) for lap in found])
             for key in ("cpu_seconds", "memory_mb")
         )
-        runs = len(ALGORITHMS) * DRAWS * TRIALS
         costs.append(
             (
                 batch,
                 entrant,
                 f"{wall:.1f}",
                 f"{ratio:.1f}",
-                f"{3600 * runs / wall:.0f}",
+                f"{3600 * RUNS / wall:.0f}",
                 f"{cpu:.0f}",
                 f"{memory:.0f}",
                 max(lap.cost.processes for lap in found),

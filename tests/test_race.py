@@ -111,7 +111,8 @@ def test_what_the_peer_is_given_and_its_times(checkout: Path, tmp_path: Path) ->
 
 
 def test_a_sweep_of_theirs_that_lacks_runs_is_no_result(checkout: Path, tmp_path: Path) -> None:
-    (checkout / "domainbed" / "scripts" / "sweep.py").write_text("print('no GPU')")
+    (checkout / "domainbed" / "algorithms.py").unlink()  # as if something it imports were missing
+    (checkout / "domainbed" / "scripts" / "sweep.py").write_text("from domainbed import algorithms")
     with pytest.raises(UserError, match=r"0 of 16 runs ended well; .*log.txt"):
         lap(tmp_path / "lap", checkout)
 
