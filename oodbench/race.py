@@ -49,13 +49,15 @@ class Entrant:
     loader_workers: int | None = None
     """Of each of their loaders; None: as many as they ship, 8."""
     launcher: str = "local"
+    threads: int | None = None
+    """Of each of their processes; None: as many as torch takes, the cores."""
 
 
 ENTRANTS = (
     Entrant("oodbench"),
     Entrant("DomainBed as shipped", theirs=True),
     Entrant("DomainBed, no loader workers", theirs=True, loader_workers=0),
-    Entrant("DomainBed, no loader workers, two at a time", True, 0, "multi_gpu"),
+    Entrant("DomainBed, no loader workers, 2 x 1 thread", True, 0, "multi_gpu", 1),
 )
 
 
@@ -146,6 +148,8 @@ def theirs(
         "PYTHONPATH": f"{hook}{os.pathsep}{peer.path.resolve()}",
         "OODBENCH_RACE": str((folder / "race.json").resolve()),
     }
+    if entrant.threads:
+        env["OMP_NUM_THREADS"] = str(entrant.threads)
     at_a_time = 1
     if entrant.launcher == "multi_gpu":  # which takes two names of GPUs for two runs at a time
         env["CUDA_VISIBLE_DEVICES"], at_a_time = "0,1", 2
