@@ -1,13 +1,13 @@
 """The AND-mask over environments or examples, and its complement."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Algorithm, Problem, register
 from oodbench.hparams import choice, hparam, uniform
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
@@ -80,35 +80,33 @@ class ANDMask(Algorithm):
         kept: Tensor = net.abs_() >= self.hparams.tau * units - 1e-4
         return kept.to(net.dtype)
 
-    @cached_property
-    def layers(self) -> dict[str, list[Tensor]]:
-        """The modules that have trained parameters of their own, by name, with those parameters."""
-        found: dict[str, list[Tensor]] = {}
-        for name, module in self.network.named_modules():
-            trained: list[Tensor] = [p for p in module.parameters(recurse=False) if p.requires_grad]
-            if trained:
-                found[name or "network"] = trained
-        return found
+    def observe(
+        self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """What each layer kept, and its weights before the update."""
+        layers: dict[str, list[str]] = {}
+        for name in parameters:
+            layers.setdefault(name.rpartition(".")[0] or "network", []).append(name)
+        kept = {
+            f"kept {layer}": nonzero([gradients[name] for name in names])
+            for layer, names in layers.items()
+        }
+        norms = {
+            f"weight norm {layer}": norm([parameters[name] for name in names])
+            for layer, names in layers.items()
+        }
+        return {**kept, **norms}
 
-    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """An ordinary update, with what it kept and the weights that it started from."""
-        norms = {f"weight norm {name}": norm(layer) for name, layer in self.layers.items()}
-        metrics = super().update(batch, step)
-        kept = {f"kept {name}": nonzero(layer) for name, layer in self.layers.items()}
-        return {**metrics, **kept, **norms}
 
-
-@torch.no_grad()
 def norm(parameters: list[Tensor]) -> Tensor:
     """The Euclidean norm of all components together."""
-    total: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(parameters)))
-    return total
+    return torch.stack([torch.linalg.vector_norm(p) for p in parameters]).norm()
 
 
-def nonzero(parameters: list[Tensor]) -> Tensor:
-    """The fraction of all components in which the gradient is not zero."""
-    count = sum(p.grad.bool().sum() for p in parameters if p.grad is not None)
-    return torch.as_tensor(count / sum(p.numel() for p in parameters))
+def nonzero(gradients: list[Tensor]) -> Tensor:
+    """The fraction of all components that are not zero."""
+    count = torch.stack([g.bool().sum() for g in gradients]).sum()
+    return count / sum(g.numel() for g in gradients)
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")

@@ -1,7 +1,7 @@
 """The interface of a learning method, and the registry of the folder algorithms/."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -206,6 +206,20 @@ class Algorithm(nn.Module):
         decay: float = self.hparams.weight_decay
         return decay
 
+    def restarts(self, step: int) -> bool:
+        """Whether the optimizers are made anew before the update at `step`."""
+        return False
+
+    def observe(
+        self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Further scalars for the run's records; a pure function.
+
+        Of the network's trained parameters before an update and of what `combine` made of their
+        gradients, both by their names in the network. Called by methods with a `combine` alone.
+        """
+        return {}
+
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers by name; called once the parameters are on their device."""
         h = self.hparams
@@ -224,6 +238,11 @@ class Algorithm(nn.Module):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Do one update and return detached scalars, `loss` among them."""
+        if self.restarts(step):
+            self.optimizers = self.configure()
+        there = self.environments_at(step)
+        if len(there) < len(batch.x):
+            batch = Batch(batch.x[list(there)], batch.y[list(there)])
         optimizer = self.optimizers["main"]
         optimizer.zero_grad()
         if type(self).combine is Algorithm.combine:
@@ -233,14 +252,25 @@ class Algorithm(nn.Module):
             metrics = out.metrics
         else:
             combined = combined_backward(self, batch, step)
-            loss, metrics = combined.loss, combined.metrics
+            loss, metrics = combined.loss, {**combined.metrics, **self._observed()}
         self.step_optimizer(optimizer, step)
         return {"loss": loss.detach(), **metrics}
 
+    @torch.no_grad()
+    def _observed(self) -> dict[str, Tensor]:
+        found = {n: (p, p.grad) for n, p in self.network.named_parameters() if p.grad is not None}
+        return self.observe(
+            {n: p for n, (p, _) in found.items()}, {n: g for n, (_, g) in found.items()}
+        )
+
+    def rates(self, step: int) -> tuple[float, float]:
+        """The learning rate and the weight decay of an update."""
+        factor = SCHEDULES[self.hparams.lr_schedule](step / self.problem.steps)
+        return self.hparams.lr * factor, self.weight_decay(step)
+
     def step_optimizer(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """Let an optimizer use the gradients, at this step's learning rate and weight decay."""
-        factor = SCHEDULES[self.hparams.lr_schedule](step / self.problem.steps)
-        set_rates(optimizer, self.hparams.lr * factor, self.weight_decay(step))
+        set_rates(optimizer, *self.rates(step))
         optimizer.step()
 
     def predict(self, x: Tensor) -> Tensor:
@@ -316,8 +346,6 @@ class Penalized(Algorithm):
         """Divided like the loss."""
         return super().weight_decay(step) / self.divisor(step)
 
-    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """One update; at the switch, with a new optimizer if asked for."""
-        if self.hparams.reset_optimizer and step == self.hparams.anneal_steps > 0:
-            self.optimizers = self.configure()
-        return super().update(batch, step)
+    def restarts(self, step: int) -> bool:
+        """At the switch, if asked for."""
+        return bool(self.hparams.reset_optimizer and step == self.hparams.anneal_steps > 0)

@@ -14,7 +14,8 @@ def estimate(specs: Sequence[RunSpec], data_dir: Path | None) -> float:
     """Seconds of training and evaluation of all runs, one after the other on one thread."""
     import torch
 
-    from oodbench.train import Run, Settings
+    from oodbench.job import Settings
+    from oodbench.run import Run
 
     torch.set_num_threads(1)
     measured: dict[tuple[object, ...], tuple[float, float]] = {}

@@ -201,8 +201,9 @@ def _work(connection: Connection, results: Path, settings: Settings, gpu: str | 
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    from oodbench.execute import execute
+    from oodbench.job import Interrupts
     from oodbench.registry import load_plugins
-    from oodbench.train import Interrupts, execute
 
     interrupts = Interrupts()
     signal.signal(signal.SIGUSR2, lambda *_: interrupts.ask_to_stop())

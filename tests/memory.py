@@ -12,7 +12,7 @@ from pathlib import Path
 import tests.stored_data as stored_data
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.train import Run
+from oodbench.run import Run
 
 SIDE, STEPS = 64, 60
 

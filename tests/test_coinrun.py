@@ -9,11 +9,12 @@ import torch.nn.functional as F
 
 from oodbench.datasets import make
 from oodbench.errors import UserError
+from oodbench.execute import execute
 from oodbench.job import Settings
 from oodbench.plan import make_plan
 from oodbench.records import Results
+from oodbench.run import Run
 from oodbench.sweep_file import find, read, validate
-from oodbench.train import Run, execute
 
 OPTIONS = {"levels": 3, "states": 20, "test_levels": 4}
 DATASET = {"name": "CoinRun", **OPTIONS}
@@ -120,7 +121,9 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
         None
     )
     missing = tmp_path / "CoinRun" / "manifest.json"
-    assert f"{missing} is missing; get it with {command} --data-dir {tmp_path}`" in problem(tmp_path)
+    assert f"{missing} is missing; get it with {command} --data-dir {tmp_path}`" in problem(
+        tmp_path
+    )
 
 
 def test_a_set_with_less(copy: Path) -> None:

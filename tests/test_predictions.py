@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from oodbench import report, sweep
 from oodbench.errors import UserError
+from oodbench.execute import execute
+from oodbench.job import Settings
 from oodbench.predictions import (
     Predictions,
     calibration_error,
@@ -22,7 +24,6 @@ from oodbench.predictions import (
 )
 from oodbench.records import Results
 from oodbench.selection import choose
-from oodbench.train import Settings, execute
 from tests.sweeps import outcome, tiny, tiny_file
 
 SHORT = {"steps": 10, "evaluate_every": 5}

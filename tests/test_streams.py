@@ -14,12 +14,14 @@ from oodbench.batches import Batches
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
 from oodbench.evaluate import evaluate, logits
+from oodbench.execute import execute
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.records import RunDirectory, RunSpec
+from oodbench.run import Run
 from oodbench.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
-from oodbench.train import Run, execute, train
+from oodbench.train import train
 from tests.stored_data import rows, write
 
 CPU = torch.device("cpu")

@@ -5,10 +5,13 @@ import pytest
 import torch
 
 from oodbench import train as training
+from oodbench.execute import execute
+from oodbench.job import Interrupts, Settings
 from oodbench.loading import load_data
 from oodbench.records import Results, RunDirectory, RunSpec
 from oodbench.registry import load_plugins
-from oodbench.train import Interrupts, Run, Settings, build_algorithm, execute, train
+from oodbench.run import Run, build_algorithm
+from oodbench.train import train
 from tests.sweeps import tiny
 
 SETTINGS = Settings()
