@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 GAME := "procgen-mirror==0.10.7; python_version < '3.13'" "procgen-gym==0.1.1; python_version >= '3.13'" \
   gym3==0.3.3 gym==0.26.2 gym-notices gymnasium farama-notifications cloudpickle cffi pycparser imageio
 
-.PHONY: quickstart install test check bench
+.PHONY: quickstart install test check bench race
 
 quickstart: install
 	$(BIN)/python -m oodbench.sweep launch quickstart --yes
@@ -34,3 +34,8 @@ check: $(VENV)/tested
 
 bench: $(VENV)/installed
 	$(BIN)/python -m oodbench.bench
+
+# DOMAINBED: a checkout to race against; DOMAINBED_PYTHON: a Python that has what it imports
+race: $(VENV)/installed
+	$(BIN)/python -m oodbench.race $(if $(DOMAINBED),--domainbed $(DOMAINBED)) \
+	  $(if $(DOMAINBED_PYTHON),--python $(DOMAINBED_PYTHON))

@@ -1,7 +1,7 @@
 """The AND-mask over environments or examples, and its complement."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ class ANDMask(Algorithm):
         """Agreement needs two environments."""
         if len(problem.environments) < 2:
             return "the agreement of gradients needs at least two training environments"
-        return None
+        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
@@ -76,37 +76,39 @@ class ANDMask(Algorithm):
         return mask.mul_(mean).div_(fraction)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """1 where a component is kept, else 0: round-off in tau * U masks nothing."""
-        kept: Tensor = net.abs_() >= self.hparams.tau * units - 1e-4
-        return kept.to(net.dtype)
+        """1 where a component is kept, else 0: round-off in tau * U masks nothing.
 
-    def observe(
-        self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """What each layer kept, and its weights before the update."""
-        layers: dict[str, list[str]] = {}
-        for name in parameters:
-            layers.setdefault(name.rpartition(".")[0] or "network", []).append(name)
-        kept = {
-            f"kept {layer}": nonzero([gradients[name] for name in names])
-            for layer, names in layers.items()
-        }
-        norms = {
-            f"weight norm {layer}": norm([parameters[name] for name in names])
-            for layer, names in layers.items()
-        }
-        return {**kept, **norms}
+        In arithmetic, since Booleans cost a CPU several times as much: a count is a whole number, and
+        |net| less the last count that is too small is at most 0, or at least 1.
+        """
+        too_small = -((1e-4 - self.hparams.tau * units) // 1) - 1
+        return net.abs_().sub_(too_small).clamp(0, 1)
 
+    @cached_property
+    def layers(self) -> tuple[list[str], Tensor, Tensor]:
+        """The names of the L modules that have trained parameters of their own, which of the P
+        parameters are whose, (L, P) zeros and ones, and how many components each has, (L,).
+        """
+        trained: list[tuple[str, Tensor]] = [
+            (name.rpartition(".")[0] or "network", p)
+            for name, p in self.network.named_parameters()
+            if p.requires_grad
+        ]
+        names = list(dict.fromkeys(name for name, _ in trained))
+        whose = torch.tensor([[own == name for own, _ in trained] for name in names])
+        owned = whose.to(trained[0][1])
+        return names, owned, owned @ owned.new_tensor([p.numel() for _, p in trained])
 
-def norm(parameters: list[Tensor]) -> Tensor:
-    """The Euclidean norm of all components together."""
-    return torch.stack([torch.linalg.vector_norm(p) for p in parameters]).norm()
-
-
-def nonzero(gradients: list[Tensor]) -> Tensor:
-    """The fraction of all components that are not zero."""
-    count = torch.stack([g.bool().sum() for g in gradients]).sum()
-    return count / sum(g.numel() for g in gradients)
+    def observe(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
+        """The fraction of each layer that was kept, and the norm of its weights before the update."""
+        names, owned, sizes = self.layers
+        found = {}
+        for what, values in (
+            ("kept", owned @ kept / sizes),
+            ("weight norm", (owned @ weights).sqrt()),
+        ):
+            found |= zip((f"{what} {name}" for name in names), values.unbind(), strict=True)
+        return found
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")
@@ -132,7 +134,7 @@ class ExampleANDMask(ANDMask):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """One environment has examples enough."""
-        return None
+        return super(ANDMask, cls).skip(problem)
 
 
 @register("XORMask", paper="thesis version of arXiv:2009.00329, figure 3.7")

@@ -53,7 +53,9 @@ class DANN(Algorithm):
         """There must be environments to tell apart."""
         if len(problem.environments) < 2:
             return "a discriminator needs at least two training environments to tell apart"
-        return None
+        if problem.task.kind in ("tokens", "boxes"):
+            return "its discriminator takes one feature vector of an example"
+        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Penalized, register
+from oodbench.algorithms import Outputs, Penalized, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
 
@@ -33,6 +33,13 @@ class IRM(Penalized):
             },
         )
         split_half: bool = hparam(False)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be outputs whose scale the loss depends on."""
+        if problem.task.kind == "boxes":
+            return "a detector's losses are no function of the scale of its outputs"
+        return super().skip(problem)
 
     def penalty(self, out: Outputs) -> Tensor:
         """The mean over environments of the squared scale gradients."""

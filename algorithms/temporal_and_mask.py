@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from oodbench.algorithms import Algorithm, Problem, algorithms, register
+from oodbench.algorithms import Algorithm, Problem, register
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.optimizers import DECAYS, TemporalANDMask
 from oodbench.seeds import derive
@@ -38,7 +38,9 @@ class TemporalANDMaskERM(Algorithm):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """Agreement needs two environments."""
-        return algorithms.get("ANDMask").skip(problem)
+        if len(problem.environments) < 2:
+            return "the agreement of gradients needs at least two training environments"
+        return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizer of Algorithm 1."""

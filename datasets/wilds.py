@@ -15,8 +15,7 @@ How the package's notions become ours:
 
 Defaults (network, input size, optimizer, group sampling) are those of the package's examples
 (configs/datasets.py and configs/model.py of its repository), and `steps` their epochs. Left out:
-its augmentation but for RxRx1's, warm-up, gradient clipping for text. Detection (`globalwheat`), code
-(`py150`, a target a token) and genome tracks (`encode`) are not here.
+its augmentation but for RxRx1's, warm-up, gradient clipping for text.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from oodbench import inputs, official
 from oodbench.datasets import Dataset, Environment, Metadata, register
@@ -38,13 +38,17 @@ from .wilds_table import SETS, Set
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """By channel, of ImageNet."""
+FETCHED = {
+    "DistilBERT": ("DistilBertTokenizerFast", "DistilBertModel"),
+    "CodeGPT": ("GPT2Model",),
+}
+"""What networks need of the package transformers, by its classes."""
 
 
 class WILDS(Dataset):
     """A set of the package, see the module."""
 
     row: ClassVar[Set]
-    task: Task
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Dataset.Options):
@@ -57,7 +61,7 @@ class WILDS(Dataset):
         from_scratch: bool = hparam(False)
         """No pretrained weights; texts are hashed words for a small network."""
         size: int = hparam(0, low=0)
-        """Pixels of a side, tokens or atoms; 0: the package's."""
+        """Pixels of a side, words or atoms; 0: the package's."""
 
     options: Options
     test_environments = ("test",)
@@ -71,9 +75,16 @@ class WILDS(Dataset):
             "image": (3, size, size),
             "bands": (8, size, size),
             "molecule": (size, inputs.ROW),
+            "tracks": (5, size),
         }
         self.input_shape = shapes.get(row.modality, (size,))
-        self.task = Task(row.kind, row.outputs)
+
+    @cached_property
+    def task(self) -> Task:  # type: ignore[override]
+        """By the table; the vocabulary of code is that of the package's tokenizer."""
+        if self.row.kind == "tokens":
+            return Task("tokens", int(self.data.n_classes), *self.input_shape)
+        return Task(self.row.kind, self.row.outputs)
 
     @property
     def metric(self) -> str:
@@ -94,13 +105,13 @@ class WILDS(Dataset):
     @property
     def network_hparams(self) -> Mapping[str, Any]:
         """Whether weights are pretrained; nothing is frozen or dropped out."""
-        row = self.row
-        if row.modality in ("table", "molecule") or self.network == "TextCNN":
+        weights = self.row.weights
+        if weights == "-" or self.network == "TextCNN":
             return {}
-        if row.modality == "text":
-            return {"weights": inputs.DISTILBERT}
-        weights = "imagenet" if row.pretrained and not self.options.from_scratch else "none"
-        return {"weights": weights, "freeze_batch_norm": False, "dropout": 0.0}
+        found = {"weights": "none" if self.options.from_scratch else weights}
+        if self.network.startswith(("ResNet", "DenseNet")):
+            return found | {"freeze_batch_norm": False, "dropout": 0.0}
+        return found
 
     @cached_property
     def data(self) -> Any:
@@ -111,7 +122,7 @@ class WILDS(Dataset):
         row, root = self.row, self.data_dir
         release = () if row.by_hand else (f"RELEASE_v{row.version}.txt",)
         try:
-            folder = root / (row.folder or f"{row.package}_v{row.version}")
+            folder = root / self.metadata.folder
             official.check_folder(folder, row.package, row.version, (*row.files, *release))
         except UserError as error:
             source = f"get it with `{self.command(root)}`"
@@ -156,7 +167,7 @@ class WILDS(Dataset):
 
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments, the same in every trial; inputs stay on disk."""
-        prepare, y = self._prepare(), self.data.y_array
+        prepare, y = self._prepare(), self._targets()
         return {
             name: Environment(
                 official.Items(self.data, index, prepare, self.input_shape, self.name), y[index]
@@ -170,23 +181,38 @@ class WILDS(Dataset):
             environment.x.read(torch.tensor([0]))
 
     def download(self, data_dir: Path) -> None:
-        """Fetch the set with the package, and for texts DistilBERT with transformers."""
+        """Fetch the set with the package, and for texts and code weights with transformers."""
         row = self.row
         if row.by_hand:
             raise UserError(f"{self.name} has to be fetched by hand: it is from {row.by_hand}")
         try:
             settings = self._settings()
             official.construct(row.package, self._version(), data_dir, settings, download=True)
-            if self.network == "DistilBERT":
-                for kind in ("DistilBertTokenizerFast", "DistilBertModel"):
-                    inputs.pretrained(kind, inputs.DISTILBERT, download=True)
+            if not self.options.from_scratch:
+                for kind in FETCHED.get(row.network, ()):
+                    inputs.pretrained(kind, row.weights, download=True)
         except UserError as error:
             raise UserError(f"{self.name}: {error}") from error
 
     def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
         """The package's own evaluation of the examples at `index` of an environment."""
         row, places = self.row, self.places[environment][index]
+        if row.kind == "boxes":
+            logits = torch.cat([logits[..., :4] / self._zoom, logits[..., 4:]], -1)
         return official.evaluate(self.data, places, logits, row.prediction, row.metric)
+
+    @property
+    def _zoom(self) -> float:
+        """A pixel of the package's images in pixels of ours."""
+        return float(self.input_shape[-1] / self.data.original_resolution[0])
+
+    def _targets(self) -> Tensor:
+        """The package's (n, ...); boxes in pixels of our images, NaN filling up."""
+        y = self.data.y_array
+        if self.row.kind != "boxes":
+            return torch.as_tensor(y)
+        boxes = [torch.as_tensor(one["boxes"], dtype=torch.float) for one in y]
+        return pad_sequence(boxes, batch_first=True, padding_value=torch.nan) * self._zoom
 
     def _prepare(self) -> Callable[[Any], Tensor]:
         row, size = self.row, self.options.size or self.row.size
@@ -198,6 +224,8 @@ class WILDS(Dataset):
             return inputs.hashed_words(size) if scratch else inputs.word_pieces(size)
         if row.modality == "molecule":
             return inputs.molecule(size)
+        if row.modality == "tracks":
+            return lambda found: found.float()
         return inputs.bands(size) if row.modality == "bands" else lambda found: found
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -221,12 +249,8 @@ class WILDS(Dataset):
 
 
 for _name, _row in SETS.items():
-    _hparams = dict(_row.hparams)
-    if _row.groups:
-        _hparams |= {
-            "environments_per_step": _row.groups,
-            "batch_size": _row.batch // _row.groups,
-        }
+    _hparams = {k: getattr(_row, k) for k in ("optimizer", "lr", "weight_decay", "lr_schedule")}
+    _hparams |= {"environments_per_step": _row.groups, "batch_size": _row.each}
     register(
         _name,
         Metadata(
@@ -236,6 +260,7 @@ for _name, _row in SETS.items():
             shift=_row.shift,
             network=_row.network,
             steps=_row.epochs * _row.train // _row.batch,
+            folder=_row.folder or f"{_row.package}_v{_row.version}",
             hparams=_hparams,
         ),
     )(type(_name, (WILDS,), {"row": _row, "__doc__": _row.summary, "__module__": __name__}))

@@ -1,339 +1,181 @@
-"""What is known of the sets of the package `wilds` without reading them: the table behind `wilds`.
+"""What is known of the sets of the package `wilds` without reading them: the tables behind `wilds`.
 
-Sizes, networks, metrics and settings are those of the package and of its examples (configs/ in its
-repository); the numbers of training examples are arXiv:2012.07421's.
+Columns are two spaces apart or more. Versions, classes, metrics, groups and licences are those of
+`wilds` 2.0.0, networks and settings those of the examples in its repository (configs/datasets.py,
+configs/model.py), less what docs/wilds.md lists. Of the examples in `train`, from which the default
+number of steps follows, docs/wilds.md says which numbers were looked up.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
 from oodbench.official import Prediction
+from oodbench.tasks import Kind
+
+DATA = """
+set             package        version  modality  size   kind        outputs  prediction  metric                          group_by
+Camelyon17      camelyon17     1.0      image     96     multiclass  2        classes     acc_avg                         hospital
+iWildCam        iwildcam       2.0      image     448    multiclass  182      classes     F1-macro_all                    location
+FMoW            fmow           1.1      image     224    multiclass  62       classes     acc_worst_region                year
+RxRx1           rxrx1          1.0      image     256    multiclass  1139     classes     acc_avg                         experiment
+PovertyMap      poverty        1.1      bands     224    regression  1        values      r_wg                            country
+CivilComments   civilcomments  1.0      text      300    multiclass  2        classes     acc_wg                          black, y
+Amazon          amazon         2.1      text      512    multiclass  5        classes     10th_percentile_acc             user
+Yelp            yelp           1.0      text      512    multiclass  5        classes     acc_avg                         year
+Py150           py150          1.0      code      255    tokens      0        tokens      acc                             repo
+MolPCBA         ogb-molpcba    1        molecule  332    multilabel  128      scores      ap                              scaffold
+GlobalWheat     globalwheat    1.1      image     1024   boxes       100      boxes       detection_acc_avg_dom           session
+CelebA          celebA         1.0      image     224    multiclass  2        classes     acc_wg                          male, y
+Waterbirds      waterbirds     1.0      image     224    multiclass  2        classes     acc_wg                          background, y
+WILDSDomainNet  domainnet      1.0      image     256    multiclass  345      classes     acc_avg                         category
+BDD100K         bdd100k        1.0      image     224    multilabel  9        labels      acc_all                         timeofday
+SQF             sqf            1.0      table     104    multiclass  2        scores      precision_at_global_recall_all  suspect race
+ENCODE          encode         1.0      tracks    12800  multilabel  128      scores      avgprec-macro_all               celltype
+"""
+
+TRAINING = """
+set             network      weights                     optimizer  lr    weight_decay  lr_schedule  epochs  batch  groups  each  train
+Camelyon17      DenseNet121  none                        sgd        1e-3  1e-2          constant     10      32     2       16    302436
+iWildCam        ResNet50     imagenet                    adam       3e-5  0             constant     12      16     2       8     129809
+FMoW            DenseNet121  imagenet                    adam       1e-4  0             decay_60     60      32     8       4     76863
+RxRx1           ResNet50     imagenet                    adam       1e-3  1e-5          cosine       90      72     9       8     40612
+PovertyMap      ResNet18     none                        adam       1e-3  0             decay_200    200     64     8       8     9797
+CivilComments   DistilBERT   distilbert-base-uncased     adamw      1e-5  0.01          linear       5       16     0       4     269038
+Amazon          DistilBERT   distilbert-base-uncased     adamw      1e-5  0.01          linear       3       8      2       4     245502
+Yelp            DistilBERT   distilbert-base-uncased     adamw      2e-6  0.01          linear       3       8      2       4     1000104
+Py150           CodeGPT      microsoft/CodeGPT-small-py  adamw      8e-5  0             linear       3       6      2       3     79866
+MolPCBA         GIN          -                           adam       1e-3  0             constant     100     32     4       8     350343
+GlobalWheat     FasterRCNN   coco                        adam       1e-5  1e-3          constant     12      4      2       2     2943
+CelebA          ResNet50     imagenet                    sgd        1e-3  0             constant     200     64     0       16    162770
+Waterbirds      ResNet50     imagenet                    sgd        1e-5  1.0           constant     300     128    0       32    4795
+WILDSDomainNet  ResNet50     imagenet                    sgd        7e-4  1e-4          constant     25      96     4       24    120906
+BDD100K         ResNet50     imagenet                    sgd        1e-3  1e-4          constant     10      32     0       32    36728
+SQF             Linear       -                           adam       5e-5  0             constant     4       4      0       4     100000
+ENCODE          UNet1d       -                           adam       1e-3  1e-4          early_drops  12      128    4       32    200000
+"""
+
+ABOUT = """
+set             family     licence                            shift                         summary
+Camelyon17      images     CC0                                hospital                      Tumours in patches of lymph nodes from hospitals that were not trained on.
+iWildCam        images     CDLA-Permissive-1.0                place                         Animals before camera traps at places that were not trained on.
+FMoW            images     FMoW Challenge Public License      year and region               What land is used for, from satellites in later years; by the worst region.
+RxRx1           images     CC BY-NC-SA 4.0                    experiment                    Which RNA was silenced in cells, in experiments that were not trained on.
+PovertyMap      images     public domain (satellites)         country                       Wealth of villages from satellites in other countries; by the worse of town and land.
+CivilComments   text       CC0                                groups mentioned              Toxic comments; by the worst of the groups that they mention.
+Amazon          text       none (for research)                user                          Stars of reviews by users that were not trained on; by the 10th percentile of users.
+Yelp            text       Yelp Dataset License               year                          Stars of reviews in later years.
+Py150           code       MIT                                repository                    The next token of Python code; by classes and methods in repositories not trained on.
+MolPCBA         molecules  MIT                                scaffold                      Which of 128 assays molecules are active in, with scaffolds that were not trained on.
+GlobalWheat     detection  MIT                                country and stage             Boxes around heads of wheat, in sessions that were not trained on.
+CelebA          images     as CelebA's (see the package)      groups of sex and hair        Blond hair on portraits; by the worst of the groups of sex and hair.
+Waterbirds      images     non-commercial research            groups of bird and place      Birds of land and water before either; by the worst of the four groups.
+WILDSDomainNet  images     as DomainNet's (see the package)   style                         Photographs to sketches: DomainNet as WILDS 2.0 splits it.
+BDD100K         images     BDD100K's (research, non-profit)   time of day                   Which of nine things a driver sees at other times of the day.
+SQF             tabular    public domain (the police's data)  year                          Weapons found by stops in New York; by the precision at a recall of 60 %.
+ENCODE          tracks     not said in the package            kind of cell and chromosome   Where a transcription factor binds in a kind of cell that was not trained on.
+"""
+
+FILES = """
+set             files
+Camelyon17      metadata.csv, patches
+iWildCam        metadata.csv, train
+FMoW            rgb_metadata.csv, country_code_mapping.csv, images
+RxRx1           metadata.csv, images
+PovertyMap      dhs_metadata.csv, images
+CivilComments   all_data_with_identities.csv
+Amazon          reviews.csv, splits/user.csv
+Yelp            reviews.csv, splits/time.csv
+Py150           metadata/repo_file_names/repo_ids.csv, processed/train_input.json
+MolPCBA         raw/edge.csv.gz, raw/edge-feat.csv.gz, raw/node-feat.csv.gz, raw/graph-label.csv.gz, raw/scaffold_group.npy
+GlobalWheat     official_train.csv, official_val.csv, official_test.csv, metadata_domain.csv, images
+CelebA          list_attr_celeba.csv, list_eval_partition.csv, img_align_celeba
+Waterbirds      metadata.csv
+WILDSDomainNet  metadata.csv
+BDD100K         timeofday_train.csv, timeofday_val.csv, timeofday_test.csv, images
+SQF             sqf.csv
+ENCODE          labels/MAX/metadata_df.bed, labels/MAX/metadata_y.npy, sequence.npz
+"""
+
+YELP = "https://www.yelp.com/dataset, with splits/ as WILDS' preprocessing makes it"
+MORE: dict[str, dict[str, Any]] = {
+    "Yelp": {"by_hand": YELP},
+    "MolPCBA": {"folder": "ogbg_molpcba"},
+    "Waterbirds": {"margin": 256 / 224},
+    "WILDSDomainNet": {"settings": {"source_domain": "real", "target_domain": "sketch"}},
+    "SQF": {"settings": {"split_scheme": "all_race"}},
+}
+"""What few sets have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Set:
-    """A row of the table."""
+    """A set: a row of each table, by the names of their columns."""
 
     package: str
     """Its name in the package."""
     version: str
-    summary: str
+    modality: Literal["image", "bands", "text", "code", "molecule", "table", "tracks"]
+    size: int
+    """Pixels of a side, tokens, atoms, features or bases."""
+    kind: Kind
+    outputs: int
+    """0: as many as the package's tokenizer knows tokens."""
+    prediction: Prediction
+    metric: str
+    """The official one that the paper reports, or that the examples select by."""
+    group_by: tuple[str, ...]
+    network: str
+    weights: str
+    """The network's, unless `from_scratch`; `-` if it takes none."""
+    optimizer: str
+    lr: float
+    weight_decay: float
+    lr_schedule: str
+    epochs: int
+    batch: int
+    """Examples of a step of the package's example."""
+    groups: int
+    """How many groups a step is of; 0: all."""
+    each: int
+    """Examples of a group in a step."""
+    train: int
+    """Examples in `train`."""
+    family: str
     licence: str
     shift: str
+    summary: str
     files: tuple[str, ...]
     """Of its folder, without which the package cannot start."""
     by_hand: str = ""
     """Where it is to be had, if the package cannot fetch it."""
     folder: str = ""
     """If it is not the name and version, as where another package than `wilds` keeps the data."""
-    modality: Literal["image", "bands", "text", "molecule", "table"] = "image"
-    size: int
-    """Pixels of a side, tokens, atoms or features."""
     margin: float = 1.0
-    kind: Literal["multiclass", "multilabel", "regression"] = "multiclass"
-    outputs: int
-    prediction: Prediction = "classes"
-    metric: str
-    """The official one that the paper reports."""
-    group_by: tuple[str, ...]
-    network: str
-    pretrained: bool = True
-    """Whether its weights are, unless `from_scratch`."""
-    family: str = "images"
-    train: int
-    """Examples in `train`."""
-    epochs: int
-    batch: int
-    """Examples a step, of `groups` groups; 0: of all."""
-    groups: int = 0
-    hparams: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the package's class."""
 
 
-ADAM = {"optimizer": "adam"}
-SGD = {"optimizer": "sgd", "momentum": 0.9}
-ADAMW = {"optimizer": "adamw", "weight_decay": 0.01, "lr_schedule": "linear"}
+def _rows(table: str) -> dict[str, dict[str, Any]]:
+    """The rows of a table by their first column."""
+    header, *lines = (re.split(r" {2,}", line) for line in table.strip().splitlines())
+    return {line[0]: dict(zip(header[1:], line[1:], strict=True)) for line in lines}
 
-SETS = {
-    "Camelyon17": Set(
-        package="camelyon17",
-        version="1.0",
-        summary="Tumours in patches of lymph nodes from hospitals that were not trained on.",
-        licence="CC0",
-        shift="hospital",
-        files=("metadata.csv", "patches"),
-        size=96,
-        outputs=2,
-        metric="acc_avg",
-        group_by=("hospital",),
-        network="DenseNet121",
-        pretrained=False,
-        train=302_436,
-        epochs=10,
-        batch=32,
-        groups=2,
-        hparams=SGD | {"lr": 1e-3, "weight_decay": 1e-2},
-    ),
-    "iWildCam": Set(
-        package="iwildcam",
-        version="2.0",
-        summary="Animals before camera traps at places that were not trained on.",
-        licence="CDLA-Permissive-1.0",
-        shift="place",
-        files=("metadata.csv", "train"),
-        size=448,
-        outputs=182,
-        metric="F1-macro_all",
-        group_by=("location",),
-        network="ResNet50",
-        train=129_809,
-        epochs=12,
-        batch=16,
-        groups=2,
-        hparams=ADAM | {"lr": 3e-5, "weight_decay": 0.0},
-    ),
-    "FMoW": Set(
-        package="fmow",
-        version="1.1",
-        summary="What land is used for, from satellites in later years; by the worst region.",
-        licence="FMoW Challenge Public License",
-        shift="year and region",
-        files=("rgb_metadata.csv", "country_code_mapping.csv", "images"),
-        size=224,
-        outputs=62,
-        metric="acc_worst_region",
-        group_by=("year",),
-        network="DenseNet121",
-        train=76_863,
-        epochs=60,
-        batch=32,
-        groups=8,
-        hparams=ADAM | {"lr": 1e-4, "weight_decay": 0.0, "lr_schedule": "decay_60"},
-    ),
-    "RxRx1": Set(
-        package="rxrx1",
-        version="1.0",
-        summary="Which RNA was silenced in cells, in experiments that were not trained on.",
-        licence="CC BY-NC-SA 4.0",
-        shift="experiment",
-        files=("metadata.csv", "images"),
-        size=256,
-        outputs=1139,
-        metric="acc_avg",
-        group_by=("experiment",),
-        network="ResNet50",
-        train=40_612,
-        epochs=90,
-        batch=72,
-        groups=9,
-        hparams=ADAM | {"lr": 1e-3, "weight_decay": 1e-5, "lr_schedule": "cosine"},
-    ),
-    "PovertyMap": Set(
-        package="poverty",
-        version="1.1",
-        summary="Wealth of villages from satellites in other countries; by the worse of town and land.",
-        licence="public domain (images)",
-        shift="country",
-        files=("dhs_metadata.csv", "images"),
-        modality="bands",
-        size=224,
-        kind="regression",
-        outputs=1,
-        prediction="values",
-        metric="r_wg",
-        group_by=("country",),
-        network="ResNet18",
-        pretrained=False,
-        train=9_797,
-        epochs=200,
-        batch=64,
-        groups=8,
-        hparams=ADAM | {"lr": 1e-3, "weight_decay": 0.0, "lr_schedule": "decay_200"},
-    ),
-    "CivilComments": Set(
-        package="civilcomments",
-        version="1.0",
-        summary="Toxic comments; by the worst of the groups that they mention.",
-        licence="CC0",
-        shift="groups mentioned",
-        files=("all_data_with_identities.csv",),
-        modality="text",
-        size=300,
-        outputs=2,
-        metric="acc_wg",
-        group_by=("black", "y"),
-        network="DistilBERT",
-        family="text",
-        train=269_038,
-        epochs=5,
-        batch=16,
-        hparams=ADAMW | {"lr": 1e-5, "batch_size": 4},
-    ),
-    "Amazon": Set(
-        package="amazon",
-        version="2.1",
-        summary="Stars of reviews by users that were not trained on; by the 10th percentile of users.",
-        licence="for research (no licence given)",
-        shift="user",
-        files=("reviews.csv", "splits/user.csv"),
-        modality="text",
-        size=512,
-        outputs=5,
-        metric="10th_percentile_acc",
-        group_by=("user",),
-        network="DistilBERT",
-        family="text",
-        train=245_502,
-        epochs=3,
-        batch=8,
-        groups=2,
-        hparams=ADAMW | {"lr": 1e-5},
-    ),
-    "MolPCBA": Set(
-        package="ogb-molpcba",
-        version="1",
-        summary="Which of 128 assays molecules are active in, with scaffolds that were not trained on.",
-        licence="MIT",
-        shift="scaffold",
-        folder="ogbg_molpcba",
-        files=tuple(
-            f"raw/{name}"
-            for name in (
-                *("edge.csv.gz", "edge-feat.csv.gz", "node-feat.csv.gz", "graph-label.csv.gz"),
-                *("num-edge-list.csv.gz", "num-node-list.csv.gz", "scaffold_group.npy"),
-            )
-        ),
-        modality="molecule",
-        size=332,
-        kind="multilabel",
-        outputs=128,
-        prediction="scores",
-        metric="ap",
-        group_by=("scaffold",),
-        network="GIN",
-        pretrained=False,
-        family="molecules",
-        train=350_343,
-        epochs=100,
-        batch=32,
-        groups=4,
-        hparams=ADAM | {"lr": 1e-3, "weight_decay": 0.0},
-    ),
-    "Yelp": Set(
-        package="yelp",
-        version="1.0",
-        summary="Stars of reviews in later years.",
-        licence="Yelp dataset licence",
-        shift="year",
-        files=("reviews.csv", "splits/time.csv"),
-        by_hand="https://www.yelp.com/dataset, with splits/ as WILDS' preprocessing makes it",
-        modality="text",
-        size=512,
-        outputs=5,
-        metric="acc_avg",
-        group_by=("year",),
-        network="DistilBERT",
-        family="text",
-        train=1_000_104,
-        epochs=3,
-        batch=8,
-        groups=2,
-        hparams=ADAMW | {"lr": 2e-6},
-    ),
-    "CelebA": Set(
-        package="celebA",
-        version="1.0",
-        summary="Blond hair on portraits; by the worst of the groups of sex and hair.",
-        licence="non-commercial research",
-        shift="groups of sex and hair",
-        files=("list_attr_celeba.csv", "list_eval_partition.csv", "img_align_celeba"),
-        size=224,
-        outputs=2,
-        metric="acc_wg",
-        group_by=("male", "y"),
-        network="ResNet50",
-        train=162_770,
-        epochs=200,
-        batch=64,
-        hparams=SGD | {"lr": 1e-3, "weight_decay": 0.0, "batch_size": 16},
-    ),
-    "Waterbirds": Set(
-        package="waterbirds",
-        version="1.0",
-        summary="Birds of land and water before either; by the worst of the four groups.",
-        licence="non-commercial research",
-        shift="groups of bird and background",
-        files=("metadata.csv",),
-        size=224,
-        margin=256 / 224,
-        outputs=2,
-        metric="acc_wg",
-        group_by=("background", "y"),
-        network="ResNet50",
-        train=4_795,
-        epochs=300,
-        batch=128,
-        hparams=SGD | {"lr": 1e-5, "weight_decay": 1.0, "batch_size": 32},
-    ),
-    "WILDSDomainNet": Set(
-        package="domainnet",
-        version="1.0",
-        summary="Photographs to sketches: DomainNet as WILDS 2.0 splits it.",
-        licence="fair use (DomainNet)",
-        shift="style",
-        files=("metadata.csv",),
-        size=256,
-        outputs=345,
-        metric="acc_avg",
-        group_by=("category",),
-        network="ResNet50",
-        train=120_906,
-        epochs=25,
-        batch=96,
-        groups=4,
-        hparams=SGD | {"lr": 7e-4, "weight_decay": 1e-4},
-        settings={"source_domain": "real", "target_domain": "sketch"},
-    ),
-    "BDD100K": Set(
-        package="bdd100k",
-        version="1.0",
-        summary="Which of nine things a driver sees at other times of the day.",
-        licence="BDD100K licence",
-        shift="time of day",
-        files=("timeofday_train.csv", "timeofday_val.csv", "timeofday_test.csv", "images"),
-        size=224,
-        kind="multilabel",
-        outputs=9,
-        prediction="labels",
-        metric="acc_all",
-        group_by=("timeofday",),
-        network="ResNet50",
-        train=36_728,
-        epochs=10,
-        batch=32,
-        hparams=SGD | {"lr": 1e-3, "weight_decay": 1e-4, "batch_size": 32},
-    ),
-    "SQF": Set(
-        package="sqf",
-        version="1.0",
-        summary="Weapons found by stops in New York; by the precision at a recall of 60 %.",
-        licence="public domain (original)",
-        shift="year",
-        files=("sqf.csv",),
-        modality="table",
-        size=104,
-        outputs=2,
-        prediction="scores",
-        metric="precision_at_global_recall_all",
-        group_by=("suspect race",),
-        network="Linear",
-        family="tabular",
-        train=100_000,  # an estimate: the package does not say
-        epochs=4,
-        batch=4,
-        hparams=ADAM | {"lr": 5e-5, "weight_decay": 0.0, "batch_size": 4},
-        settings={"split_scheme": "all_race"},
-    ),
-}
+
+def _sets() -> dict[str, Set]:
+    data, *others = map(_rows, (DATA, TRAINING, ABOUT, FILES))
+    found = {}
+    for name, row in data.items():
+        for other in others:
+            row |= other[name]
+        for lists in ("group_by", "files"):
+            row[lists] = row[lists].split(", ")
+        found[name] = TypeAdapter(Set).validate_python(row | MORE.get(name, {}))
+    return found
+
+
+SETS = _sets()

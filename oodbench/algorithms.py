@@ -1,7 +1,7 @@
 """The interface of a learning method, and the registry of the folder algorithms/."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -62,9 +62,9 @@ class Outputs:
     """What a forward pass gives, stacked over the E training environments of B examples each."""
 
     logits: Tensor
-    """(E, B, C)."""
+    """(E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
     features: Tensor
-    """(E, B, F): what the network's featurizer gives."""
+    """(E, B, F): what the network's featurizer gives; with `tokens` of each; as for the logits."""
     targets: Tensor
     """(E, B, ...)."""
     losses: Tensor
@@ -165,6 +165,8 @@ class Algorithm(nn.Module):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """Why the method cannot be run on `problem`, or None."""
+        if problem.task.kind == "boxes" and cls.combine is not Algorithm.combine:
+            return "a detector's losses have no gradient for each environment in one pass"
         return None
 
     @classmethod
@@ -210,13 +212,11 @@ class Algorithm(nn.Module):
         """Whether the optimizers are made anew before the update at `step`."""
         return False
 
-    def observe(
-        self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Further scalars for the run's records; a pure function.
+    def observe(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
+        """Further scalars for the records of a method with a `combine`; a pure function.
 
-        Of the network's trained parameters before an update and of what `combine` made of their
-        gradients, both by their names in the network. Called by methods with a `combine` alone.
+        For each of the network's P trained parameters the squared norm before an update, and in how
+        many components what `combine` made of its gradients is not zero, (P,) each.
         """
         return {}
 
@@ -227,8 +227,12 @@ class Algorithm(nn.Module):
 
     def outputs(self, batch: Batch, step: int) -> Outputs:
         """One forward pass over the environments' examples, stacked."""
-        shape = batch.x.shape[:2]
-        features = self.network.featurizer(batch.x.flatten(0, 1))
+        shape, x = batch.x.shape[:2], batch.x.flatten(0, 1)
+        own = self.network.losses(x, batch.y.flatten(0, 1))
+        if own is not None:
+            losses, none = own.view(shape), own.new_empty(*shape, 0)
+            return Outputs(none, none, batch.y, losses, losses.mean(1), step, self.problem.task)
+        features = self.network.featurizer(x)
         logits = self.network.classifier(features).unflatten(0, shape)
         task = self.problem.task
         losses = task.losses(logits, batch.y)
@@ -258,10 +262,13 @@ class Algorithm(nn.Module):
 
     @torch.no_grad()
     def _observed(self) -> dict[str, Tensor]:
-        found = {n: (p, p.grad) for n, p in self.network.named_parameters() if p.grad is not None}
-        return self.observe(
-            {n: p for n, (p, _) in found.items()}, {n: g for n, (_, g) in found.items()}
-        )
+        if type(self).observe is Algorithm.observe:
+            return {}
+        trained = [p for p in self.network.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+        counts = torch._foreach_norm(torch._foreach_sign(gradients))
+        norms = torch._foreach_norm(trained)
+        return self.observe(*(torch.stack(n).square_() for n in (norms, counts)))
 
     def rates(self, step: int) -> tuple[float, float]:
         """The learning rate and the weight decay of an update."""

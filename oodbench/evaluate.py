@@ -15,6 +15,8 @@ CHUNK = 8192
 """Examples in memory of a forward pass."""
 ROWS = 2**16
 """Examples of a forward pass of many predictors, over all of them."""
+PREDICTED_VALUES = 2**26
+"""Of a forward pass, at most: a vocabulary at each of many tokens is large."""
 
 
 def evaluate(
@@ -33,10 +35,10 @@ def evaluate(
     """
     outputs: dict[str, list[Tensor]] = {name: [] for name in environments}
     chunks: dict[str, list[dict[str, Tensor]]] = {name: [] for name in environments}
-    for name, found, y in _predictions(predict, environments, loader_workers):
+    for name, found, y in _predictions(predict, environments, task, loader_workers):
         chunks[name].append(task.metrics(found, y))
         if whole is not None:
-            outputs[name].append(found.cpu())
+            outputs[name].append(task.kept(found).cpu())
     names: list[tuple[str, str, str, int]] = []
     values: list[Tensor] = []
     for name, parts in chunks.items():
@@ -73,8 +75,9 @@ def evaluate_stacked(
     for name, first in environments[0].items():
         data = [e[name] for e in environments]
         chunks = []
-        for start in range(0, len(first.y), CHUNK):
-            rows = slice(start, start + CHUNK)
+        chunk = _size(first, task)
+        for start in range(0, len(first.y), chunk):
+            rows = slice(start, start + chunk)
             size = max(2, ROWS // len(first.y[rows]))
             found = [
                 predict(stacked([e.x[rows] for e in data[i : i + size]]), slice(i, i + size))
@@ -126,25 +129,27 @@ def _evaluations(
 def logits(
     predict: Callable[[Tensor], Tensor],
     environments: Mapping[str, Environment],
+    task: Task,
     loader_workers: int = 0,
 ) -> dict[str, Tensor]:
-    """The logits (N, C) of all examples of every environment, on the CPU."""
+    """What `task` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
     chunks: dict[str, list[Tensor]] = {name: [] for name in environments}
-    for name, found, _ in _predictions(predict, environments, loader_workers):
-        chunks[name].append(found)
+    for name, found, _ in _predictions(predict, environments, task, loader_workers):
+        chunks[name].append(task.kept(found))
     return {name: torch.cat(parts).cpu() for name, parts in chunks.items()}
 
 
 def _predictions(
     predict: Callable[[Tensor], Tensor],
     environments: Mapping[str, Environment],
+    task: Task,
     loader_workers: int,
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """All examples in pieces: the environment, the logits (N, C) and the targets (N, ...)."""
     pieces = [
         (name, environment, places)
         for name, environment in environments.items()
-        for places in torch.split(torch.arange(len(environment.y)), _size(environment))
+        for places in torch.split(torch.arange(len(environment.y)), _size(environment, task))
     ]
     stored = [(e.x, places) for _, e, places in pieces if isinstance(e.x, Stored)]
     device = next(iter(environments.values())).y.device
@@ -156,5 +161,6 @@ def _predictions(
         yield name, predict(x), environment.y[part]
 
 
-def _size(environment: Environment) -> int:
-    return chunk_size(environment.x) if isinstance(environment.x, Stored) else CHUNK
+def _size(environment: Environment, task: Task) -> int:
+    size = chunk_size(environment.x) if isinstance(environment.x, Stored) else CHUNK
+    return max(1, min(size, PREDICTED_VALUES // task.values))

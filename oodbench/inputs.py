@@ -19,6 +19,8 @@ ATOM, BOND = 9, 5
 ROW = ATOM + 3 * BOND
 DISTILBERT = "distilbert-base-uncased"
 """The weights and the tokenizer of arXiv:1910.01108, by their name at Hugging Face."""
+CODEGPT = "microsoft/CodeGPT-small-py"
+"""Those of arXiv:2102.04664 for Python."""
 
 
 def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[Any], Tensor]:
@@ -105,19 +107,19 @@ def transformers() -> Any:
         return importlib.import_module("transformers")
     except ModuleNotFoundError as error:
         raise UserError(
-            "DistilBERT needs the package transformers: `pip install oodbench[text]`; "
-            "a text dataset's option `from_scratch: true` does without"
+            "texts need the package transformers: `pip install oodbench[text]`; "
+            "the option `from_scratch: true` of the sets of natural language does without"
         ) from error
 
 
-def pretrained(cls: str, name: str, *, download: bool = False) -> Any:
+def pretrained(cls: str, name: str, *, download: bool = False, **settings: Any) -> Any:
     """What `cls` of the package transformers loads as `name`: a folder, or of its local cache.
 
     Raises UserError for a name that is neither.
     """
     loader = getattr(transformers(), cls)
     try:
-        return loader.from_pretrained(name, local_files_only=not download)
+        return loader.from_pretrained(name, local_files_only=not download, **settings)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{name} is neither a folder nor in the cache of transformers: "

@@ -60,16 +60,17 @@ def _trained(
 
 def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
     """The weight's gradient is a product over the unit's rows."""
-    seen = x.detach()
+    seen, weight, bias = x.detach(), module.weight, module.bias
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         left = cotangent.reshape(units, -1, module.out_features)
-        right = seen.reshape(units, -1, module.in_features)
-        product = Product(left.mT[:, None], right.mT[:, None], module.weight.shape)
-        return _trained(
-            (module.weight, lambda: product),
-            (module.bias, lambda: Stack(left.sum(1) if left.shape[1] > 1 else left[:, 0])),
-        )
+        found: dict[Tensor, Gradients] = {}
+        if weight.requires_grad:
+            right = seen.reshape(units, -1, module.in_features)
+            found[weight] = Product(left.mT.unsqueeze(1), right.mT.unsqueeze(1), weight.shape)
+        if bias is not None and bias.requires_grad:
+            found[bias] = Stack(left.sum(1) if left.shape[1] > 1 else left[:, 0])
+        return found
 
     return F.linear(x, module.weight.detach(), _fixed(module.bias)), pullback
 

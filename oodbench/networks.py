@@ -14,7 +14,11 @@ from oodbench.hparams import checked, choice, hparam, log_uniform_int
 from oodbench.registry import Registry
 
 networks: Registry[type["Network"]] = Registry(
-    "network", modules=("oodbench.vision", "oodbench.text_networks", "oodbench.graph_networks")
+    "network",
+    modules=(
+        *("oodbench.vision", "oodbench.text_networks", "oodbench.graph_networks"),
+        *("oodbench.detectors", "oodbench.code_networks", "oodbench.track_networks"),
+    ),
 )
 
 
@@ -41,6 +45,10 @@ class Network(nn.Module):
     classifier: nn.Module
     hparams: Any
     num_features: int
+
+    def losses(self, x: Tensor, targets: Tensor) -> Tensor | None:
+        """The losses (N,) in training of a network that works out its own; None: the task's."""
+        return None
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, *input_shape)."""

@@ -10,8 +10,12 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from contextlib import redirect_stdout
+from functools import lru_cache, partial
+from io import StringIO
 from pathlib import Path
+from threading import Lock
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,12 +23,13 @@ import torch
 from torch import Tensor
 
 from oodbench.errors import UserError
+from oodbench.inputs import pretrained
 from oodbench.streams import Stored
 
-Prediction = Literal["classes", "labels", "scores", "values"]
+Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """What a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs for labels,
-or real numbers."""
-EXTRAS = {"transformers": "text", "torch_geometric": "graphs"}
+real numbers, a class number a token, or boxes with scores."""
+EXTRAS = {"transformers": "text", "torch_geometric": "graphs", "pyBigWig": "genome"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
 
@@ -87,15 +92,22 @@ def construct(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # packages warn of what they do themselves
             wilds = package()
+            if name == "py150":  # its tokenizer is looked for at Hugging Face
+                module: Any = importlib.import_module("wilds.datasets.py150_dataset")
+                load = partial(pretrained, "GPT2TokenizerFast", download=download)
+                module.GPT2Tokenizer = SimpleNamespace(from_pretrained=load)
             if name == "ogb-molpcba":  # torch_geometric's has other arguments by now; not used here
-                module: Any = importlib.import_module("wilds.datasets.ogbmolpcba_dataset")
+                module = importlib.import_module("wilds.datasets.ogbmolpcba_dataset")
                 module.PyGCollater = lambda **arguments: None
-            with torch.serialization.safe_globals(_graph_classes(name)):
+            quiet = redirect_stdout(None if download else StringIO())  # `encode` tells of its steps
+            with torch.serialization.safe_globals(_graph_classes(name)), quiet:
                 data = wilds.get_dataset(name, **arguments, **dict(settings))
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         extra = f"oodbench[{EXTRAS[missing]}]" if missing in EXTRAS else missing
         raise UserError(f"it needs the package {missing}: `pip install {extra}`") from error
+    except UserError:
+        raise
     except Exception as error:  # whatever the package stumbles over in a file
         text = " ".join(str(error).split()) or "no reason given"
         raise UserError(
@@ -104,7 +116,19 @@ def construct(
         ) from error
     if name == "sqf":  # pandas 2 makes booleans of what pandas 1 made numbers
         data._input_array = data._input_array.astype(np.float32)
+    if name == "encode":  # one file, read by one thread at a time
+        data.get_input = _one_at_a_time(data.get_input)
     return data
+
+
+def _one_at_a_time(read: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
+    lock = Lock()
+
+    def locked(index: int) -> Tensor:
+        with lock:
+            return read(index)
+
+    return locked
 
 
 def _graph_classes(name: str) -> list[Any]:
@@ -149,25 +173,35 @@ def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tenso
 def evaluate(
     data: Any, index: Tensor, outputs: Tensor, kind: Prediction, metric: str
 ) -> dict[str, float]:
-    """The package's metrics of a network's outputs (n, ...) on the examples at `index` (n,).
+    """The package's metrics of what is kept of outputs (n, ...) on the examples at `index` (n,).
 
-    Those of single groups are left out. A prediction that is not finite is wrong. Where the package
-    would stop, at outputs that are not finite and at the correlation with a constant, `metric`
-    alone is there, and NaN.
+    What that is says `Task.kept`. Metrics of single groups are left out. A prediction that is not
+    finite is wrong. Where the package would stop, at outputs that are not finite and at the
+    correlation with a constant, `metric` alone is there, and NaN.
     """
     finite = outputs.isfinite()
+    predicted: Any
     if kind in ("scores", "values"):
         constant = kind == "values" and bool((outputs == outputs[:1]).all())
         if constant or not finite.all():
             return {metric: float("nan")}
         predicted = outputs
+    elif kind == "tokens":
+        predicted = outputs
+    elif kind == "boxes":
+        predicted = [
+            {"boxes": seen[:, :4], "scores": seen[:, 4]}
+            for seen in (one[known] for one, known in zip(outputs, finite.all(-1), strict=True))
+        ]
     elif kind == "labels":
         predicted = torch.where(finite, (outputs > 0).float(), -1.0)
     else:
         predicted = torch.where(finite.all(-1), outputs.argmax(-1), -1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of groups without examples
-        results = data.eval(predicted, data.y_array[index], data.metadata_array[index])[0]
+        y = data.y_array
+        true = y[index] if isinstance(y, Tensor) else [y[i] for i in index.tolist()]
+        results = data.eval(predicted, true, data.metadata_array[index])[0]
     return {name: float(value) for name, value in results.items() if ":" not in name}
 
 

@@ -141,7 +141,7 @@ class Run:
     def keep_predictions(self, directory: RunDirectory) -> None:
         """Keep the logits of every example as they are now, and once what they are compared with."""
         self.algorithm.eval()
-        found = logits(self.predict, self.scored, self.loader_workers)
+        found = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
         keep(directory, self.step, {name: values.numpy() for name, values in found.items()})
         examples = {}
         for name, environment in self.scored.items():

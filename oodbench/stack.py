@@ -166,7 +166,7 @@ class Stack:
                 self._optimizer.restart(k)
         metrics, gradients = self.gradients(step)
         with torch.no_grad():
-            if self._combines:
+            if type(self._template).observe is not Algorithm.observe:
                 metrics |= self._observed(gradients)
             flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
             self._optimizer.step(self._matrix, flat, [a.rates(step) for a in self._algorithms])
@@ -194,10 +194,12 @@ class Stack:
 
     def _observed(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the method records beside the loss, (K,) each."""
-        inner = {name: name.removeprefix("network.") for name in self._shapes}
-        parameters = {inner[n]: p for n, p in self._named(self._matrix).items()}
-        found = {inner[n]: g for n, g in gradients.items()}
-        result: dict[str, Tensor] = vmap(self._template.observe)(parameters, found)
+        parameters = self._named(self._matrix)
+        weights = [p.flatten(1).square().sum(1) for p in parameters.values()]
+        kept = [gradients[name].flatten(1).sign().square().sum(1) for name in parameters]
+        result: dict[str, Tensor] = vmap(self._template.observe)(
+            torch.stack(weights, 1), torch.stack(kept, 1)
+        )
         return result
 
     @torch.no_grad()

@@ -66,26 +66,27 @@ class Product:
         """
         units, groups, outputs, positions = self.left.shape
         inputs = self.right.shape[2]
+        if positions == 1 and groups == 1:
+            net, mean = _outer_products(self.left.view(units, -1), self.right.view(units, -1))
+            return net.view(self.shape), mean.view(self.shape)
         net, mean = self.left.new_empty(2, groups, outputs, inputs).unbind()
         size = max(1, BLOCK.get(self.left.device.type, 2**27) // (units * inputs))
         for group in range(groups):
             left, right = self.left[:, group], self.right[:, group].mT
-            if positions == 1:
-                _outer_products(left[:, :, 0], right[:, 0], net[group], mean[group])
-            else:
-                _blocks(left, right, net[group], mean[group], min(size, outputs))
+            _blocks(left, right, net[group], mean[group], min(size, outputs))
         return net.view(self.shape), mean.view(self.shape)
 
 
-def _outer_products(left: Tensor, right: Tensor, net: Tensor, mean: Tensor) -> None:
+def _outer_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Those of (U, O) and (U, I): the sum of their signs and their mean, (O, I) each."""
+    mean = left.new_empty(left.shape[1], right.shape[1])
     torch.addmm(mean, left.T, right, beta=0, alpha=1 / len(left), out=mean)
-    large = net.numel() > 2**14
+    signs = left.sign(), right.sign()
+    large = mean.numel() > 2**12
     if large and left.is_cpu and torch.backends.cpu.get_cpu_capability() == "AVX512":
-        signs = left.sign().to(torch.int8).T, right.sign().to(torch.int8)
-        net.copy_(torch._int_mm(*signs))  # exact, and four times as fast as in float32
-    else:
-        torch.mm(left.sign().T, right.sign(), out=net)
+        whole = signs[0].to(torch.int8).T, signs[1].to(torch.int8)
+        return torch._int_mm(*whole).to(left.dtype), mean  # exact, and four times as fast
+    return signs[0].T @ signs[1], mean
 
 
 def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -> None:

@@ -8,7 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Kind = Literal["binary", "multiclass", "multilabel", "distribution", "regression"]
+Kind = Literal[
+    "binary", "multiclass", "multilabel", "distribution", "regression", "tokens", "boxes"
+]
+IOU, SCORE = 0.5, 0.5
+"""The least overlap at which a predicted box is a true one, and the score from which it is looked at."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +24,21 @@ class Task:
     class numbers for `multiclass`, (..., num_outputs) floats in {0, 1} or NaN (not known) for
     `multilabel`, (..., num_outputs) probabilities for `distribution` and (..., num_outputs) real
     numbers for `regression`.
+
+    Two kinds have more dimensions. Of `tokens` the logits are (..., length, num_outputs), the targets
+    (..., length) class numbers as floats, or NaN (not asked for). Of `boxes` the predictions are
+    (..., num_outputs, 5), of each box x1, y1, x2, y2 and its score, and the targets (..., M, 4); NaN
+    fills up. They have no loss here: the network works out its own (`Network.losses`).
     """
 
     kind: Kind
     num_outputs: int = 1
+    length: int = 1
+
+    @property
+    def values(self) -> int:
+        """How many numbers are predicted of an example."""
+        return self.num_outputs * (5 if self.kind == "boxes" else self.length)
 
     @property
     def metric(self) -> str:
@@ -38,7 +53,7 @@ class Task:
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
 
-        It is averaged over the outputs of a regression, and over the labels that are known.
+        It is averaged over the outputs of a regression, and over the labels or tokens that are known.
         """
         return _LOSSES[self.kind](logits, targets)
 
@@ -55,6 +70,9 @@ class Task:
             return (2 * (logits - targets) * logits).mean(-1)
         if self.kind == "multilabel":
             return _known_mean((logits.sigmoid() - targets.nan_to_num()) * logits, targets)
+        if self.kind == "tokens":
+            each = Task("multiclass", self.num_outputs).scale_gradients(logits, _classes(targets))
+            return _known_mean(each, targets)
         probabilities = logits.softmax(-1)
         expected = (probabilities * logits).sum(-1)
         if self.kind == "multiclass":
@@ -66,6 +84,8 @@ class Task:
 
         A prediction that is not finite counts as wrong.
         """
+        if self.kind == "boxes":
+            return {"accuracy": _box_accuracy(logits, targets)}
         losses = self.losses(logits, targets)
         if self.kind == "regression":
             return {"mse": losses}
@@ -74,6 +94,9 @@ class Task:
             right = (logits.squeeze(-1) > 0) == (targets > 0.5)
         elif self.kind == "multiclass":
             right = logits.argmax(-1) == targets
+        elif self.kind == "tokens":
+            tokens = ((logits.argmax(-1) == targets) & finite).to(losses.dtype)
+            return {"accuracy": _known_mean(tokens, targets), "loss": losses}
         elif self.kind == "multilabel":
             labels = ((logits > 0) == (targets > 0.5)) & logits.isfinite()
             return {"accuracy": _known_mean(labels.to(losses.dtype), targets), "loss": losses}
@@ -81,6 +104,15 @@ class Task:
             agreement = (logits.argmax(-1) == targets.argmax(-1)) & finite
             return {"kl": losses, "agreement": agreement.to(losses.dtype)}
         return {"accuracy": (right & finite).to(losses.dtype), "loss": losses}
+
+    def kept(self, logits: Tensor) -> Tensor:
+        """What an evaluation keeps of the logits: all, but of `tokens` (..., length) the best class.
+
+        It is -1 where they are not finite.
+        """
+        if self.kind != "tokens":
+            return logits
+        return torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
 
 
 def _binary(logits: Tensor, targets: Tensor) -> Tensor:
@@ -104,6 +136,31 @@ def _multilabel(logits: Tensor, targets: Tensor) -> Tensor:
     return _known_mean(each, targets)
 
 
+def _classes(targets: Tensor) -> Tensor:
+    return targets.nan_to_num().long()
+
+
+def _tokens(logits: Tensor, targets: Tensor) -> Tensor:
+    return _known_mean(_multiclass(logits, _classes(targets)), targets)
+
+
+def _box_accuracy(boxes: Tensor, targets: Tensor) -> Tensor:
+    """True boxes over true, false and missed ones of each image; 1 if nothing is there and found."""
+    from torchvision.ops import box_iou
+
+    found = []
+    for guess, true in zip(boxes.flatten(0, -3), targets.flatten(0, -3), strict=True):
+        true = true[true.isfinite().all(-1)]
+        guess = guess[guess.isfinite().all(-1) & (guess[:, 4] > SCORE), :4]
+        hit = 0
+        if len(true) and len(guess):
+            overlap, which = box_iou(guess, true).max(1)
+            hit = len(which[overlap >= IOU].unique())  # a second box on the same one is false
+        total = len(true) + len(guess) - hit
+        found.append(hit / total if total else 1.0)
+    return boxes.new_tensor(found).view(boxes.shape[:-2])
+
+
 def _distribution(logits: Tensor, targets: Tensor) -> Tensor:
     return F.kl_div(logits.log_softmax(-1), targets, reduction="none").sum(-1)
 
@@ -118,4 +175,5 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "multilabel": _multilabel,
     "distribution": _distribution,
     "regression": _regression,
+    "tokens": _tokens,
 }

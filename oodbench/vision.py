@@ -16,6 +16,9 @@ from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks import Network, register, require_image
 
+PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
+"""Our names of weights that torchvision has published, and its own."""
+
 
 class Torchvision(Network):
     """A network of torchvision from its input to its pooled features.
@@ -141,19 +144,23 @@ class MNISTCNN(Network):
 
 
 def weights_file(model: str, weights: str) -> Path:
-    """The file of a model's weights, `imagenet` or a path; raises UserError if it is not there."""
-    if weights != "imagenet":
+    """The file of a model's weights, a name in PUBLISHED or a path.
+
+    Raises UserError if it is not there.
+    """
+    if weights not in PUBLISHED:
         file = Path(weights).expanduser()
         if not file.is_file():
-            raise UserError(f"weights: there is no file {file} (`none`, `imagenet` or a .pth file)")
+            names = ", ".join(f"`{name}`" for name in ("none", *PUBLISHED))
+            raise UserError(f"weights: there is no file {file} ({names} or a .pth file)")
         return file
     from torchvision.models import get_model_weights
 
-    url: str = get_model_weights(model)["IMAGENET1K_V1"].url
+    url: str = get_model_weights(model)[PUBLISHED[weights]].url
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not file.is_file():
         raise UserError(
-            f"the ImageNet weights of {model} are not in torch's cache: put {url} into "
+            f"the weights `{weights}` of {model} are not in torch's cache: put {url} into "
             f"{file.parent}, or set the network's `weights` to none or to a file"
         )
     if not sha256(file).startswith(file.stem.rpartition("-")[2]):
@@ -171,7 +178,8 @@ def sha256(file: Path) -> str:
 
 
 @lru_cache(maxsize=1)
-def _state(file: Path) -> Mapping[str, Tensor]:
+def stored_weights(file: Path) -> Mapping[str, Tensor]:
+    """A state_dict, but for the last layer of a classifier; raises UserError for other files."""
     state: Any
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
@@ -187,7 +195,7 @@ def _state(file: Path) -> Mapping[str, Tensor]:
 
 
 def _load(body: nn.Module, file: Path) -> None:
-    state = _state(file)
+    state = stored_weights(file)
     wanted = body.state_dict()
     wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
     wrong += [k for k in state if k not in wanted]

@@ -10,7 +10,8 @@ from oodbench.networks import build, networks
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN")
-OTHERS = [name for name in networks if name not in (*TEXTS, "DenseNet121", "GIN")]
+ELSEWHERE = ("DenseNet121", "GIN", "FasterRCNN", "CodeGPT", "UNet1d")
+OTHERS = [name for name in networks if name not in (*TEXTS, *ELSEWHERE)]
 """Those that take images of 8 x 8 pixels, or anything."""
 
 

@@ -217,7 +217,7 @@ def test_stored_environments_are_evaluated_as_in_memory(workers: int) -> None:
 
     expected = evaluate(predict, memory, splits, Task("binary"))
     assert evaluate(predict, stored, splits, Task("binary"), workers) == expected
-    found = logits(predict, stored, workers)
+    found = logits(predict, stored, Task("binary"), workers)
     assert all(torch.equal(found[n], predict(x[n])) for n in sizes)
     assert [len(read) for read in stored["a"].x.reads] == 2 * [CHUNK_EXAMPLES, CHUNK_EXAMPLES, 3]
 

@@ -1,3 +1,5 @@
+import importlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -5,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from oodbench.official import package
 from oodbench.tasks import Task
 from oodbench.tiny import TASKS, tiny_batch
 
@@ -108,3 +111,46 @@ def test_what_counts_as_right() -> None:
 
     metrics = TASKS["regression"].metrics(torch.tensor([[1.0, 3.0]]), torch.tensor([[0.0, 1.0]]))
     assert metrics["mse"].tolist() == [2.5]
+
+
+def test_tokens_are_classes_at_each_place_that_is_asked_for() -> None:
+    task, each = Task("tokens", 5, length=4), Task("multiclass", 5)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 2, 4, 5, generator=generator, dtype=torch.float64)
+    y = torch.randint(5, (3, 2, 4), generator=generator).double()
+    y[0, 0, :2] = y[1, 1] = torch.nan
+    known = y.isfinite()
+    assert task.values == 20
+    for name in ("losses", "scale_gradients"):
+        of_task, of_each = getattr(task, name), getattr(each, name)
+        found, places = of_task(logits, y), of_each(logits, y.nan_to_num().long())
+        for e, b in ((0, 0), (0, 1), (2, 1)):
+            torch.testing.assert_close(found[e, b], places[e, b][known[e, b]].mean())
+        assert found[1, 1] == 0
+    logits[0, 1, 3] = torch.inf
+    right = (logits.argmax(-1) == y) & logits.isfinite().all(-1)
+    accuracy = task.metrics(logits, y)["accuracy"]
+    torch.testing.assert_close(accuracy[0, 0], right[0, 0, 2:].double().mean())
+    assert task.kept(logits)[0, 1, 3] == -1 and task.kept(logits).shape == (3, 2, 4)
+
+
+def test_box_accuracy_is_the_packages() -> None:
+    package()
+    metrics = importlib.import_module("wilds.common.metrics.all_metrics")
+    generator = torch.Generator().manual_seed(0)
+    boxes, y = torch.full((40, 6, 5), torch.nan), torch.full((40, 5, 4), torch.nan)
+    guesses, truths = [], []
+    for i in range(40):
+        true = 100 * torch.rand(i % 6, 2, generator=generator)
+        true = torch.cat([true, true + 30], 1)
+        y[i, : len(true)] = true
+        near = torch.cat([true, true])[: i % 7]
+        near = near + 16 * torch.rand(near.shape, generator=generator) - 8
+        scores = torch.rand(len(near), generator=generator)
+        boxes[i, : len(near)] = torch.cat([near, scores[:, None]], 1)
+        guesses.append({"boxes": near, "scores": scores})
+        truths.append({"boxes": true})
+    wanted = metrics.DetectionAccuracy()._compute_element_wise(guesses, truths)
+    found = Task("boxes", 6).metrics(boxes, y)["accuracy"]
+    torch.testing.assert_close(found, wanted)
+    assert len(set(found.tolist())) > 5

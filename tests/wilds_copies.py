@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,87 @@ def molpcba(root: Path, count: int = 36) -> None:
     np.save(folder / "raw" / "scaffold_group.npy", np.arange(count) // 6)
 
 
+def globalwheat(root: Path, count: int = 6) -> None:
+    """Two sessions are trained on; bright squares in pictures of 128 pixels, told as of 1024."""
+    sessions = _from_package("globalwheat_dataset", "SESSIONS")
+    countries = _from_package("globalwheat_dataset", "COUNTRIES")
+    folder, rng = _folder(root, "globalwheat", "1.1"), np.random.default_rng(0)
+    (folder / "images").mkdir()
+    splits: dict[str, tuple[int, ...]] = {
+        "official_train": (0, 12),
+        "official_val": (20,),
+        "official_test": (30, 31),
+    }
+    splits |= {"fixed_train_val": (0, 12), "fixed_train_test": (0, 12)}
+    for split, of in splits.items():
+        rows = []
+        for i in range(count):
+            pixels = rng.integers(0, 60, (128, 128, 3), dtype=np.uint8)
+            corners = [(8, 8), (8, 72), (72, 8), (72, 72)][: i % 4]
+            for x, y in corners:
+                pixels[y : y + 40, x : x + 40] += 150
+            name = f"{split}{i}.png"
+            Image.fromarray(pixels).save(folder / "images" / name)
+            boxes = [f"{8 * x} {8 * y} {8 * x + 320} {8 * y + 320}" for x, y in corners]
+            text = ";".join(boxes) or "no_box"
+            rows.append({"image_name": name, "BoxesString": text, "domain": of[i % len(of)]})
+        pd.DataFrame(rows).to_csv(folder / f"{split}.csv", index=False)
+    frame = pd.DataFrame({"name": sessions, "country": np.resize(countries, len(sessions))})
+    frame["location"], frame["development_stage"] = "Kyoto", "Ripening"
+    frame.to_csv(folder / "metadata_domain.csv", sep=";", index=False)
+
+
+def py150(root: Path, count: int = 12) -> None:
+    """Two repositories are trained on; 17 tokens that count up, the first ones never asked for."""
+    folder = _folder(root, "py150", "1.0")
+    names = folder / "metadata" / "repo_file_names"
+    names.mkdir(parents=True)
+    (folder / "processed").mkdir()
+    frame = pd.DataFrame({"id": range(4), "repo_name": [f"o/r{k}" for k in range(4)]})
+    frame.to_csv(names / "repo_ids.csv", index=False)
+    repositories: dict[str, tuple[int, ...]] = {"train": (0, 1), "IDval": (0, 1), "IDtest": (0, 1)}
+    repositories |= {"OODval": (2,), "OODtest": (3,)}
+    for split, of in repositories.items():
+        files = [f"o/r{of[i % len(of)]}/f{i}.py\n" for i in range(count)]
+        (names / f"{split}.txt").write_text("".join(files))
+        inputs = [[2 + (i + k) % 30 for k in range(17)] for i in range(count)]
+        kinds = [[-100, -100, *((k * i) % 7 for k in range(15))] for i in range(count)]
+        for name, values in (("input", inputs), ("input_tok_type", kinds)):
+            (folder / "processed" / f"{split}_{name}.json").write_text(json.dumps(values))
+
+
+def encode(root: Path, starts: int = 6) -> None:
+    """Chromosomes of 20,000 bases; what is bound follows the openness of the kind of cell."""
+    import pyBigWig
+
+    folder, rng = _folder(root, "encode", "1.0"), np.random.default_rng(0)
+    chromosomes = [f"chr{k}" for k in (*range(1, 23), "X")]
+    cells = ["H1-hESC", "HCT116", "HeLa-S3", "K562", "A549", "GM12878", "HepG2", "liver"]
+    bases = rng.integers(0, 4, (len(chromosomes), 20_000))
+    sequences = {c: np.eye(4, dtype=np.uint8)[b] for c, b in zip(chromosomes, bases, strict=True)}
+    np.savez(folder / "sequence.npz", allow_pickle=False, **sequences)
+    rows, targets = [], []
+    for cell in cells:
+        np.save(folder / f"qn.{cell}.npy", np.sort(rng.random(20)))
+        track = pyBigWig.open(str(folder / f"DNase.MAX.{cell}.official.bigwig"), "w")
+        track.addHeader([(c, 20_000) for c in chromosomes])
+        for chromosome in chromosomes:
+            open_ = rng.integers(0, 2, 400).astype(float)
+            at = list(range(0, 20_000, 50))
+            ends = [place + 50 for place in at]
+            track.addEntries([chromosome] * 400, at, ends=ends, values=open_.tolist())
+            for start in range(3200, 3200 + 400 * starts, 400):
+                rows.append((chromosome, start, start + 6400, cell))
+                targets.append(open_[start // 50 : start // 50 + 128])
+        track.close()
+    labels = folder / "labels" / "MAX"
+    labels.mkdir(parents=True)
+    pd.DataFrame(rows).to_csv(labels / "metadata_df.bed", sep="\t", header=False, index=False)
+    y = np.array(targets)
+    y[rng.random(y.shape) < 0.1] = 0.5  # cannot be told
+    np.save(labels / "metadata_y.npy", y)
+
+
 COPIES: dict[str, Callable[[Path], None]] = {
     "Camelyon17": camelyon17,
     "iWildCam": iwildcam,
@@ -287,4 +369,7 @@ COPIES: dict[str, Callable[[Path], None]] = {
     "BDD100K": bdd100k,
     "SQF": sqf,
     "MolPCBA": molpcba,
+    "GlobalWheat": globalwheat,
+    "Py150": py150,
+    "ENCODE": encode,
 }

@@ -1,0 +1,115 @@
+"""A detector of torchvision: boxes of one class of things, with scores."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.networks import Network, register, require_image
+from oodbench.vision import stored_weights, weights_file
+
+MODEL = "fasterrcnn_resnet50_fpn"
+
+
+@register("FasterRCNN")
+class FasterRCNN(Network):
+    """Faster R-CNN on a feature pyramid (arXiv:1506.01497, arXiv:1612.03144), as torchvision has it.
+
+    The predictions (N, num_outputs, 5) are those boxes of an image that have the best scores, as
+    x1, y1, x2, y2 in pixels and the score; NaN fills up. The loss of an image is the sum of
+    torchvision's four losses of a batch that it is alone in.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """With weights batch normalisation and the first two blocks stay as they are."""
+
+        weights: str = hparam("coco")
+        """`none`: random; `coco`: torchvision's, from its cache, but for the last layer; or a .pth
+        file of torchvision's model with one class (and the background)."""
+        body: str = hparam("resnet50", options=("resnet18", "resnet50"))
+        """Below the pyramid; weights are there for the larger one."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        """Raises UserError for inputs that are no images, and for weights that cannot be had."""
+        from torchvision.models import detection
+        from torchvision.models.detection._utils import overwrite_eps
+        from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+        from torchvision.ops import FrozenBatchNorm2d
+
+        super().__init__()
+        self.hparams, self.num_outputs = hparams, num_outputs
+        require_image("FasterRCNN", input_shape, 32)
+        random = hparams.weights == "none"
+        backbone = resnet_fpn_backbone(
+            backbone_name=hparams.body,
+            weights=None,
+            norm_layer=nn.BatchNorm2d if random else FrozenBatchNorm2d,
+            trainable_layers=5 if random else 3,
+        )
+        classes = 91 if hparams.weights == "coco" else 2
+        model = detection.FasterRCNN(backbone, classes, box_detections_per_img=num_outputs)
+        if not random:
+            _load(model, weights_file(MODEL, hparams.weights))
+        if hparams.weights == "coco":
+            overwrite_eps(model, 0.0)  # as those weights were trained
+        predictor = model.roi_heads.box_predictor
+        self.num_features = predictor.cls_score.in_features
+        if classes != 2:
+            model.roi_heads.box_predictor = detection.faster_rcnn.FastRCNNPredictor(
+                self.num_features, 2
+            )
+        self.featurizer = model.backbone
+        self.classifier = nn.ModuleList([model.rpn, model.roi_heads])
+
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Whether the weights are there."""
+        if values["weights"] != "none":
+            weights_file(MODEL, str(values["weights"]))
+
+    def losses(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The loss (N,) of each image (N, 3, H, W) with boxes (N, M, 4); empty ones do not count."""
+        pyramid = self.featurizer(x)
+        found = []
+        for i, boxes in enumerate(targets):
+            true = boxes[(boxes[:, 2:] > boxes[:, :2]).all(1)].to(x.dtype)
+            labels = torch.ones(len(true), dtype=torch.long, device=x.device)
+            own = {level: maps[i : i + 1] for level, maps in pyramid.items()}
+            _, losses = self._heads(x[i : i + 1], own, [{"boxes": true, "labels": labels}])
+            found.append(torch.stack(list(losses.values())).sum())
+        return torch.stack(found)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Boxes with scores, (N, num_outputs, 5), of images (N, 3, H, W)."""
+        detections, _ = self._heads(x, self.featurizer(x))
+        found = x.new_full((len(x), self.num_outputs, 5), torch.nan)
+        for row, seen in zip(found, detections, strict=True):
+            row[: len(seen["boxes"])] = torch.cat([seen["boxes"], seen["scores"][:, None]], 1)
+        return found
+
+    def _heads(
+        self, x: Tensor, pyramid: dict[str, Tensor], targets: list[dict[str, Tensor]] | None = None
+    ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+        """Torchvision's detections, or its losses in training."""
+        from torchvision.models.detection.image_list import ImageList
+
+        sizes: Any = [tuple(x.shape[-2:])] * len(x)
+        propose, judge = self.classifier.children()
+        proposals, first = propose(ImageList(x, sizes), pyramid, targets)
+        detections, second = judge(pyramid, proposals, sizes, targets)
+        return detections, {**first, **second}
+
+
+def _load(model: nn.Module, file: Path) -> None:
+    """Load weights in torchvision's names; raises UserError for others."""
+    try:
+        model.load_state_dict(stored_weights(file))
+    except RuntimeError as error:
+        first = str(error).splitlines()[1:2]
+        raise UserError(f"{file} holds no weights of {MODEL}: {' '.join(first).strip()}") from error

@@ -1,0 +1,100 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.errors import UserError
+from oodbench.networks import build
+
+SMALL = {"weights": "none", "body": "resnet18"}
+SHAPE = (3, 32, 32)
+
+
+def detector(**hparams: object) -> Any:
+    return build("FasterRCNN", SMALL | hparams, SHAPE, 7, seed=0)
+
+
+def images(count: int) -> Tensor:
+    return torch.randn(count, *SHAPE, generator=torch.Generator().manual_seed(1))
+
+
+def targets() -> Tensor:
+    """Two boxes, then one, then none."""
+    found = torch.full((3, 2, 4), torch.nan)
+    found[0] = torch.tensor([[2.0, 2, 15, 15], [16, 4, 30, 20]])
+    found[1, 0] = torch.tensor([5.0, 10, 25, 30])
+    return found
+
+
+def torchvisions(network: Any) -> Any:
+    """The same layers in torchvision's own detector."""
+    from torchvision.models.detection import FasterRCNN
+
+    plain: Any = {"image_mean": (0.0,) * 3, "image_std": (1.0,) * 3}
+    plain |= {"min_size": SHAPE[1], "_skip_resize": True}  # in training a size would be drawn
+    whole = FasterRCNN(network.featurizer, 2, **plain)
+    whole.rpn, whole.roi_heads = network.classifier
+    return whole
+
+
+def test_losses_are_torchvisions_own_of_each_image() -> None:
+    network = detector().train()
+    whole = torchvisions(network).train()
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()  # the images then do not see each other
+    x, y = images(3), targets()
+    for image, boxes in zip(x, y, strict=True):
+        true = boxes[boxes.isfinite().all(1)]
+        labels = torch.ones(len(true), dtype=torch.long)
+        torch.manual_seed(3)  # of the anchors that are looked at
+        wanted = whole([image], [{"boxes": true, "labels": labels}])
+        torch.manual_seed(3)
+        torch.testing.assert_close(
+            network.losses(image[None], boxes[None])[0], sum(wanted.values())
+        )
+    losses = network.losses(x, y)
+    assert losses.shape == (3,)
+    losses.mean().backward()
+    assert all(p.grad is not None for p in network.parameters() if p.requires_grad)
+
+
+def test_predictions_are_torchvisions_boxes_padded() -> None:
+    network = detector().eval()
+    x = images(2)
+    with torch.no_grad():
+        found, wanted = network(x), torchvisions(network).eval()(list(x))
+    assert found.shape == (2, 7, 5)
+    for row, seen in zip(found, wanted, strict=True):
+        count = len(seen["boxes"])
+        torch.testing.assert_close(row[:count, :4], seen["boxes"])
+        torch.testing.assert_close(row[:count, 4], seen["scores"])
+        assert row[count:].isnan().all()
+
+
+def test_weights_from_a_file(tmp_path: Path) -> None:
+    from torchvision.models.detection import fasterrcnn_resnet50_fpn
+
+    file = tmp_path / "wheat.pth"
+    model = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=2)
+    torch.save(model.state_dict(), file)
+    network = detector(weights=str(file), body="resnet50")
+    state = model.state_dict()
+    torch.testing.assert_close(
+        network.featurizer.body.conv1.weight, state["backbone.body.conv1.weight"]
+    )
+    assert not network.featurizer.body.conv1.weight.requires_grad
+    other = tmp_path / "other.pth"
+    torch.save({"fc1": torch.zeros(1)}, other)
+    with pytest.raises(UserError, match="holds no weights of fasterrcnn_resnet50_fpn: Missing key"):
+        detector(weights=str(other), body="resnet50")
+
+
+def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    with pytest.raises(UserError, match="the weights `coco` of fasterrcnn_resnet50_fpn are not in"):
+        detector(weights="coco")
+    with pytest.raises(UserError, match="at least 32 x 32 pixels"):
+        build("FasterRCNN", SMALL, (3, 8, 8), 7, 0)
