@@ -102,7 +102,7 @@ class ANDMask(Algorithm):
     def observe(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
         """The fraction of each layer that was kept, and the norm of its weights before the update."""
         names, owned, sizes = self.layers
-        found = {}
+        found: dict[str, Tensor] = {}
         for what, values in (
             ("kept", owned @ kept / sizes),
             ("weight norm", (owned @ weights).sqrt()),

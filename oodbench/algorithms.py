@@ -264,7 +264,7 @@ class Algorithm(nn.Module):
     def _observed(self) -> dict[str, Tensor]:
         if type(self).observe is Algorithm.observe:
             return {}
-        trained = [p for p in self.network.parameters() if p.requires_grad]
+        trained: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
         counts = torch._foreach_norm(torch._foreach_sign(gradients))
         norms = torch._foreach_norm(trained)

@@ -10,12 +10,12 @@ import torch
 from filelock import BaseFileLock, Timeout
 
 from oodbench.errors import UserError
-from oodbench.job import Interrupts, Settings
+from oodbench.job import MOST, Interrupts, Settings
 from oodbench.provenance import provenance
 from oodbench.records import RunDirectory, RunSpec
 from oodbench.run import Run
 from oodbench.stack import Stack, kind
-from oodbench.stack_sizes import MOST, pays, room
+from oodbench.stack_sizes import alone, room
 from oodbench.train import Alone, Training, begin, train
 
 Ended = Callable[[str, str, str], None]
@@ -119,7 +119,7 @@ class _Group:
                 continue
             if first is None:
                 first = run
-                self.stacked = limit > 0 and pays(run, self.settings)
+                self.stacked = limit > 0 and alone(run, self.settings) is None
                 limit = min(limit, room(run, self.settings)) if self.stacked else 1
             elif kind(run) != kind(first):
                 self._let_go(held)

@@ -9,6 +9,8 @@ from oodbench.resources import Resources
 from oodbench.search import Searches, Study
 
 Specs = dict[str, RunSpec]
+MOST = 64
+"""Runs that are trained together at most where nobody says: more gain little."""
 
 
 @dataclass(frozen=True)

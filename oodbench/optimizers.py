@@ -105,8 +105,8 @@ class TemporalANDMask(torch.optim.Optimizer):
             zero = torch.zeros_like(parameter)
             state |= {"step": 0, "m": zero, "v": zero.clone(), "a": zero.clone()}
         state["step"] += 1
-        slots = (state[name] for name in "mva")
-        self.update(parameter, gradient, *slots, group, self.numbers(group, state["step"]))
+        m, v, a = (state[name] for name in "mva")
+        self.update(parameter, gradient, m, v, a, group, self.numbers(group, state["step"]))
 
     @staticmethod
     def numbers(group: Mapping[str, Any], count: int) -> dict[str, float]:

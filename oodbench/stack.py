@@ -96,7 +96,7 @@ class Stack:
             [algorithm.optimizers["main"] for algorithm in self._algorithms], self._trained
         )
         for k, row in enumerate(self._trained):
-            for p, part in zip(row, self._matrix[k].split(self._sizes), strict=True):
+            for p, part in zip(row, torch.split(self._matrix[k], self._sizes), strict=True):
                 p.data = part.view_as(p)
         self._template = copy.deepcopy(first)
         self._template.optimizers = {}
@@ -112,14 +112,14 @@ class Stack:
 
     def _named(self, matrix: Tensor) -> dict[str, Tensor]:
         """The stacked parameters by name, as parts of (K, P)."""
-        parts = zip(self._shapes.items(), matrix.split(self._sizes, 1), strict=True)
-        return {name: part.unflatten(1, shape) for (name, shape), part in parts}
+        parts = zip(self._shapes.items(), torch.split(matrix, self._sizes, 1), strict=True)
+        return {name: torch.unflatten(part, 1, shape) for (name, shape), part in parts}
 
     def _over_runs(
         self,
         function: Callable[..., Any],
         parameters: Mapping[str, Tensor],
-        numbers: Mapping[str, Tensor],
+        numbers: dict[str, Tensor],
         *values: Any,
     ) -> Any:
         """`function(algorithm, *values)` of every run, all but integers stacked along dimension 0."""
@@ -142,7 +142,8 @@ class Stack:
 
     def _combined(self, gradients: Tensor) -> Tensor:
         """What `combine` makes of (K, E, *shape) gradients, (K, *shape)."""
-        return self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
+        found: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
+        return found
 
     def advance(self, steps: int) -> list[int | None]:
         """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
@@ -188,7 +189,9 @@ class Stack:
                 gradients = dict(zip(leaves, found, strict=True))
             else:
                 totals.sum().backward()
-                names = {p: name for name, p in self._template.named_parameters()}
+                names: dict[Tensor, str] = {
+                    p: name for name, p in self._template.named_parameters()
+                }
                 gradients = {names[p]: g for p, g in collector.combined.items()}
         return {"loss": losses.detach(), **metrics}, gradients
 
@@ -307,5 +310,5 @@ class _Batches:
                 inputs = [x.flatten(0, 1).mT.contiguous() for x in inputs]
             x = stacked([inputs[place] for place in self._places])
             y = stacked([batches[place].y for place in self._places])
-            self._made = (x.mT.unflatten(1, shape[:2]) if len(shape) == 3 else x), y
+            self._made = (torch.unflatten(x.mT, 1, shape[:2]) if len(shape) == 3 else x), y
         return self._made

@@ -10,8 +10,6 @@ from oodbench.job import Settings
 from oodbench.run import Run
 from oodbench.stack import Stack, obstacle
 
-MOST = 64
-"""Runs that are trained together at most, if `--batch-runs` does not say: more gain little."""
 CPU_PRODUCTS = 2**24
 """Multiplications of a run's forward pass up to which it is trained in a stack on a CPU: above,
 arithmetic outweighs what a step costs beside it, and batched products are no faster."""
@@ -21,15 +19,16 @@ DEVICE_SHARE = 0.8
 """The part of a device's free memory that its stacks may need together."""
 
 
-def pays(run: Run, settings: Settings) -> bool:
-    """Whether a run is to be trained in a stack; on a CPU this does not depend on its company."""
-    if settings.batch_runs == 1 or obstacle(run) is not None:
-        return False
-    if settings.batch_runs is not None or settings.device != "cpu":
-        return True
+def alone(run: Run, settings: Settings) -> str | None:
+    """Why a run is trained by itself, or None; on a CPU this does not depend on its company."""
+    if settings.batch_runs == 1:
+        return "--batch-runs is 1"
+    reason = obstacle(run)
+    if reason is not None or settings.batch_runs is not None or settings.device != "cpu":
+        return reason
     examples = len(run.names) * run.batches.batch_size
     weights = sum(p.numel() for p in run.algorithm.parameters() if p.dim() > 1)
-    return examples * weights <= CPU_PRODUCTS
+    return None if examples * weights <= CPU_PRODUCTS else "arithmetic, not overhead, is its cost"
 
 
 def room(run: Run, settings: Settings) -> int:

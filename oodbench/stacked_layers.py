@@ -25,18 +25,19 @@ class Collector:
         """`combine` makes (K, *shape) gradients of (K, E, *shape); `anchor` is anything trained."""
         self.environments = environments
         self.anchor = anchor
-        self.combined: dict[nn.Parameter, Tensor] = {}
+        self.combined: dict[Tensor, Tensor] = {}
         self._combine = combine
 
     def take(self, module: nn.Linear, seen: Tensor, cotangent: Tensor) -> None:
         """Of columns seen (K, I, E * B) and their outputs' cotangents (K, O, E * B)."""
         left, right = (
-            t.unflatten(2, (self.environments, -1)).transpose(1, 2) for t in (cotangent, seen)
+            torch.unflatten(t, 2, (self.environments, -1)).transpose(1, 2)
+            for t in (cotangent, seen)
         )
         self._add(module.weight, lambda: left @ right.mT)
         self._add(module.bias, lambda: left.sum(3))
 
-    def _add(self, parameter: nn.Parameter | None, make: Callable[[], Tensor]) -> None:
+    def _add(self, parameter: Tensor | None, make: Callable[[], Tensor]) -> None:
         if parameter is None or not parameter.requires_grad:
             return
         if parameter in self.combined:

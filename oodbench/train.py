@@ -158,7 +158,7 @@ def train(
     number of steps done by those at work, several times a second where steps are that fast.
     """
     interrupts = interrupts or Interrupts()
-    active = list(trainings)
+    active = [t for t in trainings if not _ended(t, ended)]
     team: list[Training] = []
     at_work: Program | None = None
     beaten = time.monotonic()
@@ -173,11 +173,12 @@ def train(
         end = min(stops + [t.run.step for t in active if t.run.step > step])
         for t, diverged in zip(team, at_work.advance(end - step), strict=True):
             t.diverged = diverged if t.diverged is None else t.diverged
-        hurry = interrupts.save or interrupts.stop
+        stop = interrupts.stop
+        hurry = interrupts.save or stop
         arrived = [
             k
-            for k, (t, stop) in enumerate(zip(team, stops, strict=True))
-            if stop == end or (hurry and t.diverged is not None)
+            for k, (t, place) in enumerate(zip(team, stops, strict=True))
+            if place == end or (hurry and t.diverged is not None)
         ]
         _evaluate(at_work, {k: team[k] for k in arrived if team[k].evaluated})
         now = time.monotonic()
@@ -193,16 +194,20 @@ def train(
             for t in active:
                 t.directory.beat(t.run.step)
         progress(end)
-        for t in [team[k] for k in arrived]:
-            how = t.finish()
-            if how is not None:
-                active.remove(t)
-                ended(t, how)
-        if interrupts.stop:
+        active = [t for t in active if not _ended(t, ended)]
+        if stop:
             for t in active:
                 t.directory.rest()
                 ended(t, "interrupted")
             return
+
+
+def _ended(training: Training, ended: Callable[[Training, str], None]) -> bool:
+    """Whether a run is at its end, which is then recorded and told."""
+    how = training.finish()
+    if how is not None:
+        ended(training, how)
+    return how is not None
 
 
 def _evaluate(program: Program, due: Mapping[int, Training]) -> None:
