@@ -37,7 +37,8 @@ class Worker:
     process: BaseProcess
     connection: Connection
     run_ids: list[str] = field(default_factory=list)
-    """The runs that it has, in the order in which they were given to it."""
+    """The runs that it was given and has not spoken of yet, in that order."""
+    busy: bool = False
 
 
 def local(job: Job) -> dict[str, str]:
@@ -78,9 +79,9 @@ class _Pool:
 
     def train(self, display: Display) -> dict[str, str]:
         """Hand out runs until all have ended; returns their states."""
-        while self.queue or any(w.run_ids for w in self.workers):
+        while self.queue or any(w.busy for w in self.workers):
             for worker in self.workers:
-                if not worker.run_ids and self.queue:
+                if not worker.busy and self.queue:
                     _hand_out(worker, self._take(), display)
             for worker in _ready(self.workers):
                 self._hear(worker, display)
@@ -98,7 +99,7 @@ class _Pool:
         elif kind == "idle":
             self.alone.update(map(self._kind, worker.run_ids))
             self.queue.extendleft(reversed(worker.run_ids))
-            worker.run_ids = []
+            worker.run_ids, worker.busy = [], False
             display.idle(worker.index)
         else:
             self.workers[worker.index] = _start(self.job, worker.index)
@@ -210,7 +211,7 @@ def _start(job: Job, index: int) -> Worker:
 
 
 def _hand_out(worker: Worker, run_ids: list[str], display: Display) -> None:
-    worker.run_ids = run_ids
+    worker.run_ids, worker.busy = run_ids, True
     display.started(worker.index, run_ids)
     with contextlib.suppress(OSError):  # if it has died, the loop will see it
         worker.connection.send([display.specs[i] for i in run_ids])
