@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from oodbench.gradients import BATCH_NORM, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
+from oodbench.lean_optimizers import spare_the_compiler
 from oodbench.networks import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
 from oodbench.paths import folder
@@ -18,6 +19,7 @@ from oodbench.seeds import derive
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
+spare_the_compiler()
 
 algorithms: Registry[type["Algorithm"]] = Registry("algorithm", "oodbench.algorithms")
 A = TypeVar("A", bound=type["Algorithm"])

@@ -15,6 +15,7 @@ CHUNK = 8192
 """Examples in memory of a forward pass."""
 ROWS = 2**16
 """Examples of a forward pass of many predictors, over all of them."""
+OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """Of a forward pass, at most: a vocabulary at each of many tokens is large."""
 
@@ -33,16 +34,16 @@ def evaluate(
     the indices of each environment's splits. An empty split gives no value. `whole` gives further
     metrics, of a whole split: see `Dataset.split_metrics`.
     """
-    outputs: dict[str, list[Tensor]] = {name: [] for name in environments}
-    chunks: dict[str, list[dict[str, Tensor]]] = {name: [] for name in environments}
-    for name, found, y in _predictions(predict, environments, task, loader_workers):
-        chunks[name].append(task.metrics(found, y))
-        if whole is not None:
-            outputs[name].append(task.kept(found).cpu())
+
+    def work(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        kept = {} if whole is None else {OUTPUTS: task.kept(logits).cpu()}
+        return task.metrics(logits, y) | kept
+
+    collected = _collect(predict, environments, task, loader_workers, work)
+    outputs = {name: parts.pop(OUTPUTS, torch.empty(0)) for name, parts in collected.items()}
     names: list[tuple[str, str, str, int]] = []
     values: list[Tensor] = []
-    for name, parts in chunks.items():
-        metrics = {metric: torch.cat([part[metric] for part in parts]) for metric in parts[0]}
+    for name, metrics in collected.items():
         for split, index in splits[name].items():
             for metric, value in metrics.items():
                 if len(index):
@@ -50,10 +51,10 @@ def evaluate(
                     values.append(value[index].double().mean())
     (evaluations,) = _evaluations(names, [torch.stack(values).tolist()])
     if whole is not None:
-        for name, found_parts in outputs.items():
+        for name, found in outputs.items():
             for split, index in splits[name].items():
                 place = index.cpu()
-                further = whole(name, place, torch.cat(found_parts)[place]) if len(place) else {}
+                further = whole(name, place, found[place]) if len(place) else {}
                 evaluations += [
                     Evaluation(name, split, m, v, len(place)) for m, v in further.items()
                 ]
@@ -133,10 +134,32 @@ def logits(
     loader_workers: int = 0,
 ) -> dict[str, Tensor]:
     """What `task` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
-    chunks: dict[str, list[Tensor]] = {name: [] for name in environments}
-    for name, found, _ in _predictions(predict, environments, task, loader_workers):
-        chunks[name].append(task.kept(found))
-    return {name: torch.cat(parts).cpu() for name, parts in chunks.items()}
+    found = _collect(
+        predict, environments, task, loader_workers, lambda x, _: {OUTPUTS: task.kept(x)}
+    )
+    return {name: parts[OUTPUTS].cpu() for name, parts in found.items()}
+
+
+def _collect(
+    predict: Callable[[Tensor], Tensor],
+    environments: Mapping[str, Environment],
+    task: Task,
+    loader_workers: int,
+    work: Callable[[Tensor, Tensor], dict[str, Tensor]],
+) -> dict[str, dict[str, Tensor]]:
+    """What `work` makes of logits (n, ...) and targets, (n, ...) each, for whole environments.
+
+    Their room is there beforehand: what is kept of a piece, allocated between its large tensors,
+    would leave holes in the heap that the next large ones do not fit into.
+    """
+    found: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
+    for name, part, logits, y in _predictions(predict, environments, task, loader_workers):
+        own = found[name]
+        for key, values in work(logits, y).items():
+            if key not in own:
+                own[key] = values.new_empty(len(environments[name].y), *values.shape[1:])
+            own[key][part] = values
+    return found
 
 
 def _predictions(
@@ -144,8 +167,8 @@ def _predictions(
     environments: Mapping[str, Environment],
     task: Task,
     loader_workers: int,
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """All examples in pieces: the environment, the logits (N, C) and the targets (N, ...)."""
+) -> Iterator[tuple[str, slice, Tensor, Tensor]]:
+    """All examples in pieces: the environment, their places, logits (n, ...) and targets (n, ...)."""
     pieces = [
         (name, environment, places)
         for name, environment in environments.items()
@@ -158,7 +181,7 @@ def _predictions(
     for name, environment, places in pieces:
         part = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
         x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[part]
-        yield name, predict(x), environment.y[part]
+        yield name, part, predict(x), environment.y[part]
 
 
 def _size(environment: Environment, task: Task) -> int:

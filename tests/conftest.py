@@ -12,8 +12,10 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
+from oodbench import official
 from oodbench.coinrun.making import make
 from oodbench.coinrun.shards import Settings
+from tests import wilds_copies
 from tests.slurm.cluster import Cluster, missing
 
 settings.register_profile(
@@ -69,6 +71,23 @@ def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with FileLock(shared / "lock"):
         make(shared, Settings(levels=3, states=20, test_levels=4, expert="planner"), None, 2)
     return shared
+
+
+@pytest.fixture(scope="session")
+def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a small copy of every set of WILDS."""
+    root = tmp_path_factory.mktemp("wilds")
+    wilds_copies.write(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def wilds_dir(written_wilds: Path) -> Iterator[Path]:
+    """The same, as the working directory too, where transformers looks for a folder of a name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(written_wilds)
+        yield written_wilds
+    official.read.cache_clear()
 
 
 @pytest.fixture(scope="session")

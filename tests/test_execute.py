@@ -160,7 +160,7 @@ def test_runs_that_cannot_be_together_are_handed_back(tmp_path: Path) -> None:
 
 def test_a_failing_run_leaves_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, specs = prepared(tmp_path)
-    begin = module.begin
+    begin = training.begin
 
     def failing(spec: RunSpec, *arguments: Any) -> Any:
         if spec.trial == 2:

@@ -96,7 +96,7 @@ def test_a_stack_is_its_runs(
 ) -> None:
     """In float64, where masks do not flip by round-off: weights, metrics and evaluations."""
     in_float64(monkeypatch)
-    lr = {"lr": [1e-3, 3e-3], "batch_size": 16}
+    lr: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
     alike = specs(algorithm, dataset, **lr)
     alone = [Run(spec, Settings()) for spec in alike]
     stacked = [Run(spec, Settings()) for spec in alike]
