@@ -16,9 +16,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 from oodbench.allocator import keep_freed_memory
 from oodbench.datasets import make
 from oodbench.images import MEAN, STD
+from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.records import RunSpec
-from oodbench.train import Run, Settings
+from oodbench.run import Run
 
 Row = tuple[str, str, str, str]
 ENVIRONMENTS = ("a", "b", "test")

@@ -17,11 +17,12 @@ from oodbench.algorithms import Batch, algorithms
 from oodbench.errors import UserError
 from oodbench.findings import Finding
 from oodbench.gradients import stacked_gradients
+from oodbench.job import Settings
 from oodbench.measure import Line, Measured, Panel
 from oodbench.plan import single
 from oodbench.records import Frames
+from oodbench.run import Run
 from oodbench.seeds import derive
-from oodbench.train import Run, Settings
 
 MASKS = {"XORMask": "XOR-mask", "ANDMask": "AND-mask"}
 SIGNALS = {"mechanism": slice(2, None), "shortcut": slice(2)}

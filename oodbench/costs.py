@@ -75,8 +75,9 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def run_of(algorithm: str, environments: int, batch: int, examples: int) -> Any:
     """A run in memory; `examples` in each environment, `test` among them."""
+    from oodbench.job import Settings
     from oodbench.plan import single
-    from oodbench.train import Run, Settings
+    from oodbench.run import Run
 
     sizes = {"num_examples": examples, "num_test_examples": examples}
     dataset = {"name": "Spirals", "num_environments": environments, **sizes}

@@ -1,7 +1,7 @@
 """Metrics of a predictor on every (environment, split)."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from oodbench.tasks import Task
 
 CHUNK = 8192
 """Examples in memory of a forward pass."""
+ROWS = 2**16
+"""Examples of a forward pass of many predictors, over all of them."""
 OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """Of a forward pass, at most: a vocabulary at each of many tokens is large."""
@@ -47,11 +49,7 @@ def evaluate(
                 if len(index):
                     names.append((name, split, metric, len(index)))
                     values.append(value[index].double().mean())
-    means = torch.stack(values).tolist()
-    evaluations = [
-        Evaluation(environment, split, metric, value, count)
-        for (environment, split, metric, count), value in zip(names, means, strict=True)
-    ]
+    (evaluations,) = _evaluations(names, [torch.stack(values).tolist()])
     if whole is not None:
         for name, found in outputs.items():
             for split, index in splits[name].items():
@@ -61,6 +59,72 @@ def evaluate(
                     Evaluation(name, split, m, v, len(place)) for m, v in further.items()
                 ]
     return evaluations
+
+
+def evaluate_stacked(
+    predict: Callable[[Tensor, slice], Tensor],
+    environments: Sequence[Mapping[str, Environment]],
+    splits: Sequence[Mapping[str, Mapping[str, Tensor]]],
+    task: Task,
+) -> list[list[Evaluation]]:
+    """What `evaluate` gives for each of K predictors on data of its own, of equal shapes, in memory.
+
+    `predict` maps inputs (R, N, ...) to logits (R, N, C) for R predictors, told by their places.
+    """
+    names: list[tuple[str, str, str, int]] = []
+    values: list[Tensor] = []
+    for name, first in environments[0].items():
+        data = [e[name] for e in environments]
+        chunks = []
+        chunk = _size(first, task)
+        for start in range(0, len(first.y), chunk):
+            rows = slice(start, start + chunk)
+            size = max(2, ROWS // len(first.y[rows]))
+            found = [
+                predict(stacked([e.x[rows] for e in data[i : i + size]]), slice(i, i + size))
+                for i in range(0, len(data), size)
+            ]
+            y = stacked([e.y[rows] for e in data])
+            chunks.append(task.metrics(torch.cat(found), y))
+        metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
+        for split, index in splits[0][name].items():
+            places = stacked([s[name][split] for s in splits])
+            for metric, value in metrics.items():
+                if len(index):
+                    names.append((name, split, metric, len(index)))
+                    values.append(value.gather(1, places).double().mean(1))
+    return _evaluations(names, torch.stack(values).T.tolist())
+
+
+def shapes(
+    environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
+) -> tuple[object, ...]:
+    """What data have in common on which predictors are evaluated together."""
+    return tuple(
+        (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
+        for name, e in environments.items()
+    )
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape along a new first dimension; the same one many times takes no memory."""
+    distinct = {(t.data_ptr(), t.shape): t for t in tensors}
+    if len(distinct) == 1:
+        return tensors[0].expand(len(tensors), *tensors[0].shape)
+    return torch.stack(list(tensors))
+
+
+def _evaluations(
+    names: Sequence[tuple[str, str, str, int]], values: Iterable[Sequence[float]]
+) -> list[list[Evaluation]]:
+    """Of each predictor, from (environment, split, metric, count) and its values of these."""
+    return [
+        [
+            Evaluation(environment, split, metric, value, count)
+            for (environment, split, metric, count), value in zip(names, found, strict=True)
+        ]
+        for found in values
+    ]
 
 
 def logits(

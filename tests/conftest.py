@@ -12,10 +12,8 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-from oodbench import official
 from oodbench.coinrun.making import make
 from oodbench.coinrun.shards import Settings
-from tests import wilds_copies
 from tests.slurm.cluster import Cluster, missing
 
 settings.register_profile(
@@ -76,6 +74,8 @@ def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a small copy of every set of WILDS."""
+    from tests import wilds_copies
+
     root = tmp_path_factory.mktemp("wilds")
     wilds_copies.write(root)
     return root
@@ -84,6 +84,8 @@ def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wilds_dir(written_wilds: Path) -> Iterator[Path]:
     """The same, as the working directory too, where transformers looks for a folder of a name."""
+    from oodbench import official
+
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(written_wilds)
         yield written_wilds

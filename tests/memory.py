@@ -13,7 +13,7 @@ import tests.stored_data as stored_data
 from oodbench.allocator import keep_freed_memory
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.train import Run
+from oodbench.run import Run
 
 SIDE, STEPS = 64, 60
 

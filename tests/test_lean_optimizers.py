@@ -56,7 +56,8 @@ import sys, tempfile
 from pathlib import Path
 from oodbench.plan import single
 from oodbench.records import Results
-from oodbench.train import Settings, execute
+from oodbench.execute import execute
+from oodbench.job import Settings
 
 for algorithm in ("ERM", "IRM", "ANDMask"):
     run = single({"name": "LinearSEM", "num_examples": 40}, {"name": algorithm}, steps=4)

@@ -9,6 +9,7 @@ from scipy.stats import pearsonr
 from sklearn.metrics import average_precision_score, f1_score
 
 from oodbench import official
+from oodbench.datasets import datasets
 from tests.wilds_copies import COPIES, logits, opened, right, rows
 
 ALL = pytest.mark.parametrize("name", COPIES)
@@ -168,6 +169,11 @@ def test_predictions_that_are_not_finite(wilds_dir: Path) -> None:
     for value in (float("inf"), 0.5):  # a constant has no correlation
         found = poverty.split_metrics("test", torch.arange(count), torch.full((count, 1), value))
         assert list(found) == ["r_wg"] and np.isnan(found["r_wg"])
+
+
+def test_every_set_of_the_package_is_there() -> None:
+    ours = [datasets.get(name).row.package for name in COPIES]  # type: ignore[attr-defined]
+    assert sorted(ours) == sorted(official.package().supported_datasets)
 
 
 def test_group_means() -> None:

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from oodbench import report, sweep
 from oodbench.errors import UserError
+from oodbench.execute import execute
+from oodbench.job import Settings
 from oodbench.prediction_metrics import (
     calibration_error,
     probabilities,
@@ -19,7 +21,6 @@ from oodbench.prediction_metrics import (
 from oodbench.predictions import Predictions
 from oodbench.records import Results
 from oodbench.selection import choose
-from oodbench.train import Settings, execute
 from tests.sweeps import outcome, tiny, tiny_file
 
 SHORT = {"steps": 10, "evaluate_every": 5}

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 from oodbench import official, predictions, report, sweep
 from oodbench.datasets import make
 from oodbench.errors import UserError
+from oodbench.execute import execute
 from oodbench.inputs import distilbert_tokenizer
+from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results
 from oodbench.selection import choose
 from oodbench.tables import leaderboard
-from oodbench.train import Settings, execute
 from tests.transformers_copies import small_distilbert
 from tests.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
 
