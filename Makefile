@@ -32,7 +32,7 @@ check: $(VENV)/tested
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2
 
-bench: $(VENV)/installed
+bench: $(VENV)/tested
 	$(BIN)/python -m oodbench.bench
 
 # DOMAINBED: a checkout to race against; DOMAINBED_PYTHON: a Python that has what it imports

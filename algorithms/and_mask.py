@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Algorithm, Problem, register
 from oodbench.hparams import choice, hparam, uniform
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
@@ -85,9 +85,9 @@ class ANDMask(Algorithm):
         return net.abs_().sub_(too_small).clamp(0, 1)
 
     @cached_property
-    def layers(self) -> tuple[list[str], list[Tensor], Tensor, Tensor]:
-        """The names of the L modules that have trained parameters of their own, these P parameters,
-        which are whose, (L, P) zeros and ones, and how many components each module has, (L,).
+    def layers(self) -> tuple[list[str], Tensor, Tensor]:
+        """The names of the L modules that have trained parameters of their own, which of the P
+        parameters are whose, (L, P) zeros and ones, and how many components each has, (L,).
         """
         trained: list[tuple[str, Tensor]] = [
             (name.rpartition(".")[0] or "network", p)
@@ -95,27 +95,20 @@ class ANDMask(Algorithm):
             if p.requires_grad
         ]
         names = list(dict.fromkeys(name for name, _ in trained))
-        parameters = [p for _, p in trained]
         whose = torch.tensor([[own == name for own, _ in trained] for name in names])
-        owned = whose.to(parameters[0])
-        return names, parameters, owned, owned @ owned.new_tensor([p.numel() for p in parameters])
+        owned = whose.to(trained[0][1])
+        return names, owned, owned @ owned.new_tensor([p.numel() for _, p in trained])
 
-    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """An ordinary update, with what it kept and the weights that it started from."""
-        names, parameters, owned, sizes = self.layers
-        norms = (owned @ squares(parameters)).sqrt()
-        metrics = super().update(batch, step)
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        kept = owned @ squares(torch._foreach_sign(gradients)) / sizes
-        for what, values in (("kept", kept), ("weight norm", norms)):
-            metrics |= zip((f"{what} {name}" for name in names), values.unbind(), strict=True)
-        return metrics
-
-
-@torch.no_grad()
-def squares(tensors: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
-    """The sum of the squares of each of P tensors, (P,)."""
-    return torch.stack(torch._foreach_norm(tensors)).square_()
+    def observe(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
+        """The fraction of each layer that was kept, and the norm of its weights before the update."""
+        names, owned, sizes = self.layers
+        found: dict[str, Tensor] = {}
+        for what, values in (
+            ("kept", owned @ kept / sizes),
+            ("weight norm", (owned @ weights).sqrt()),
+        ):
+            found |= zip((f"{what} {name}" for name in names), values.unbind(), strict=True)
+        return found
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy import stats
 from torch import Tensor
 
 from oodbench.algorithms import Problem, register
@@ -92,9 +92,9 @@ def p_values(x: Floats, y: Floats, subsets: npt.NDArray[np.bool_]) -> Floats:
         inside = residuals[e]
         outside = np.delete(residuals, e, 0).reshape(-1, len(subsets))
         with np.errstate(divide="ignore", invalid="ignore"):
-            p_mean = stats.ttest_ind(inside, outside, equal_var=False).pvalue
+            p_mean = scipy.stats.ttest_ind(inside, outside, equal_var=False).pvalue
             ratio = inside.var(0, ddof=1) / outside.var(0, ddof=1)
-        above = stats.f.sf(ratio, count - 1, len(outside) - 1)
+        above = scipy.stats.f.sf(ratio, count - 1, len(outside) - 1)
         p_variance = 2 * np.minimum(above, 1 - above)
         smallest = np.minimum(smallest, 2 * np.minimum(p_mean, p_variance))
     corrected: Floats = smallest * environments

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Algorithm, Problem, register
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.optimizers import DECAYS, TemporalANDMask
 from oodbench.seeds import derive
@@ -56,13 +55,6 @@ class TemporalANDMaskERM(Algorithm):
             bias_correction=h.bias_correction,
         )
         return {"main": optimizer}
-
-    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """An ordinary update on the examples of this step's environment, whether alone or with all."""
-        if len(batch.x) > 1:
-            (e,) = self.environments_at(step)
-            batch = Batch(batch.x[e : e + 1], batch.y[e : e + 1])
-        return super().update(batch, step)
 
     def environments_at(self, step: int) -> Sequence[int]:
         """The one training environment whose turn it is."""

@@ -17,7 +17,10 @@ from oodbench.images import Place, Suite
     ),
 )
 class DomainNet(Suite):
-    """345 classes of objects in six styles, without duplicates (586,575 images)."""
+    """345 classes of objects in six styles, without duplicates (586,575 images).
+
+    The numbers of images are the published ones of training and test together.
+    """
 
     source = "https://ai.bu.edu/M3SDA/ (cleaned, less the files in DomainBed's list of duplicates)"
     num_classes = 345

@@ -8,7 +8,7 @@ from oodbench.images import Place, Suite
     "OfficeHome",
     Metadata(
         paper="arXiv:1706.07522",
-        licence="non-commercial research",
+        licence="non-commercial research (not checked)",
         family="images",
         shift="the style of the picture",
         network="ResNet50",
@@ -17,7 +17,10 @@ from oodbench.images import Place, Suite
     ),
 )
 class OfficeHome(Suite):
-    """65 kinds of things from offices and homes in pictures of four kinds (15,588 images)."""
+    """65 kinds of things from offices and homes in pictures of four kinds (15,588 images).
+
+    The numbers of each kind are from memory; they add up to what is published of the whole.
+    """
 
     source = "https://www.hemanthdv.org/officeHomeDataset.html"
     num_classes = 65

@@ -17,7 +17,10 @@ from oodbench.images import Place, Suite
     ),
 )
 class PACS(Suite):
-    """Seven classes of objects in art paintings, cartoons, photographs and sketches (9,991 images)."""
+    """Seven classes of objects in art paintings, cartoons, photographs and sketches (9,991 images).
+
+    The numbers of images are those of arXiv:2003.06054; what comes with the data says no licence.
+    """
 
     source = "https://dali-dl.github.io/project_iccv2017.html"
     num_classes = 7

@@ -33,7 +33,7 @@ SWAPPED = (1, 0, 3, 2)
     "Spawrious",
     Metadata(
         paper="arXiv:2303.05470",
-        licence="CC BY 4.0",
+        licence="CC BY 4.0 (not checked)",
         family="images",
         shift="the background that goes with a breed",
         network="ResNet50",

@@ -8,7 +8,7 @@ from oodbench.images import Place, Suite
     "SVIRO",
     Metadata(
         paper="arXiv:2001.03483",
-        licence="CC BY-NC-SA 4.0",
+        licence="CC BY-NC-SA 4.0 (not checked)",
         family="images",
         shift="the vehicle",
         network="ResNet50",

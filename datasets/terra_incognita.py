@@ -8,7 +8,7 @@ from oodbench.images import Place, Suite
     "TerraIncognita",
     Metadata(
         paper="arXiv:1807.04975",
-        licence="CDLA-Permissive 1.0",
+        licence="CDLA-Permissive 1.0 (not checked)",
         family="images",
         shift="the place of the camera",
         network="ResNet50",
@@ -19,7 +19,8 @@ from oodbench.images import Place, Suite
 class TerraIncognita(Suite):
     """Ten kinds of animals, or none, before four camera traps.
 
-    How many images each location has depends on the version of the annotations: it is not checked.
+    24,788 images in all are published; how many each location has depends on the version of the
+    annotations and is not checked.
     """
 
     source = "https://lila.science/datasets/caltech-camera-traps (sorted by DomainBed's script)"

@@ -17,7 +17,10 @@ from oodbench.images import Place, Suite
     ),
 )
 class VLCS(Suite):
-    """Five classes of objects in photographs of four collections (10,729 images)."""
+    """Five classes of objects in photographs of four collections (10,729 images).
+
+    The numbers of each class are from memory; they add up to what is published of the whole.
+    """
 
     source = "https://github.com/facebookresearch/DomainBed (domainbed/scripts/download.py)"
     num_classes = 5

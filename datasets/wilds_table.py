@@ -69,12 +69,12 @@ PovertyMap      images     public domain (satellites)         country           
 CivilComments   text       CC0                                groups mentioned              Toxic comments; by the worst of the groups that they mention.
 Amazon          text       none (for research)                user                          Stars of reviews by users that were not trained on; by the 10th percentile of users.
 Yelp            text       Yelp Dataset License               year                          Stars of reviews in later years.
-Py150           code       MIT                                repository                    The next token of Python code; by classes and methods in repositories not trained on.
+Py150           text       MIT                                repository                    The next token of Python code; by classes and methods in repositories not trained on.
 MolPCBA         molecules  MIT                                scaffold                      Which of 128 assays molecules are active in, with scaffolds that were not trained on.
-GlobalWheat     detection  MIT                                country and stage             Boxes around heads of wheat, in sessions that were not trained on.
-CelebA          images     as CelebA's (see the package)      groups of sex and hair        Blond hair on portraits; by the worst of the groups of sex and hair.
+GlobalWheat     images     MIT                                country and stage             Boxes around heads of wheat, in sessions that were not trained on.
+CelebA          images     non-commercial research            groups of sex and hair        Blond hair on portraits; by the worst of the groups of sex and hair.
 Waterbirds      images     non-commercial research            groups of bird and place      Birds of land and water before either; by the worst of the four groups.
-WILDSDomainNet  images     as DomainNet's (see the package)   style                         Photographs to sketches: DomainNet as WILDS 2.0 splits it.
+WILDSDomainNet  images     fair use (research, education)     style                         Photographs to sketches: DomainNet as WILDS 2.0 splits it.
 BDD100K         images     BDD100K's (research, non-profit)   time of day                   Which of nine things a driver sees at other times of the day.
 SQF             tabular    public domain (the police's data)  year                          Weapons found by stops in New York; by the precision at a recall of 60 %.
 ENCODE          tracks     not said in the package            kind of cell and chromosome   Where a transcription factor binds in a kind of cell that was not trained on.

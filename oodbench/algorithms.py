@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from oodbench.gradients import BATCH_NORM, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
+from oodbench.lean_optimizers import spare_the_compiler
 from oodbench.networks import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
 from oodbench.paths import folder
@@ -18,6 +19,7 @@ from oodbench.seeds import derive
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
+spare_the_compiler()
 
 algorithms: Registry[type["Algorithm"]] = Registry("algorithm", "oodbench.algorithms")
 A = TypeVar("A", bound=type["Algorithm"])
@@ -208,6 +210,18 @@ class Algorithm(nn.Module):
         decay: float = self.hparams.weight_decay
         return decay
 
+    def restarts(self, step: int) -> bool:
+        """Whether the optimizers are made anew before the update at `step`."""
+        return False
+
+    def observe(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
+        """Further scalars for the records of a method with a `combine`; a pure function.
+
+        For each of the network's P trained parameters the squared norm before an update, and in how
+        many components what `combine` made of its gradients is not zero, (P,) each.
+        """
+        return {}
+
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers by name; called once the parameters are on their device."""
         h = self.hparams
@@ -230,6 +244,11 @@ class Algorithm(nn.Module):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Do one update and return detached scalars, `loss` among them."""
+        if self.restarts(step):
+            self.optimizers = self.configure()
+        there = self.environments_at(step)
+        if len(there) < len(batch.x):
+            batch = Batch(batch.x[list(there)], batch.y[list(there)])
         optimizer = self.optimizers["main"]
         optimizer.zero_grad()
         if type(self).combine is Algorithm.combine:
@@ -239,14 +258,28 @@ class Algorithm(nn.Module):
             metrics = out.metrics
         else:
             combined = combined_backward(self, batch, step)
-            loss, metrics = combined.loss, combined.metrics
+            loss, metrics = combined.loss, {**combined.metrics, **self._observed()}
         self.step_optimizer(optimizer, step)
         return {"loss": loss.detach(), **metrics}
 
+    @torch.no_grad()
+    def _observed(self) -> dict[str, Tensor]:
+        if type(self).observe is Algorithm.observe:
+            return {}
+        trained: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+        counts = torch._foreach_norm(torch._foreach_sign(gradients))
+        norms = torch._foreach_norm(trained)
+        return self.observe(*(torch.stack(n).square_() for n in (norms, counts)))
+
+    def rates(self, step: int) -> tuple[float, float]:
+        """The learning rate and the weight decay of an update."""
+        factor = SCHEDULES[self.hparams.lr_schedule](step / self.problem.steps)
+        return self.hparams.lr * factor, self.weight_decay(step)
+
     def step_optimizer(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """Let an optimizer use the gradients, at this step's learning rate and weight decay."""
-        factor = SCHEDULES[self.hparams.lr_schedule](step / self.problem.steps)
-        set_rates(optimizer, self.hparams.lr * factor, self.weight_decay(step))
+        set_rates(optimizer, *self.rates(step))
         optimizer.step()
 
     def predict(self, x: Tensor) -> Tensor:
@@ -322,8 +355,6 @@ class Penalized(Algorithm):
         """Divided like the loss."""
         return super().weight_decay(step) / self.divisor(step)
 
-    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """One update; at the switch, with a new optimizer if asked for."""
-        if self.hparams.reset_optimizer and step == self.hparams.anneal_steps > 0:
-            self.optimizers = self.configure()
-        return super().update(batch, step)
+    def restarts(self, step: int) -> bool:
+        """At the switch, if asked for."""
+        return bool(self.hparams.reset_optimizer and step == self.hparams.anneal_steps > 0)

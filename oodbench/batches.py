@@ -67,6 +67,11 @@ class Batches:
             )
 
     @property
+    def stored(self) -> bool:
+        """Whether the inputs are read from disk as they are needed."""
+        return bool(self._stored)
+
+    @property
     def waiting_seconds(self) -> float:
         """The time spent waiting for stored data so far."""
         return self._reads.seconds if self._stored else 0.0

@@ -17,13 +17,16 @@ from tabulate import tabulate
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.allocator import keep_freed_memory
+from oodbench.bench_coinrun import making
 from oodbench.bench_loading import loading
 from oodbench.bench_report import coverages, memory, table_time
+from oodbench.execute import execute
+from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results, RunSpec
+from oodbench.run import Run
 from oodbench.tasks import Task
-from oodbench.train import Run, Settings, execute
 
 Row = tuple[str, str, str, str]
 ROUNDS = 15
@@ -293,6 +296,7 @@ def main() -> None:
         rows += table_time(Path(folder) / "tables")
         rows.append(memory(Path(folder) / "tables"))
         rows += loading(Path(folder))
+        rows += making(Path(folder) / "coinrun")
     rows += coverages()
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))
 

@@ -1,6 +1,8 @@
 """What loading images costs, beside DomainBed's way of loading the same files."""
 
 import itertools
+import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +13,13 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
+from oodbench.allocator import keep_freed_memory
 from oodbench.datasets import make
 from oodbench.images import MEAN, STD
+from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.records import RunSpec
-from oodbench.train import Run, Settings
+from oodbench.run import Run
 
 Row = tuple[str, str, str, str]
 ENVIRONMENTS = ("a", "b", "test")
@@ -93,21 +97,37 @@ def erm(root: Path, network: str, trial: int) -> RunSpec:
     return spec
 
 
-def ratio(run: Run, theirs: Callable[[], object]) -> float:
-    """Seconds of their batches over ours, measured in turn, whatever was ready before left out."""
+def cpu_seconds() -> float:
+    """What this process and its living children have used; Linux only."""
+    used = time.process_time()
+    for child in multiprocessing.active_children():
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        used += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return used
+
+
+def ratios(run: Run, theirs: Callable[[], object]) -> tuple[float, float]:
+    """Seconds, and CPU seconds, of their batches over ours, measured in turn.
+
+    Whatever was ready before is left out of the seconds.
+    """
     steps = itertools.count()
     works: tuple[Callable[[], object], ...] = (theirs, lambda: run.batches[next(steps)])
     seconds: tuple[list[float], list[float]] = ([], [])
+    used = [0.0, 0.0]
     for _ in range(ROUNDS):
-        for work, found in zip(works, seconds, strict=True):
+        for k, work in enumerate(works):
             time.sleep(1.0)  # until the others' workers rest
+            cpu = cpu_seconds()
             for _ in range(PREFETCHED):
                 work()
             start = time.perf_counter()
             for _ in range(BATCHES):
                 work()
-            found.append(time.perf_counter() - start)
-    return statistics.median(seconds[0]) / statistics.median(seconds[1])
+            seconds[k].append(time.perf_counter() - start)
+            time.sleep(1.0)  # until what is read ahead is there: as much as was there before
+            used[k] += cpu_seconds() - cpu
+    return statistics.median(seconds[0]) / statistics.median(seconds[1]), used[0] / used[1]
 
 
 def loading(folder: Path) -> list[Row]:
@@ -115,14 +135,19 @@ def loading(folder: Path) -> list[Row]:
     root = folder / "images"
     write_images(root, 300)
     settings = Settings(loader_workers=WORKERS)
+    keep_freed_memory()  # as in a run
     theirs = domainbeds(root)
-    direct = ratio(Run(erm(root, "ConvNet", 0), settings), theirs)
+    direct = ratios(Run(erm(root, "ConvNet", 0), settings), theirs)
     make("ImageFolder", {"root": str(root), "size": SIZE}).cache(WORKERS)
-    cached = ratio(Run(erm(root, "ConvNet", 1), settings), theirs)
-    what = f"augmented {SIZE} x {SIZE} images a second / one loader an environment"
+    cached = ratios(Run(erm(root, "ConvNet", 1), settings), theirs)
+    what = f"augmented {SIZE} x {SIZE} images a {{}} / one loader an environment, {WORKERS} workers"
     rows = [
-        (f"{what}, {WORKERS} workers, decoding files", "-", f"{direct:.1f}", "1"),
-        (f"{what}, {WORKERS} workers, decoded before", ">= 5", f"{cached:.1f}", "1"),
+        (f"{what.format(unit)}, {how}", target, f"{value:.1f}", "1")
+        for how, target, found in (
+            ("decoding files", "-", direct),
+            ("decoded before", ">= 5", cached),
+        )
+        for unit, value in zip(("second", "CPU second"), found, strict=True)
     ]
     del theirs  # and its processes
     for network in NETWORKS:

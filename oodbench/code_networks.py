@@ -60,6 +60,8 @@ class CodeGPT(Network):
                 n_embd=hparams.width,
                 n_layer=hparams.layers,
                 n_head=hparams.heads,
+                bos_token_id=None,  # a vocabulary may not have GPT-2's
+                eos_token_id=None,
                 **drop,
             )
             model = module.GPT2Model(config)

@@ -17,11 +17,12 @@ from oodbench.algorithms import Batch, algorithms
 from oodbench.errors import UserError
 from oodbench.findings import Finding
 from oodbench.gradients import stacked_gradients
+from oodbench.job import Settings
 from oodbench.measure import Line, Measured, Panel
 from oodbench.plan import single
 from oodbench.records import Frames
+from oodbench.run import Run
 from oodbench.seeds import derive
-from oodbench.train import Run, Settings
 
 MASKS = {"XORMask": "XOR-mask", "ANDMask": "AND-mask"}
 SIGNALS = {"mechanism": slice(2, None), "shortcut": slice(2)}
@@ -82,6 +83,7 @@ def figure(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """The thesis' figure at a few values of tau, a network and a data set for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     found = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
+    plain = found[:, list(MASKS).index("ANDMask"), 0]
     values: dict[str, list[float]] = {}
     panels = []
     for m, mask in enumerate(MASKS.values()):
@@ -92,6 +94,9 @@ def figure(trials: int, frames: Mapping[str, Frames]) -> Measured:
                 there = [float(v) for v in found[:, m, t, s] if np.isfinite(v)]
                 if there:
                     values[f"{mask}, {signal}, tau {tau:g}"] = there
+                    less = found[:, m, t, s] - plain[:, s]
+                    name = f"{mask} less none, {signal}, tau {tau:g}"
+                    values[name] = [float(v) for v in less if np.isfinite(v)]
                     line.x.append(tau)
                     line.y.append(float(np.mean(there)))
             lines.append(line)

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
 from oodbench.findings import Finding
+from oodbench.job import Settings
 from oodbench.noise import expected
 from oodbench.plan import single
-from oodbench.train import Run, Settings
+from oodbench.run import Run
 
 OPTIONS = {"num_revolutions": 1, "shortcut_dims": 4}
 NETWORK = {"name": "MLP", "hparams": {"width": 64}}

@@ -1,7 +1,7 @@
 """Metrics of a predictor on every (environment, split)."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from oodbench.tasks import Task
 
 CHUNK = 8192
 """Examples in memory of a forward pass."""
+ROWS = 2**16
+"""Examples of a forward pass of many predictors, over all of them."""
+OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """Of a forward pass, at most: a vocabulary at each of many tokens is large."""
 
@@ -31,35 +34,97 @@ def evaluate(
     the indices of each environment's splits. An empty split gives no value. `whole` gives further
     metrics, of a whole split: see `Dataset.split_metrics`.
     """
-    chunks: dict[str, list[dict[str, Tensor]]] = {name: [] for name in environments}
-    outputs: dict[str, list[Tensor]] = {name: [] for name in environments}
-    for name, found, y in _predictions(predict, environments, task, loader_workers):
-        chunks[name].append(task.metrics(found, y))
-        if whole is not None:
-            outputs[name].append(task.kept(found).cpu())
+
+    def work(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        kept = {} if whole is None else {OUTPUTS: task.kept(logits).cpu()}
+        return task.metrics(logits, y) | kept
+
+    collected = _collect(predict, environments, task, loader_workers, work)
+    outputs = {name: parts.pop(OUTPUTS, torch.empty(0)) for name, parts in collected.items()}
     names: list[tuple[str, str, str, int]] = []
     values: list[Tensor] = []
-    for name, parts in chunks.items():
-        metrics = {metric: torch.cat([part[metric] for part in parts]) for metric in parts[0]}
+    for name, metrics in collected.items():
         for split, index in splits[name].items():
             for metric, value in metrics.items():
                 if len(index):
                     names.append((name, split, metric, len(index)))
                     values.append(value[index].double().mean())
-    means = torch.stack(values).tolist()
-    evaluations = [
-        Evaluation(environment, split, metric, value, count)
-        for (environment, split, metric, count), value in zip(names, means, strict=True)
-    ]
+    (evaluations,) = _evaluations(names, [torch.stack(values).tolist()])
     if whole is not None:
-        for name, found_parts in outputs.items():
+        for name, found in outputs.items():
             for split, index in splits[name].items():
                 place = index.cpu()
-                further = whole(name, place, torch.cat(found_parts)[place]) if len(place) else {}
+                further = whole(name, place, found[place]) if len(place) else {}
                 evaluations += [
                     Evaluation(name, split, m, v, len(place)) for m, v in further.items()
                 ]
     return evaluations
+
+
+def evaluate_stacked(
+    predict: Callable[[Tensor, slice], Tensor],
+    environments: Sequence[Mapping[str, Environment]],
+    splits: Sequence[Mapping[str, Mapping[str, Tensor]]],
+    task: Task,
+) -> list[list[Evaluation]]:
+    """What `evaluate` gives for each of K predictors on data of its own, of equal shapes, in memory.
+
+    `predict` maps inputs (R, N, ...) to logits (R, N, C) for R predictors, told by their places.
+    """
+    names: list[tuple[str, str, str, int]] = []
+    values: list[Tensor] = []
+    for name, first in environments[0].items():
+        data = [e[name] for e in environments]
+        chunks = []
+        chunk = _size(first, task)
+        for start in range(0, len(first.y), chunk):
+            rows = slice(start, start + chunk)
+            size = max(2, ROWS // len(first.y[rows]))
+            found = [
+                predict(stacked([e.x[rows] for e in data[i : i + size]]), slice(i, i + size))
+                for i in range(0, len(data), size)
+            ]
+            y = stacked([e.y[rows] for e in data])
+            chunks.append(task.metrics(torch.cat(found), y))
+        metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
+        for split, index in splits[0][name].items():
+            places = stacked([s[name][split] for s in splits])
+            for metric, value in metrics.items():
+                if len(index):
+                    names.append((name, split, metric, len(index)))
+                    values.append(value.gather(1, places).double().mean(1))
+    return _evaluations(names, torch.stack(values).T.tolist())
+
+
+def shapes(
+    environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
+) -> tuple[object, ...]:
+    """What data have in common on which predictors are evaluated together."""
+    return tuple(
+        (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
+        for name, e in environments.items()
+    )
+
+
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one shape along a new first dimension; the same one many times takes no memory."""
+    distinct = {(t.data_ptr(), t.shape): t for t in tensors}
+    if len(distinct) == 1:
+        return tensors[0].expand(len(tensors), *tensors[0].shape)
+    return torch.stack(list(tensors))
+
+
+def _evaluations(
+    names: Sequence[tuple[str, str, str, int]], values: Iterable[Sequence[float]]
+) -> list[list[Evaluation]]:
+    """Of each predictor, from (environment, split, metric, count) and its values of these."""
+    return [
+        [
+            Evaluation(environment, split, metric, value, count)
+            for (environment, split, metric, count), value in zip(names, found, strict=True)
+        ]
+        for found in values
+    ]
 
 
 def logits(
@@ -69,10 +134,32 @@ def logits(
     loader_workers: int = 0,
 ) -> dict[str, Tensor]:
     """What `task` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
-    chunks: dict[str, list[Tensor]] = {name: [] for name in environments}
-    for name, found, _ in _predictions(predict, environments, task, loader_workers):
-        chunks[name].append(task.kept(found))
-    return {name: torch.cat(parts).cpu() for name, parts in chunks.items()}
+    found = _collect(
+        predict, environments, task, loader_workers, lambda x, _: {OUTPUTS: task.kept(x)}
+    )
+    return {name: parts[OUTPUTS].cpu() for name, parts in found.items()}
+
+
+def _collect(
+    predict: Callable[[Tensor], Tensor],
+    environments: Mapping[str, Environment],
+    task: Task,
+    loader_workers: int,
+    work: Callable[[Tensor, Tensor], dict[str, Tensor]],
+) -> dict[str, dict[str, Tensor]]:
+    """What `work` makes of logits (n, ...) and targets, (n, ...) each, for whole environments.
+
+    Their room is there beforehand: what is kept of a piece, allocated between its large tensors,
+    would leave holes in the heap that the next large ones do not fit into.
+    """
+    found: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
+    for name, part, logits, y in _predictions(predict, environments, task, loader_workers):
+        own = found[name]
+        for key, values in work(logits, y).items():
+            if key not in own:
+                own[key] = values.new_empty(len(environments[name].y), *values.shape[1:])
+            own[key][part] = values
+    return found
 
 
 def _predictions(
@@ -80,8 +167,8 @@ def _predictions(
     environments: Mapping[str, Environment],
     task: Task,
     loader_workers: int,
-) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """All examples in pieces: the environment, the logits (N, C) and the targets (N, ...)."""
+) -> Iterator[tuple[str, slice, Tensor, Tensor]]:
+    """All examples in pieces: the environment, their places, logits (n, ...) and targets (n, ...)."""
     pieces = [
         (name, environment, places)
         for name, environment in environments.items()
@@ -94,7 +181,7 @@ def _predictions(
     for name, environment, places in pieces:
         part = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
         x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[part]
-        yield name, predict(x), environment.y[part]
+        yield name, part, predict(x), environment.y[part]
 
 
 def _size(environment: Environment, task: Task) -> int:

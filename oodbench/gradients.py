@@ -192,7 +192,7 @@ def _tapped(
             return type(module).forward(module, *inputs)
         if trained:
             if not output.requires_grad:
-                output = _Root.apply(output, trained[0])
+                output = Root.apply(output, trained[0])
             pending.update(trained)
             hooked: Any = output
             hooked.register_hook(lambda cotangent: collect(pullback(cotangent)))
@@ -201,7 +201,7 @@ def _tapped(
     return forward
 
 
-class _Root(torch.autograd.Function):
+class Root(torch.autograd.Function):
     """Where a graph begins that holds no parameters: the identity, in place."""
 
     @staticmethod

@@ -116,7 +116,7 @@ class Images(Dataset):
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
-        x = x.float() / 255
+        x = x.float().div_(255)
         if generator is not None and self.options.augment:
             x = domainbed(x, generator)
         mean, std = (x.new_tensor(v)[:, None, None] for v in (MEAN, STD))

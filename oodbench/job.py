@@ -9,11 +9,13 @@ from oodbench.resources import Resources
 from oodbench.search import Searches, Study
 
 Specs = dict[str, RunSpec]
+MOST = 64
+"""Runs that are trained together at most where nobody says: more gain little."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How runs are executed; none of it changes what they compute."""
+    """How runs are executed; none of it changes what they compute, up to round-off."""
 
     data_dir: Path | None = None
     device: str = "cpu"
@@ -24,6 +26,10 @@ class Settings:
     loader_workers: int | None = None
     """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
     the launcher has cores for, or none without a launcher."""
+    batch_runs: int | None = None
+    """How many runs are trained together at most, as one program; None: as many as pay."""
+    device_share: float = 1.0
+    """The part of its device that a worker has for itself."""
 
 
 @dataclass
@@ -94,4 +100,5 @@ class Job:
             self.settings,
             device=self.devices[worker % len(self.devices)],
             loader_workers=max(1, share) if loaders is None else loaders,
+            device_share=1 / -(-self.at_once // max(1, len(self.gpus or self.devices))),
         )

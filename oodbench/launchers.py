@@ -17,7 +17,7 @@ from oodbench.slurm import slurm
 
 def debug(job: Job) -> dict[str, str]:
     """Train the runs one after the other in this process."""
-    from oodbench.train import execute
+    from oodbench.execute import execute
 
     states: dict[str, str] = {}
     settings, searches = job.settings_of(0), job.searches()
@@ -25,14 +25,15 @@ def debug(job: Job) -> dict[str, str]:
     with Display(job, 1) as display:
         while queue:
             run_id = queue.popleft()
-            display.started(0, run_id)
+            display.started(0, [run_id])
             state, message = execute(
                 job.specs[run_id],
                 job.results.run(run_id),
                 settings,
                 lambda step: display.stepped(0, step),
             )
-            display.ended(0, run_id, state, message)
+            display.idle(0)
+            display.ended(run_id, state, message)
             states[run_id] = state
             queue.extend(job.add(searches.advance(run_id)))
     return states

@@ -9,8 +9,8 @@ import importlib
 import re
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from functools import lru_cache, partial
 from io import StringIO
 from pathlib import Path
@@ -100,7 +100,8 @@ def construct(
                 module = importlib.import_module("wilds.datasets.ogbmolpcba_dataset")
                 module.PyGCollater = lambda **arguments: None
             quiet = redirect_stdout(None if download else StringIO())  # `encode` tells of its steps
-            with torch.serialization.safe_globals(_graph_classes(name)), quiet:
+            graphs = torch.serialization.safe_globals(_graph_classes(name))
+            with graphs, quiet, _no_half_track(root):
                 data = wilds.get_dataset(name, **arguments, **dict(settings))
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
@@ -119,6 +120,20 @@ def construct(
     if name == "encode":  # one file, read by one thread at a time
         data.get_input = _one_at_a_time(data.get_input)
     return data
+
+
+@contextmanager
+def _no_half_track(root: Path) -> Iterator[None]:
+    """Delete the track that `encode` was writing when it was stopped: it would be taken for whole."""
+    tracks = "encode_v*/DNase.*.bigwig"
+    before = set(root.glob(tracks))
+    try:
+        yield
+    except BaseException:
+        new = set(root.glob(tracks)) - before
+        if new:
+            max(new, key=lambda track: track.stat().st_mtime_ns).unlink()
+        raise
 
 
 def _one_at_a_time(read: Callable[[int], Tensor]) -> Callable[[int], Tensor]:

@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules by name."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -105,17 +105,36 @@ class TemporalANDMask(torch.optim.Optimizer):
             zero = torch.zeros_like(parameter)
             state |= {"step": 0, "m": zero, "v": zero.clone(), "a": zero.clone()}
         state["step"] += 1
-        decay, rate = group["weight_decay"], group["lr"]
-        state["a"].lerp_(gradient.sign(), 1 - group["betas"][2])
+        m, v, a = (state[name] for name in "mva")
+        self.update(parameter, gradient, m, v, a, group, self.numbers(group, state["step"]))
+
+    @staticmethod
+    def numbers(group: Mapping[str, Any], count: int) -> dict[str, float]:
+        """What the update number `count` needs to know: rates, complements of betas, corrections."""
+        found = {"rate": group["lr"], "decay": group["weight_decay"], "eps": group["eps"]}
+        found["threshold"] = group["tau"] - ROUND_OFF
+        for name, beta in zip("mva", group["betas"], strict=True):
+            found[f"rest_{name}"] = 1 - beta
+            found[f"fix_{name}"] = 1 - beta**count if group["bias_correction"] else 1.0
+        return found
+
+    @staticmethod
+    def update(
+        parameter: Tensor,
+        gradient: Tensor,
+        m: Tensor,
+        v: Tensor,
+        a: Tensor,
+        group: Mapping[str, Any],
+        n: Mapping[str, Any],
+    ) -> None:
+        """Change parameter, m, v and a by one update; its `numbers` may be tensors of any shape."""
+        a.lerp_(gradient.sign(), n["rest_a"])
         if group["decay"] == "coupled":
-            gradient = gradient + decay * parameter
-        state["m"].lerp_(gradient, 1 - group["betas"][0])
-        state["v"].lerp_(gradient.square(), 1 - group["betas"][1])
-        m, v, a = (
-            state[name] / (1 - beta ** state["step"]) if group["bias_correction"] else state[name]
-            for name, beta in zip("mva", group["betas"], strict=True)
-        )
-        kept = a.abs() >= group["tau"] - ROUND_OFF
-        parameter -= rate * kept * m / (v + group["eps"]).sqrt()
+            gradient = gradient + n["decay"] * parameter
+        m.lerp_(gradient, n["rest_m"])
+        v.lerp_(gradient.square(), n["rest_v"])
+        kept = (a / n["fix_a"]).abs() >= n["threshold"]
+        parameter -= n["rate"] * (m / n["fix_m"]) / (v / n["fix_v"] + n["eps"]).sqrt() * kept
         if group["decay"] == "after":
-            parameter -= rate * decay * parameter
+            parameter -= n["rate"] * n["decay"] * parameter

@@ -15,7 +15,7 @@ from oodbench.errors import UserError, reports_mistakes
 from oodbench.findings import COLOURS, STYLE
 from oodbench.formats import markdown
 from oodbench.measure import Line, Measured, Panel
-from oodbench.targets import Experiment, load, names
+from oodbench.targets import Experiment, Target, load, names
 from oodbench.verdicts import Comparison, compare, sheet
 
 DOCS = Path("docs/papers")
@@ -99,56 +99,62 @@ def page(experiment: Experiment, measured: Measured) -> str:
 def panels(experiment: Experiment, measured: Measured) -> list[Panel]:
     """What is drawn: paper and ours side by side, then the curves."""
     found = [c for c in compare(experiment, measured) if c.values]
-    places = dict.fromkeys((c.target.environment, c.target.metric) for c in found)
-    return [
-        *_side_by_side(experiment, found, list(places)),
-        *measured.panels,
-    ]
+    return [*_side_by_side(experiment, found), *measured.panels]
 
 
-def _side_by_side(
-    experiment: Experiment,
-    found: Sequence[Comparison],
-    places: Sequence[tuple[str | None, str]],
-) -> list[Panel]:
-    """A panel for each environment and metric: theirs above ours, a row for each target."""
-    result = []
-    for environment, metric in places:
-        mine = [
-            c for c in found if (c.target.environment, c.target.metric) == (environment, metric)
-        ]
-        rows = [float(-i) for i in range(len(mine))]
-        theirs = Line(
-            label="paper",
-            x=[c.target.value for c in mine],
-            y=[y + 0.12 for y in rows],
-            error=[c.target.stderr for c in mine],
-        )
-        ours = Line(
-            label="ours",
-            x=[c.mean for c in mine],
-            y=[y - 0.12 for y in rows],
-            error=[0.0 if math.isnan(c.stderr) else c.stderr for c in mine],
-        )
-        title = f"{environment}: {metric}" if environment else metric
-        labels = [_label(experiment, c) for c in mine]
-        result.append(
-            Panel(
-                title=title,
-                x=metric,
-                y="",
-                lines=[theirs, ours],
-                rows=labels,
-                marks=experiment.marks,
-            )
-        )
-    return result
+def _side_by_side(experiment: Experiment, found: Sequence[Comparison]) -> list[Panel]:
+    """A panel for each environment and metric, a row for each target; one for all if they are few."""
+    groups: dict[str, list[Comparison]] = {}
+    for c in found:
+        groups.setdefault(_place(c.target), []).append(c)
+    if len(groups) == 1 or len(found) >= 3 * len(groups):
+        return [_rows(experiment, place, mine) for place, mine in groups.items()]
+    return [_rows(experiment, "paper and ours", found)]
+
+
+def _rows(experiment: Experiment, title: str, mine: Sequence[Comparison]) -> Panel:
+    """Theirs above ours, with their standard errors, or the tolerance around an exact value."""
+    rows = [float(-i) for i in range(len(mine))]
+    theirs = Line(
+        label="paper",
+        x=[c.target.value for c in mine],
+        y=[y + 0.12 for y in rows],
+        error=[
+            c.target.error if c.target.error_is == "tolerance" else c.target.stderr for c in mine
+        ],
+    )
+    ours = Line(
+        label="ours",
+        x=[c.mean for c in mine],
+        y=[y - 0.12 for y in rows],
+        error=[0.0 if math.isnan(c.stderr) else c.stderr for c in mine],
+    )
+    labels = [_label(experiment, c) for c in mine]
+    if len({_place(c.target) for c in mine}) > 1:
+        labels = [f"{label}: {_place(c.target)}" for label, c in zip(labels, mine, strict=True)]
+    metrics = {c.target.metric for c in mine}
+    return Panel(
+        title=title,
+        x=metrics.pop() if len(metrics) == 1 else "",
+        y="",
+        lines=[theirs, ours],
+        rows=labels,
+        marks=experiment.marks,
+    )
+
+
+def _place(target: Target) -> str:
+    return f"{target.environment}: {target.metric}" if target.environment else target.metric
 
 
 def _label(experiment: Experiment, c: Comparison) -> str:
     mine = c.target
-    same = {t.sweep for t in experiment.targets if (t.row, t.dataset) == (mine.row, mine.dataset)}
-    parts = [mine.row, mine.dataset, mine.sweep if len(same) > 1 else None]
+    alike = [t for t in experiment.targets if (t.row, t.dataset) == (mine.row, mine.dataset)]
+    parts = [mine.row, mine.short or mine.dataset]
+    parts += [mine.sweep] if len({t.sweep for t in alike}) > 1 else []
+    tests = mine.test_environments or ()
+    parts += [f"without {'+'.join(tests)}"] if len({t.test_environments for t in alike}) > 1 else []
+    parts += [mine.selection] if len({t.selection for t in alike}) > 1 else []
     return ", ".join(part for part in parts if part)
 
 
@@ -194,12 +200,15 @@ def _draw(ax: Any, panel: Panel) -> None:
         ax.axvline(value, color="0.5", ls=(":", "--", "-.")[i % 3], lw=1, label=name)
     if panel.rows:
         ax.set_yticks([-i for i in range(len(panel.rows))], panel.rows)
+        ax.locator_params(axis="x", nbins=5)
         values = [v for line in panel.lines for v in line.x]
         if min(values) > 0 and max(values) > 100 * min(values):
             ax.set_xscale("log")
-    if len(ax.get_legend_handles_labels()[1]) > 1:
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
-        ax.legend(fontsize="small", ncols=4, columnspacing=1.0, **below)
+    labels = ax.get_legend_handles_labels()[1]
+    if len(labels) > 1:
+        columns = 4 if sum(len(label) + 4 for label in labels) < 36 else 2
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}
+        ax.legend(fontsize="small", ncols=columns, columnspacing=1.0, **below)
 
 
 if __name__ == "__main__":

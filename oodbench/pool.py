@@ -7,13 +7,13 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from oodbench.job import Job, Settings
+from oodbench.job import MOST, Job, Settings
 from oodbench.progress import Display
 from oodbench.provenance import slurm_job
 from oodbench.records import Results, RunDirectory
@@ -36,14 +36,17 @@ class Worker:
     index: int
     process: BaseProcess
     connection: Connection
-    run_id: str | None = None
+    run_ids: list[str] = field(default_factory=list)
+    """The runs that it was given and has not spoken of yet, in that order."""
+    busy: bool = False
 
 
 def local(job: Job) -> dict[str, str]:
     """Train the runs in a pool of warm processes, devices assigned round-robin.
 
-    A process that dies takes one run with it, which counts as failed; a new process takes its
-    place. Processes whose launcher has died end by themselves.
+    A worker is given as many runs of one kind as it may train together. A process that dies takes
+    one run with it, which counts as failed; if it had several, they are tried again in halves. A
+    new process takes its place. Processes whose launcher has died end by themselves.
     """
     pool = _Pool(job)
     try:
@@ -66,37 +69,79 @@ class _Pool:
         self.held: dict[str, float] = {}
         """When each run that another process holds was first asked for."""
         self.returned: Counter[str] = Counter()
+        self.kinds: dict[str, tuple[str, ...]] = {}
+        self.alone: set[tuple[str, ...]] = set()
+        """The kinds whose runs are trained one at a time."""
+        self.limits: dict[str, int] = {}
+        """How many runs are given to a worker together with one of those that had one die."""
         self.searches = job.searches()
         self.workers = [_start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, str]:
         """Hand out runs until all have ended; returns their states."""
-        while self.queue or any(w.run_id for w in self.workers):
+        while self.queue or any(w.busy for w in self.workers):
             for worker in self.workers:
-                if worker.run_id is None and self.queue:
-                    _hand_out(worker, self.queue.popleft(), display)
+                if not worker.busy and self.queue:
+                    _hand_out(worker, self._take(), display)
             for worker in _ready(self.workers):
                 self._hear(worker, display)
         return self.states
 
     def _hear(self, worker: Worker, display: Display) -> None:
         """Take in what a worker says."""
-        kind, value, message = _receive(worker)
-        run_id = worker.run_id
+        kind, value, message, run_id = _receive(worker)
         if kind == "step":
             display.stepped(worker.index, int(value))
-            return
-        worker.run_id = None
-        if kind == "died":
+        elif kind == "end":
+            worker.run_ids.remove(run_id)
+            if not self._again(run_id, value):
+                self._final(run_id, value, message, display)
+        elif kind == "idle":
+            self.alone.update(map(self._kind, worker.run_ids))
+            self.queue.extendleft(reversed(worker.run_ids))
+            worker.run_ids, worker.busy = [], False
+            display.idle(worker.index)
+        else:
             self.workers[worker.index] = _start(self.job, worker.index)
-        if run_id is None or self._again(run_id, value):
-            return
-        if kind == "died":
-            value = "failed"
+            display.idle(worker.index)
+            for left in worker.run_ids:
+                self._orphaned(left, value, message, len(worker.run_ids), display)
+
+    def _orphaned(
+        self, run_id: str, state: str, message: str, together: int, display: Display
+    ) -> None:
+        """Take in that a run's worker died while it had so many."""
+        if state == "failed" and together > 1:
+            self.limits[run_id] = together // 2
+            self.queue.append(run_id)
+        elif not self._again(run_id, state):
             self.job.results.run(run_id).fail(message, "")
-        display.ended(worker.index, run_id, value, message)
-        self.states[run_id] = value
+            self._final(run_id, "failed", message, display)
+
+    def _final(self, run_id: str, state: str, message: str, display: Display) -> None:
+        """Take in how a run ended."""
+        display.ended(run_id, state, message)
+        self.states[run_id] = state
         self.queue.extend(self.job.add(self.searches.advance(run_id)))
+
+    def _kind(self, run_id: str) -> tuple[str, ...]:
+        if run_id not in self.kinds:
+            self.kinds[run_id] = self.job.specs[run_id].kind
+        return self.kinds[run_id]
+
+    def _take(self) -> list[str]:
+        """The next run, and of its kind as many as one worker is to have."""
+        first, kind = self.queue[0], self._kind(self.queue[0])
+        limit = self.limits.get(first, self.job.settings.batch_runs or MOST)
+        if limit == 1 or kind in self.alone:
+            return [self.queue.popleft()]
+        alike = [
+            i for i in self.queue if self._kind(i) == kind and self.limits.get(i, limit) == limit
+        ]
+        taken = alike[: min(limit, -(-len(alike) // len(self.workers)))]
+        chosen = set(taken)
+        self.queue = deque(i for i in self.queue if i not in chosen)
+        return taken
 
     def _again(self, run_id: str, state: str) -> bool:
         """Whether a run comes back into the queue: it was interrupted, or another process holds it."""
@@ -165,12 +210,11 @@ def _start(job: Job, index: int) -> Worker:
     return Worker(index, process, ours)
 
 
-def _hand_out(worker: Worker, run_id: str, display: Display) -> None:
-    spec = display.specs[run_id]
-    worker.run_id = run_id
-    display.started(worker.index, run_id)
+def _hand_out(worker: Worker, run_ids: list[str], display: Display) -> None:
+    worker.run_ids, worker.busy = run_ids, True
+    display.started(worker.index, run_ids)
     with contextlib.suppress(OSError):  # if it has died, the loop will see it
-        worker.connection.send((run_id, spec))
+        worker.connection.send([display.specs[i] for i in run_ids])
 
 
 def _ready(workers: Sequence[Worker]) -> list[Worker]:
@@ -179,21 +223,24 @@ def _ready(workers: Sequence[Worker]) -> list[Worker]:
     return [w for w in workers if w.index in found]
 
 
-def _receive(worker: Worker) -> tuple[str, str, str]:
-    """What a worker says: ("step", number, ""), ("end", state, sentence) or ("died", state, why).
+def _receive(worker: Worker) -> tuple[str, str, str, str]:
+    """What a worker says: ("step", number), ("end", state, sentence, run), ("idle",) or ("died",
+    state, why).
 
-    A worker that died is `failed`, or `interrupted` if it was asked to end.
+    At `idle` it has not taken up the runs that it was given and has said nothing of. A worker that
+    died is `failed`, or `interrupted` if it was asked to end.
     """
     try:
-        kind, value, message = worker.connection.recv()
-        return str(kind), str(value), str(message)
+        kind, value, message, run_id = worker.connection.recv()
+        return str(kind), str(value), str(message), str(run_id)
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode
         if code == -signal.SIGKILL:
             time.sleep(KILL_SECONDS)
         asked = code in (0, -signal.SIGTERM, -signal.SIGUSR2)
-        return "died", "interrupted" if asked else "failed", f"its process died (exit code {code})"
+        state = "interrupted" if asked else "failed"
+        return "died", state, f"its process died (exit code {code})", ""
 
 
 def _work(connection: Connection, results: Path, settings: Settings, gpu: str | None) -> None:
@@ -201,8 +248,9 @@ def _work(connection: Connection, results: Path, settings: Settings, gpu: str | 
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    from oodbench.execute import execute_together
+    from oodbench.job import Interrupts
     from oodbench.registry import load_plugins
-    from oodbench.train import Interrupts, execute
 
     interrupts = Interrupts()
     signal.signal(signal.SIGUSR2, lambda *_: interrupts.ask_to_stop())
@@ -218,9 +266,9 @@ def _work(connection: Connection, results: Path, settings: Settings, gpu: str | 
             last = time.monotonic()
             tell("step", step)
 
-    def tell(kind: str, value: object, message: str = "") -> None:
+    def tell(kind: str, value: object = "", message: str = "", run_id: str = "") -> None:
         try:
-            connection.send((kind, value, message))
+            connection.send((kind, value, message, run_id))
         except OSError:
             os._exit(1)  # the launcher is gone: leave the run as it is, for the next launch
 
@@ -228,8 +276,14 @@ def _work(connection: Connection, results: Path, settings: Settings, gpu: str | 
         try:
             if not connection.poll(0.2):
                 continue
-            run_id, spec = connection.recv()
+            specs = connection.recv()
         except (EOFError, OSError):
             return
-        state, message = execute(spec, Results(results).run(run_id), settings, progress, interrupts)
-        tell("end", state, message)
+        execute_together(
+            [(spec, Results(results).run(spec.id)) for spec in specs],
+            settings,
+            lambda run_id, state, message: tell("end", state, message, run_id),
+            progress,
+            interrupts,
+        )
+        tell("idle")

@@ -3,6 +3,7 @@
 Where the output is no terminal, a line per run.
 """
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -94,19 +95,24 @@ class Display:
             self._progress.update(bar, visible=False)
         self._progress.stop()
 
-    def started(self, worker: int, run_id: str) -> None:
-        """A worker takes up a run."""
-        spec = self.specs[run_id]
-        self._progress.reset(self._bars[worker], total=spec.steps, visible=True)
-        self._progress.update(self._bars[worker], description=title(spec))
+    def started(self, worker: int, run_ids: Sequence[str]) -> None:
+        """A worker takes up some runs."""
+        spec = self.specs[run_ids[0]]
+        text = title(spec) + (f" and {len(run_ids) - 1} more" if len(run_ids) > 1 else "")
+        steps = max(self.specs[i].steps for i in run_ids)
+        self._progress.reset(self._bars[worker], total=steps, visible=True)
+        self._progress.update(self._bars[worker], description=text)
 
     def stepped(self, worker: int, step: int) -> None:
-        """A worker has done so many steps of its run."""
+        """A worker has done so many steps of its runs."""
         self._progress.update(self._bars[worker], completed=step)
 
-    def ended(self, worker: int, run_id: str, state: str, message: str) -> None:
-        """A worker's run has ended in a state."""
+    def idle(self, worker: int) -> None:
+        """A worker has nothing to do."""
         self._progress.update(self._bars[worker], visible=False)
+
+    def ended(self, run_id: str, state: str, message: str) -> None:
+        """A run has ended in a state."""
         if state not in ENDED:
             return
         self.count += 1

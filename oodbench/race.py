@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 import sys
 from collections import defaultdict
@@ -19,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -32,10 +32,12 @@ from oodbench.records import Results
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2
+RUNS = len(ALGORITHMS) * DRAWS * TRIALS
 WIDTH, DEPTH = 256, 2
 BATCHES = {"256": (256, 256), "12 and 29": (12, 29)}
 """Examples of an environment in a step, of the two draws: DomainBed's last default for this dataset,
 and the quartiles of its random ones, int(2^U(3, 5.5))."""
+COSTS = ("wall_seconds", "cpu_seconds", "memory_mb", "processes")
 PARTS = ("importing", "setting up", "loading", "stepping", "evaluating", "the rest")
 
 
@@ -48,13 +50,15 @@ class Entrant:
     loader_workers: int | None = None
     """Of each of their loaders; None: as many as they ship, 8."""
     launcher: str = "local"
+    threads: int | None = None
+    """Of each of their processes; None: as many as torch takes, the cores."""
 
 
 ENTRANTS = (
     Entrant("oodbench"),
     Entrant("DomainBed as shipped", theirs=True),
     Entrant("DomainBed, no loader workers", theirs=True, loader_workers=0),
-    Entrant("DomainBed, no loader workers, two at a time", True, 0, "multi_gpu"),
+    Entrant("DomainBed, no loader workers, 2 x 1 thread", True, 0, "multi_gpu", 1),
 )
 
 
@@ -93,21 +97,30 @@ def our_sweep(sizes: Sequence[int], steps: int) -> dict[str, Any]:
     }
 
 
+def launched(
+    sweep: Mapping[str, Any], folder: Path, options: Sequence[str]
+) -> tuple[Cost, Results]:
+    """A sweep of ours, launched by a process of its own; raises UserError unless all runs ended well."""
+    file, out = folder / "sweep.yaml", folder / "results"
+    file.write_text(yaml.safe_dump(dict(sweep)))
+    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(file), "--out", str(out)]
+    cost = cost_of([*command, "--yes", *options], folder, environment())
+    results = Results(out)
+    runs = results.plan()["runs"] if cost.code == 0 else {}
+    states = [results.run(i).state() for i in runs]
+    _check(states.count("done"), max(1, len(runs)), folder)
+    return cost, results
+
+
 def ours(
     batch: str, steps: int, folder: Path, launch: Sequence[str]
 ) -> tuple[Cost, dict[str, float]]:
-    """Our sweep; raises UserError if a run has not ended well."""
-    sweep, out = folder / "race.yaml", folder / "results"
-    sweep.write_text(yaml.safe_dump(our_sweep(BATCHES[batch], steps)))
-    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
-    command += ["--workers", str(WORKERS), "--yes", *launch]
-    cost = cost_of(command, folder, environment())
-    results = Results(out)
-    runs = [results.run(i) for i in (results.plan()["runs"] if cost.code == 0 else ())]
-    _check([r.state() for r in runs].count("done"), folder)
+    """Our sweep, and where its seconds went."""
+    sweep = our_sweep(BATCHES[batch], steps)
+    cost, results = launched(sweep, folder, ["--workers", str(WORKERS), *launch])
     parts: defaultdict[str, float] = defaultdict(float)
-    for run in runs:
-        costs = [r["cost"] for r in run.records()]
+    for run_id in results.plan()["runs"]:
+        costs = [r["cost"] for r in results.run(run_id).records()]
         parts["loading"] += costs[-1]["waiting_seconds"]
         parts["stepping"] += costs[-1]["training_seconds"] - costs[-1]["waiting_seconds"]
         parts["evaluating"] += sum(c["evaluation_seconds"] for c in costs)
@@ -119,6 +132,7 @@ def theirs(
     peer: Peer, entrant: Entrant, batch: str, steps: int, folder: Path
 ) -> tuple[Cost, dict[str, float]]:
     """Their sweep; raises UserError if a run has not ended well."""
+    folder = folder.resolve()  # they run elsewhere
     times, out = folder / "times", folder / "results"
     times.mkdir()
     race = {
@@ -134,18 +148,20 @@ def theirs(
     env = environment() | {
         "PATH": f"{peer.python.parent}{os.pathsep}{os.environ['PATH']}",  # it calls `python`
         "PYTHONPATH": f"{hook}{os.pathsep}{peer.path.resolve()}",
-        "OODBENCH_RACE": str((folder / "race.json").resolve()),
+        "OODBENCH_RACE": str(folder / "race.json"),
     }
+    if entrant.threads:
+        env["OMP_NUM_THREADS"] = str(entrant.threads)
     at_a_time = 1
-    if entrant.launcher == "multi_gpu":  # which takes two names of GPUs for two runs at a time
-        env["CUDA_VISIBLE_DEVICES"], at_a_time = "0,1", 2
+    if entrant.launcher == "multi_gpu":  # two names, of no GPU, make it run two at a time
+        env["CUDA_VISIBLE_DEVICES"], at_a_time = "-1,-2", 2
     command = [str(peer.python), "-m", "domainbed.scripts.sweep", "launch", "--datasets", "Spirals"]
     command += ["--algorithms", *ALGORITHMS, "--n_hparams", str(DRAWS), "--n_trials", str(TRIALS)]
-    command += ["--steps", str(steps), "--single_test_envs", "--data_dir", str(folder.resolve())]
-    command += ["--output_dir", str(out.resolve()), "--command_launcher", entrant.launcher]
+    command += ["--steps", str(steps), "--single_test_envs", "--data_dir", str(folder)]
+    command += ["--output_dir", str(out), "--command_launcher", entrant.launcher]
     command.append("--skip_confirmation")
     cost = cost_of(command, folder, env, peer.path)
-    _check(len(list(out.glob("*/done"))), folder)
+    _check(len(list(out.glob("*/done"))), RUNS, folder)
     parts: defaultdict[str, float] = defaultdict(float)
     for path in times.glob("*.json"):
         for part, seconds in json.loads(path.read_text()).items():
@@ -155,12 +171,12 @@ def theirs(
 
 
 def environment() -> dict[str, str]:
-    """Our own without what says how many threads a library may use: as users have it."""
-    return {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    """Our own without a GPU and without what says how many threads a library may use."""
+    kept = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    return kept | {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def _check(done: int, folder: Path) -> None:
-    runs = len(ALGORITHMS) * DRAWS * TRIALS
+def _check(done: int, runs: int, folder: Path) -> None:
     if done != runs:
         raise UserError(f"{done} of {runs} runs ended well; {folder / 'log.txt'} says more")
 
@@ -176,7 +192,7 @@ def _their_data(folder: Path) -> Path:
     arrays = {}
     for i, name in enumerate(names):
         arrays[f"x{i}"], arrays[f"y{i}"] = found[name].x.numpy(), found[name].y.numpy()
-    path = folder.resolve() / "data.npz"
+    path = folder / "data.npz"
     np.savez(path, allow_pickle=False, **arrays)
     return path
 
@@ -203,42 +219,25 @@ def table(laps: Sequence[Lap]) -> str:
     groups: dict[tuple[str, str], list[Lap]] = {}
     for lap in laps:
         groups.setdefault((lap.batch, lap.entrant), []).append(lap)
+    medians = {
+        key: [median(getattr(lap.cost, name) for lap in found) for name in COSTS]
+        for key, found in groups.items()
+    }
     costs, parts = [], []
-    for (batch, entrant), found in groups.items():
-
-        def median(values: Sequence[float]) -> float:
-            return statistics.median(values)
-
-        wall = median([lap.cost.wall_seconds for lap in found])
-        base = groups.get((batch, ENTRANTS[0].name), found)
-        ratio = wall / median([lap.cost.wall_seconds for lap in base])
-        cpu, memory = (
-            median([getattr(lap.cost, key) for lap in found])
-            for key in ("cpu_seconds", "memory_mb")
-        )
-        runs = len(ALGORITHMS) * DRAWS * TRIALS
-        costs.append(
-            (
-                batch,
-                entrant,
-                f"{wall:.1f}",
-                f"{ratio:.1f}",
-                f"{3600 * runs / wall:.0f}",
-                f"{cpu:.0f}",
-                f"{memory:.0f}",
-                max(lap.cost.processes for lap in found),
-                f"{max(lap.load for lap in found):.1f}",
-            )
-        )
-        spent = [median([lap.parts.get(part, 0.0) for lap in found]) for part in PARTS]
-        parts.append((batch, entrant, *(f"{seconds:.1f}" for seconds in spent)))
-    heads = ["batch", "sweep by", "wall s", "x ours", "runs / h", "CPU s", "peak MB"]
-    heads += ["processes", "load before"]
-    first = tabulate(costs, heads, tablefmt="github", disable_numparse=True)
-    second = tabulate(
-        parts, ["batch", "seconds of", *PARTS], tablefmt="github", disable_numparse=True
+    for (batch, entrant), (wall, cpu, memory, processes) in medians.items():
+        found = groups[batch, entrant]
+        our_wall, our_cpu, *_ = medians[batch, ENTRANTS[0].name]
+        cells = [f"{wall:.1f}", f"{wall / our_wall:.1f}", f"{cpu:.0f}", f"{cpu / our_cpu:.1f}"]
+        cells += [f"{3600 * RUNS / wall:.0f}", f"{memory:.0f}", f"{processes:.0f}"]
+        costs.append([batch, entrant, *cells, f"{max(lap.load for lap in found):.1f}"])
+        spent = [[lap.parts[part] for lap in found if part in lap.parts] for part in PARTS]
+        parts.append([batch, entrant, *(f"{median(s):.1f}" if s else "" for s in spent)])
+    heads = ["batch", "sweep by", "wall s", "/ ours", "CPU s", "/ ours"]
+    heads += ["runs / h", "peak MB", "processes", "load before"]
+    return "\n\n".join(
+        tabulate(rows, header, tablefmt="github", disable_numparse=True)
+        for rows, header in ((costs, heads), (parts, ["batch", "seconds of", *PARTS]))
     )
-    return f"{first}\n\n{second}"
 
 
 app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
@@ -298,7 +297,8 @@ def _write(out: Path, laps: Sequence[Lap], steps: int, peer: Peer | None) -> Non
         "laps": [asdict(lap) for lap in laps],
     }
     (out / "race.json").write_text(json.dumps(found, indent=1) + "\n")
-    (out / "race.md").write_text(table(laps) + "\n")
+    notes = "".join(f"\n{key}: {value}" for key, value in found["machine"].items())
+    (out / "race.md").write_text(f"{table(laps)}\n{notes}\n")
 
 
 if __name__ == "__main__":

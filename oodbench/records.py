@@ -56,6 +56,22 @@ class RunSpec:
         text = json.dumps(asdict(self), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What runs that may be trained together have in common: all that is no number to try.
+
+        Runs of a kind differ in trial, draw, steps, label and in numbers among the hyperparameters.
+        """
+        fixed = {
+            name: value
+            for name, value in self.hparams.items()
+            if name in ("batch_size", "environments_per_step")
+            or isinstance(value, bool | str | None)
+        }
+        shared = (self.options, fixed, self.network_hparams, self.test_environments, self.holdout)
+        names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
+        return *names, *(json.dumps(value, sort_keys=True) for value in shared)
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
         """The spec that `asdict` and JSON made `values` of."""

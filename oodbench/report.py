@@ -45,7 +45,7 @@ def _with_kept(results: Results, frames: Frames, selection: str, metric: str | N
     """With the metric from the kept predictions, if it is one of theirs and not recorded."""
     if metric is None or metric in frames.metrics["metric"].cat.categories:
         return frames
-    from oodbench.predictions import METRICS, with_metric
+    from oodbench.prediction_metrics import METRICS, with_metric
 
     if metric not in METRICS:
         return frames

@@ -42,6 +42,9 @@ LoaderWorkers = Annotated[
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
 ]
+BatchRuns = Annotated[
+    str, typer.Option(help="Runs trained as one program: auto, a number at most, or 1 for none.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
 console = Console()
@@ -55,13 +58,21 @@ def plan(
     plugin: Plugins = None,
     set_: Settings = None,
     workers: Workers = None,
+    batch_runs: BatchRuns = "auto",
 ) -> None:
     """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
-    from oodbench.estimate import estimate
+    from oodbench.estimate import forecast
 
     made = _plan(sweep, set_, plugin, data_dir)
     show_plan(made, console)
-    seconds = estimate(list(made.runs.values()), data_dir) * made.total / max(1, len(made.runs))
+    expected = forecast(
+        list(made.runs.values()), RunSettings(data_dir, batch_runs=_batch_runs(batch_runs))
+    )
+    for row, reason in expected.alone.items():
+        console.print(
+            f"one at a time: {row}: {reason}", markup=False, highlight=False, soft_wrap=True
+        )
+    seconds = expected.seconds * made.total / max(1, len(made.runs))
     count = workers or os.cpu_count() or 1
     console.print(
         f"About {_duration(seconds)} of training and evaluation on one core of this machine, "
@@ -88,6 +99,7 @@ def launch(
     snapshot: Snapshot = False,
     keep_predictions: KeepPredictions = False,
     loader_workers: LoaderWorkers = None,
+    batch_runs: BatchRuns = "auto",
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -101,7 +113,9 @@ def launch(
         )
     results = Results(out or Path("results") / made.sweep.name)
     plugins = tuple(plugin or [])
-    settings = RunSettings(data_dir, "cpu", threads, plugins, keep_predictions, loader_workers)
+    settings = RunSettings(
+        data_dir, "cpu", threads, plugins, keep_predictions, loader_workers, _batch_runs(batch_runs)
+    )
     _check(launcher)
     job = Job(
         name=made.sweep.name,
@@ -138,6 +152,7 @@ def retry(
     devices: Devices = "auto",
     threads: Threads = 1,
     loader_workers: LoaderWorkers = None,
+    batch_runs: BatchRuns = "auto",
     snapshot: Snapshot = False,
 ) -> None:
     """Train the failed and lost runs of a sweep again, from their last checkpoints."""
@@ -154,7 +169,8 @@ def retry(
 
     load_plugins(settings["plugins"])
     plugins, keep = tuple(settings["plugins"]), settings["keep_predictions"]
-    how = RunSettings(data_dir, "cpu", threads, plugins, keep, loader_workers)
+    together = _batch_runs(batch_runs)
+    how = RunSettings(data_dir, "cpu", threads, plugins, keep, loader_workers, together)
     job = Job(stored["name"], results, specs, tuple(ids), how, 1, (devices,), (), asked, snapshot)
     _train(job, launcher, workers)
 
@@ -195,7 +211,7 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
 @reports_mistakes
 def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
-    from oodbench.predictions import spare
+    from oodbench.prediction_metrics import spare
 
     results = _results(sweep, out)
     planned = results.plan()["runs"]
@@ -242,6 +258,14 @@ def _check(launcher: str) -> None:
 
     if launcher not in LAUNCHERS:
         raise unknown("launcher", launcher, LAUNCHERS)
+
+
+def _batch_runs(wanted: str) -> int | None:
+    if wanted == "auto":
+        return None
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise UserError(f"--batch-runs is auto or a number from 1 on, not '{wanted}'")
+    return int(wanted)
 
 
 def _dry_run(job: Job, launcher: str) -> None:

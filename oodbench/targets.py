@@ -24,6 +24,7 @@ ErrorKind = Literal[
     "population std",
     "stderr",
     "population stderr",
+    "constant",
     "tolerance",
     "at least",
     "at most",
@@ -71,7 +72,9 @@ class Target(Reading):
     row: str
     """The algorithm's label in the sweep, or the key of our number in what is computed."""
     dataset: str | None = None
-    """As tables name it, where the sweep has several."""
+    """As tables name it, where the sweep has several; the file may use a short name of `datasets`."""
+    short: str | None = None
+    """That short name."""
     test_environments: tuple[str, ...] | None = None
     """Of the run; by default the mean over all test sets of the dataset."""
     selection: str = LAST
@@ -82,8 +85,8 @@ class Target(Reading):
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
     """What the source prints after ±. `one run`: nothing, and its one run varies as ours do;
-    `tolerance`: the value is exact, and ours may be off by `error`;
-    `at least`, `at most`: the value is a bound."""
+    `constant`: nothing, as its repetitions all gave the value; `tolerance`: the value is exact, and
+    ours may be off by `error`; `at least`, `at most`: the value is a bound."""
     trials: int | None = Field(default=None, ge=1)
     """How many repetitions the source's error is over."""
     source_selection: str = ""
@@ -99,7 +102,7 @@ class Target(Reading):
         known = (LAST, ORACLE_LAST, *RULES)
         if self.selection not in known:
             raise unknown("selection", self.selection, known, f"the target of {self.row}")
-        if self.error_is in SPREADS and (self.trials or 0) < 2:
+        if self.error_is in (*SPREADS, "constant") and (self.trials or 0) < 2:
             raise ValueError(f"the {self.error_is} of {self.row} needs `trials`, at least 2")
         if not self.reproducible and not self.note:
             raise ValueError(f"{self.row} is not reproducible: say why in `note`")
@@ -137,6 +140,8 @@ class Experiment(BaseModel):
     """Whether it takes seconds to a few minutes on two cores."""
     sweeps: tuple[str, ...] = ()
     """Names in sweeps/."""
+    datasets: dict[str, str] = {}
+    """Short names for the targets' datasets."""
     compute: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
     """`module:function`, called with the number of trials and the sweeps' frames by name; returns a
     `Measured`, to whose keys the targets' rows refer where they name no sweep."""
@@ -170,7 +175,9 @@ def load(name: str) -> Experiment:
     shared = values.get("shared", {})
     only = values["sweeps"][0] if len(values.get("sweeps", ())) == 1 else ""
     usual = {"sweep": "" if "compute" in values else only, **shared}
-    values["targets"] = [{**usual, **target} for target in values["targets"]]
+    values["targets"] = [
+        _named({**usual, **target}, values.get("datasets", {})) for target in values["targets"]
+    ]
     values["curves"] = [{"sweep": only, **curve} for curve in values.get("curves", ())]
     try:
         experiment = Experiment(name=name, **values)
@@ -187,6 +194,12 @@ def load(name: str) -> Experiment:
     if len(experiment.by_key) < len(experiment.targets):
         raise UserError(f"{path}: two targets have the same key")
     return experiment
+
+
+def _named(target: dict[str, Any], datasets: dict[str, str]) -> dict[str, Any]:
+    """The target with its dataset as tables name it."""
+    short = target.get("dataset")
+    return {**target, "dataset": datasets[short], "short": short} if short in datasets else target
 
 
 def names() -> list[str]:

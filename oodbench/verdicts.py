@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
+import scipy
 
 from oodbench.layout import Block, Sheet
 from oodbench.measure import Measured, mean_and_error
@@ -43,16 +45,27 @@ class Comparison:
 
     @property
     def z(self) -> float:
-        """The difference in its standard errors; NaN where there is none, as beside an exact value."""
+        """The difference in its standard errors; NaN where there is none, as beside an exact value.
+
+        Where the source's repetitions all gave the value, there is no error to measure it in: z is
+        the normal deviate of Fisher's exact test of how many of ours differ against none of theirs.
+        """
         if self.target.error_is in ("tolerance", "at least", "at most"):
             return math.nan
+        if self.target.error_is == "constant":
+            return self._deviate()
         theirs = self.target.stderr
         if self.target.error_is == "one run":
             theirs = self.stderr * math.sqrt(len(self.values))
         error = math.hypot(self.stderr, theirs)
-        if error == 0 and self.difference == 0:
-            return 0.0
         return self.difference / error if error > 0 else math.nan
+
+    def _deviate(self) -> float:
+        different = sum(value != self.target.value for value in self.values)
+        theirs = self.target.trials or 0
+        counts = np.array([[different, len(self.values) - different], [0, theirs]])
+        p = float(scipy.stats.fisher_exact(counts).pvalue)
+        return math.copysign(float(scipy.stats.norm.isf(p / 2)), self.difference)
 
     @property
     def off(self) -> bool | None:
@@ -80,7 +93,7 @@ class Comparison:
         if not self.values:
             words = "not run"
         elif self.off and not target.reproducible:
-            words = "off, as expected"
+            words = "off, see the note"
         return words + (", tuned on test data" if target.tuned_on_test else "")
 
 
@@ -121,8 +134,9 @@ def _row(c: Comparison) -> list[str]:
     place = t.environment or "-"
     if t.test_environments:
         place += f" (test {'+'.join(t.test_environments)})"
-    if t.dataset:
-        place = f"{t.dataset}: {place}"
+    dataset = t.short or t.dataset
+    if dataset:
+        place = f"{dataset}: {place}" if t.environment else dataset
     digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
     theirs = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
     theirs = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + theirs
@@ -148,7 +162,7 @@ def _selections(found: Sequence[Comparison]) -> list[str]:
         kinds = dict.fromkeys(
             f"{t.error_is} of {t.trials} trials" if t.trials else t.error_is
             for t in mine
-            if t.error
+            if t.error or t.error_is == "constant"
         )
         theirs = dict.fromkeys(t.source_selection for t in mine if t.source_selection)
         ours = dict.fromkeys(t.selection if t.step is None else f"step {t.step}" for t in mine)

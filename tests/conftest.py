@@ -72,6 +72,27 @@ def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a small copy of every set of WILDS."""
+    from tests import wilds_copies
+
+    root = tmp_path_factory.mktemp("wilds")
+    wilds_copies.write(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def wilds_dir(written_wilds: Path) -> Iterator[Path]:
+    """The same, as the working directory too, where transformers looks for a folder of a name."""
+    from oodbench import official
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(written_wilds)
+        yield written_wilds
+    official.read.cache_clear()
+
+
+@pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     reason = missing()
     if reason is not None:

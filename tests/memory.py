@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tests.stored_data as stored_data
+from oodbench.allocator import keep_freed_memory
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.train import Run
+from oodbench.run import Run
 
 SIDE, STEPS = 64, 60
 
@@ -28,6 +29,7 @@ def main(folder: Path, stored: bool) -> float:
         "trials": 1,
         "steps": STEPS,
     }
+    keep_freed_memory()  # as in a run
     (spec,) = make_plan(validate(values, "memory"), folder).runs.values()
     run = Run(spec, Settings(folder, loader_workers=2))
     done = threading.Event()

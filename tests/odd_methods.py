@@ -3,11 +3,13 @@
 import os
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, register
+from oodbench.hparams import hparam, uniform
 
 
 @register("Raising", paper="none")
@@ -63,3 +65,17 @@ class Slow(Algorithm):
 
     def objective(self, out: Outputs) -> Tensor:
         return out.risks.mean()
+
+
+@register("Branching", paper="none")
+class Branching(Algorithm):
+    """Branches in Python on a number that is drawn."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """One number."""
+
+        threshold: float = hparam(0.5, uniform(0.0, 1.0))
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() if self.hparams.threshold > 0 else out.risks.max()

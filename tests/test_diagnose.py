@@ -22,14 +22,15 @@ from oodbench.correlation import (
 from oodbench.diagnose import app
 from oodbench.environment_counts import accuracy, environments, threshold
 from oodbench.errors import UserError
+from oodbench.execute import execute
 from oodbench.findings import Finding, save
+from oodbench.job import Settings
 from oodbench.kept import kept as diagnose_kept
 from oodbench.kept import read
 from oodbench.noise import expected
 from oodbench.plan import single
 from oodbench.records import RunDirectory
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.train import Settings, execute
 
 PNG = b"\x89PNG\r\n"
 
@@ -193,6 +194,9 @@ def test_correlations_beside_the_thesis_have_a_value_for_each_trial() -> None:
     first = correlations(PAPER, [0.0, 0.25], 0)
     assert measured.values["AND-mask, mechanism, tau 0"] == [pytest.approx(first[1, 0, 0])]
     assert measured.values["XOR-mask, shortcut, tau 0.25"] == [pytest.approx(first[0, 1, 1])]
+    less = first[0, 1, 0] - first[1, 0, 0]
+    assert measured.values["XOR-mask less none, mechanism, tau 0.25"] == [pytest.approx(less)]
+    assert measured.values["AND-mask less none, shortcut, tau 0"] == [0.0]
     assert "XOR-mask, mechanism, tau 0" not in measured.values  # it keeps nothing
     assert [panel.title for panel in measured.panels] == ["XOR-mask", "AND-mask"]
 

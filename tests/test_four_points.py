@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from oodbench.datasets import make
+from oodbench.job import Settings
 from oodbench.plan import single
-from oodbench.train import Run, Settings
+from oodbench.run import Run
 
 HPARAMS = {
     "lr": 0.15,

@@ -8,11 +8,12 @@ from typer.testing import CliRunner
 from oodbench.data import app
 from oodbench.datasets import make
 from oodbench.errors import UserError
+from oodbench.execute import execute
+from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.records import RunDirectory
 from oodbench.streams import MemoryMapped
-from oodbench.train import Settings, execute
 from tests.pictures import draw
 from tests.test_vision import resnet_file
 

@@ -5,10 +5,11 @@ import torch
 
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
+from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import single
+from oodbench.run import Run
 from oodbench.tasks import Task
-from oodbench.train import Run, Settings
 
 LEAST_SQUARES: Any = algorithms.get("LeastSquares")
 

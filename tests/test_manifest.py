@@ -13,7 +13,7 @@ from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.train import Run
+from oodbench.run import Run
 
 
 def listed(count: int = 24) -> pd.DataFrame:

@@ -6,11 +6,12 @@ from typer.testing import CliRunner
 
 from oodbench.diagnose import app
 from oodbench.errors import UserError
+from oodbench.execute import execute
+from oodbench.job import Settings
 from oodbench.memorization import memorization
 from oodbench.plan import make_plan
 from oodbench.records import Results
 from oodbench.sweep_file import validate
-from oodbench.train import Settings, execute
 
 
 def trained(path: Path, dataset: dict[str, object], methods: list[object], trials: int) -> Results:

@@ -19,10 +19,11 @@ from oodbench.data import app
 from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
+from oodbench.job import Settings
 from oodbench.paths import folder
 from oodbench.plan import Plan, make_plan, single
+from oodbench.run import Run
 from oodbench.sweep_file import validate
-from oodbench.train import Run, Settings
 
 
 def digits(trial: int = 0, **options: object) -> dict[str, Environment]:

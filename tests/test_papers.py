@@ -74,6 +74,23 @@ def test_a_page_has_everything(docs: Path) -> None:
     assert "| [Tiny](mine.md) | long | 1 | 0 | 2 |" in (docs / "README.md").read_text()
 
 
+def test_few_targets_share_a_panel_and_many_do_not(docs: Path) -> None:
+    experiment = load("mine")
+    values = {target.key: [1.0] for target in experiment.targets}
+    (shared,) = panels(experiment, Measured(values=values))
+    assert shared.rows == ["ERM: test: mse", "IRM: test: mse", "ERM: training: mse"]
+    targets = [
+        target.model_copy(update={"row": f"{target.row}{i}", "short": "D", "error_is": "tolerance"})
+        for target in experiment.targets
+        for i in range(3)
+    ]
+    many = experiment.model_copy(update={"targets": tuple(targets)})
+    found = panels(many, Measured(values={target.key: [1.0] for target in targets}))
+    assert [panel.title for panel in found] == ["test: mse", "training: mse"]
+    assert found[1].rows == ["ERM0, D", "ERM1, D", "ERM2, D"]
+    assert found[1].lines[0].error == [0.5, 0.5, 0.5]
+
+
 def test_the_same_results_are_not_drawn_again_and_others_are(docs: Path) -> None:
     CliRunner().invoke(app, [str(docs)])
     time = (docs / "mine.svg").stat().st_mtime_ns

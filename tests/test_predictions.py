@@ -1,66 +1,11 @@
-import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score
-from typer.testing import CliRunner
 
-from oodbench import report, sweep
 from oodbench.errors import UserError
-from oodbench.predictions import (
-    Predictions,
-    calibration_error,
-    keep,
-    keep_examples,
-    probabilities,
-    read,
-    spare,
-    with_metric,
-    worst_group_accuracy,
-)
+from oodbench.predictions import keep, keep_examples, read
 from oodbench.records import Results
-from oodbench.selection import choose
-from oodbench.train import Settings, execute
-from tests.sweeps import outcome, tiny, tiny_file
-
-SHORT = {"steps": 10, "evaluate_every": 5}
-
-
-def predictions(logits: Any, targets: Any, kind: str = "multiclass") -> Predictions:
-    array = np.array(logits, dtype=np.float16)
-    return Predictions(kind, array, np.array(targets), np.zeros(len(array), dtype=bool))
-
-
-def test_calibration_error_by_hand() -> None:
-    def logit(p: float) -> list[float]:
-        return [math.log(p / (1 - p)), 0.0]
-
-    # confidence .9 four times, right three times; .6 twice, right twice
-    p = predictions([*[logit(0.9)] * 4, *[logit(0.6)] * 2], [0, 0, 0, 1, 0, 0])
-    assert calibration_error(p) == pytest.approx((4 * 0.15 + 2 * 0.4) / 6, abs=1e-3)
-    nan = predictions([[math.nan, 1.0]] * 2, [1, 1])
-    assert calibration_error(nan) == 1.0 and worst_group_accuracy(nan) == 0.0
-
-
-def test_a_perfectly_calibrated_predictor_has_no_error() -> None:
-    rng = np.random.default_rng(0)
-    scores = rng.normal(0, 2, size=(40_000, 1))
-    targets = rng.random(40_000) < probabilities(scores)[:, 1]
-    p = Predictions("binary", scores, targets.astype(float), np.zeros(40_000, dtype=bool))
-    assert calibration_error(p) < 0.01
-
-
-def test_the_worst_group_is_the_worst_class() -> None:
-    rng = np.random.default_rng(1)
-    logits, targets = rng.normal(size=(60, 3)), rng.integers(3, size=60)
-    p = predictions(logits, targets)
-    guess = p.logits.argmax(axis=1)
-    wanted = min(accuracy_score(targets[targets == c], guess[targets == c]) for c in range(3))
-    assert worst_group_accuracy(p) == pytest.approx(wanted)
-    binary = predictions([[1.0], [-1.0], [-1.0]], [1.0, 1.0, 0.0], "binary")
-    assert worst_group_accuracy(binary) == 0.5
 
 
 def test_what_is_kept_is_read(tmp_path: Path) -> None:
@@ -76,59 +21,3 @@ def test_what_is_kept_is_read(tmp_path: Path) -> None:
     (tmp_path / "runs" / "r" / "predictions" / "5.npz").write_bytes(b"\x80\x04pickle")
     with pytest.raises(UserError, match="cannot be read"):
         read(run, 5)
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """A trained sweep on a classification with its predictions."""
-    plan = tiny(datasets=["ColoredDigits"], algorithms=["ERM"], trials=1, **SHORT)
-    results = Results(tmp_path_factory.mktemp("kept"))
-    results.write_plan("tiny", {}, plan.runs)
-    for run in plan.runs.values():
-        assert execute(run, results.run(run.id), Settings(keep_predictions=True))[0] == "done"
-    return results
-
-
-def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
-    frames = kept.load()
-
-    def accuracy(p: Predictions) -> float:
-        return float(((p.logits[:, 0] > 0) == (p.targets > 0.5)).mean())
-
-    chosen = choose(frames)
-    wide = with_metric(kept, frames, chosen, "again", accuracy).metrics
-    wide = wide.astype({"metric": object, "environment": object, "split": object, "id": object})
-    table = wide.pivot_table("value", ["id", "step", "environment", "split"], "metric")
-    both = table.dropna(subset=["again"])
-    assert len(both) == 2 * 3
-    assert both["again"].tolist() == pytest.approx(both["accuracy"].tolist(), abs=1e-3)
-
-
-def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
-    plan = tiny(datasets=["ColoredDigits"], algorithms=["ERM"], trials=1, **SHORT)
-    plain = Results(tmp_path)
-    plain.write_plan("tiny", {}, plan.runs)
-    for run in plan.runs.values():
-        execute(run, plain.run(run.id), Settings())
-    assert outcome(plain) == outcome(kept)
-    assert not list(tmp_path.glob("runs/*/predictions"))
-    with pytest.raises(UserError, match="keeps no predictions"):
-        with_metric(plain, plain.load(), choose(plain.load()), "m", calibration_error)
-
-
-def test_the_commands(tmp_path: Path) -> None:
-    run = CliRunner().invoke
-    changes = {"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1}
-    file = str(tiny_file(tmp_path, **changes, **SHORT))
-    out = tmp_path / "out"
-    options = ["--out", str(out), "--launcher", "debug", "--keep-predictions", "--yes"]
-    assert run(sweep.app, ["launch", file, *options]).exit_code == 0
-    shown = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
-    assert shown.exit_code == 0 and "worst_group_accuracy (%)" in shown.stdout
-    spared = spare(Results(out))
-    assert {p.stem for p in spared} <= {"5", "10"} and len(spared) < 2
-    assert run(sweep.app, ["clean", file, "--out", str(out), "--yes"]).exit_code == 0
-    again = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
-    assert again.stdout == shown.stdout
-    wrong = run(report.app, ["table", str(out), "--metric", "worst_grup"])
-    assert wrong.exit_code == 2 and "unknown metric 'worst_grup'" in wrong.stderr

@@ -120,3 +120,19 @@ def test_a_plug_in_that_is_missing_is_named(folder: Path, module: str, sentence:
     (folder / "needy.py").write_text("import not_installed.deeper\n")
     with pytest.raises(UserError, match=f"^{sentence}"):
         load_plugins([module])
+
+
+def test_a_process_that_trains_imports_nothing_that_its_run_does_not_use() -> None:
+    code = """
+import sys
+import oodbench.train
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.networks import networks
+
+algorithms.get("ERM"), datasets.get("Spirals"), networks.get("MLP")
+heavy = {"matplotlib", "numba", "pandas", "scipy.stats", "sklearn", "torchvision", "transformers", "wilds"}
+print(*sorted(heavy & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "\n"

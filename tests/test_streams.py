@@ -14,12 +14,13 @@ from oodbench.batches import Batches
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
 from oodbench.evaluate import evaluate, logits
+from oodbench.execute import execute
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.records import RunDirectory, RunSpec
+from oodbench.run import Run
 from oodbench.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
-from oodbench.train import Run, execute, train
 from tests.stored_data import rows, write
 
 CPU = torch.device("cpu")
@@ -258,7 +259,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     monkeypatch.setattr(training, "CHECK_EVERY", 7)
     memory = RunDirectory(tmp_path / "memory")
     run = spec(tmp_path, algorithm, stored=False)
-    assert execute(run, memory, Settings(tmp_path)) == ("done", "")
+    assert execute(run, memory, Settings(tmp_path, batch_runs=1)) == ("done", "")
     assert all(r["cost"]["waiting_seconds"] == 0 for r in memory.records())
 
     def die(step: int) -> None:
@@ -270,7 +271,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
         directory.path.mkdir()
         settings = Settings(tmp_path, loader_workers=workers)
         with pytest.raises(KeyboardInterrupt):
-            train(spec(tmp_path, algorithm), directory, settings, die)
+            execute(spec(tmp_path, algorithm), directory, settings, die)
         waited = list(directory.records())[-1]["cost"]["waiting_seconds"]
         assert execute(spec(tmp_path, algorithm), directory, settings) == ("done", "")
         assert records(directory) == records(memory)

@@ -9,10 +9,11 @@ import pytest
 from oodbench.datasets import datasets, make
 from oodbench.domainbed import ENVIRONMENTS
 from oodbench.errors import UserError
+from oodbench.execute import execute
 from oodbench.images import Suite
+from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.records import RunDirectory
-from oodbench.train import Settings, execute
 from tests.pictures import draw
 
 LAYOUTS = {

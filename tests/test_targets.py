@@ -48,6 +48,16 @@ def test_shared_values_fill_a_target(written: Callable[[str], targets.Experiment
     assert (target.sweep, target.metric, target.source) == ("quickstart", "loss", "s")
 
 
+def test_a_target_may_name_its_dataset_shortly(
+    written: Callable[[str], targets.Experiment],
+) -> None:
+    text = GOOD.replace("about", 'datasets: {A: "D(x=1)"}\nabout')
+    (found,) = written(text.replace("row: ERM", "row: ERM, dataset: A")).targets
+    assert (found.dataset, found.short) == ("D(x=1)", "A")
+    (found,) = written(text.replace("row: ERM", "row: ERM, dataset: B")).targets
+    assert (found.dataset, found.short) == ("B", None)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -85,6 +95,7 @@ def test_unknown_experiment() -> None:
         ("population std", 0.1),
         ("stderr", 0.3),
         ("population stderr", 0.3 * (10 / 9) ** 0.5),
+        ("constant", 0.0),
         ("tolerance", 0.0),
     ],
 )

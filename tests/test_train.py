@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from oodbench import train as training
+from oodbench.execute import execute
+from oodbench.job import Interrupts, Settings
 from oodbench.loading import load_data
 from oodbench.records import Results, RunDirectory, RunSpec
 from oodbench.registry import load_plugins
-from oodbench.train import Interrupts, Run, Settings, build_algorithm, execute, train
+from oodbench.run import Run, build_algorithm
 from tests.sweeps import tiny
 
 SETTINGS = Settings()
@@ -40,7 +42,7 @@ def train_killed_at(steps: int, spec: RunSpec, directory: RunDirectory) -> None:
 
     directory.path.mkdir(parents=True, exist_ok=True)
     with pytest.raises(Killed):
-        train(spec, directory, SETTINGS, progress)
+        execute(spec, directory, SETTINGS, progress)
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "IRM", "DANN", "ANDMask"])

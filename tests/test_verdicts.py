@@ -1,4 +1,5 @@
 import math
+from statistics import NormalDist
 
 import pytest
 
@@ -32,10 +33,18 @@ def test_the_sources_one_run_varies_as_ours_do() -> None:
     assert math.isnan(against([2.0], error_is="one run").z)
 
 
-def test_equal_values_without_any_spread_agree() -> None:
-    exact = {"error": 0.0, "error_is": "population std", "trials": 200}
-    assert against([1.0, 1.0], **exact).off is False
-    assert against([1.5, 1.5], **exact).off is None
+@pytest.mark.parametrize(("different", "p"), [(0, 1), (1, 10 / 210), (2, 90 / (210 * 209))])
+def test_beside_a_constant_those_of_ours_that_differ_are_counted(different: int, p: float) -> None:
+    values = [1.0] * (10 - different) + [3.0] * different
+    found = against(values, error_is="constant", trials=200)
+    assert found.z == pytest.approx(NormalDist().inv_cdf(1 - p / 2))
+    assert found.off is (different == 2)
+    below = against([1.0] * 9 + [0.5], error_is="constant", trials=200)
+    assert below.z == pytest.approx(-NormalDist().inv_cdf(1 - 10 / 420))
+
+
+def test_a_difference_without_any_spread_has_no_verdict() -> None:
+    assert against([1.5, 1.5], error=0.0, error_is="std", trials=7).off is None
 
 
 def test_one_trial_has_the_sources_spread() -> None:
@@ -78,7 +87,7 @@ def test_what_is_off_but_not_reproducible_is_no_error_and_is_said() -> None:
         [5, 5], error=0.1, error_is="stderr", reproducible=False, note="why", tuned_on_test=True
     )
     assert found.off and not found.missed
-    assert found.verdict == "off, as expected, tuned on test data"
+    assert found.verdict == "off, see the note, tuned on test data"
 
 
 def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:

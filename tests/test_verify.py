@@ -79,7 +79,7 @@ def test_a_missed_target_is_an_error_only_where_it_is_reproducible(folders: Path
     write(folders, EXPERIMENT | {"targets": [off | {"reproducible": False, "note": "why"}]})
     code, text = run(folders, "--trials=1", "--read")
     assert code == 0
-    assert "off, as expected" in text and "ERM: why" in text
+    assert "off, see the note" in text and "ERM: why" in text
 
 
 def test_nothing_run_is_an_error(folders: Path) -> None:

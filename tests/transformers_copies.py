@@ -39,5 +39,6 @@ def small_codegpt(folder: Path) -> Path:
     (target / "vocab.json").write_text(json.dumps(tokens))
     (target / "merges.txt").write_text("#version: 0.2\n")
     config = GPT2Config(vocab_size=TOKENS - 2, n_embd=16, n_layer=1, n_head=2, n_positions=32)
+    config.bos_token_id = config.eos_token_id = None
     GPT2Model(config).save_pretrained(target)
     return target

@@ -1,0 +1,254 @@
+"""How the cost of a sweep grows with environments, examples and runs: python -m oodbench.costs.
+
+Measured in CPU seconds on one thread, on Spirals with the race's network, and fitted by the model
+
+    step  = base + environments * per_environment + environments * batch * per_example
+    evaluation = base + examples * per_example
+    sweep = start + runs * per_run
+
+where per_run holds 60 steps and an evaluation and what a run costs beside them.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from matplotlib.figure import Figure
+from scipy.optimize import nnls
+from tabulate import tabulate
+
+from oodbench.errors import reports_mistakes
+from oodbench.findings import Finding, save
+from oodbench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
+
+BLOCKS, BLOCK_SECONDS = 5, 0.15
+"""A figure is the median of so many blocks of at least so long each."""
+ENVIRONMENTS = (2, 4, 8, 16, 32, 64, 128)
+BATCHES = (4, 16, 64, 256, 1024)
+EXAMPLES = (64, 256, 1024, 4096, 16384)
+RUNS = (1, 4, 16, 64)
+FIXED_ENVIRONMENTS, FIXED_BATCH, SWEEP_STEPS, TRIALS = 16, 32, 60, 4
+NETWORK = {"name": "MLP", "hparams": {"width": WIDTH, "depth": DEPTH}}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Non-negative coefficients by name, and the largest relative deviation of a measured point."""
+
+    coefficients: dict[str, float]
+    deviation: float
+
+
+def fit(terms: Mapping[str, Sequence[float]], seconds: Sequence[float]) -> Fit:
+    """The model sum_k coefficient_k * term_k of the seconds, by least squares of relative errors."""
+    y = np.asarray(seconds, dtype=float)
+    matrix = np.stack([np.asarray(t, dtype=float) for t in terms.values()], 1) / y[:, None]
+    found, _ = nnls(matrix, np.ones(len(y)))
+    deviation = float(np.abs(matrix @ found - 1).max())
+    return Fit(dict(zip(terms, map(float, found), strict=True)), deviation)
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """The median CPU seconds of a call."""
+    repeat = 1
+    found: list[float] = []
+    work()
+    while len(found) < BLOCKS:
+        start = time.process_time()
+        for _ in range(repeat):
+            work()
+        seconds = time.process_time() - start
+        if seconds < BLOCK_SECONDS and not found:
+            repeat = max(repeat + 1, round(repeat * 1.2 * BLOCK_SECONDS / max(seconds, 1e-4)))
+        else:
+            found.append(seconds / repeat)
+    return statistics.median(found)
+
+
+def run_of(algorithm: str, environments: int, batch: int, examples: int) -> Any:
+    """A run in memory; `examples` in each environment, `test` among them."""
+    from oodbench.job import Settings
+    from oodbench.plan import single
+    from oodbench.run import Run
+
+    sizes = {"num_examples": examples, "num_test_examples": examples}
+    dataset = {"name": "Spirals", "num_environments": environments, **sizes}
+    entry = {"name": algorithm, "hparams": {"batch_size": batch}}
+    return Run(single(dataset, entry, steps=10_000_000, network=NETWORK), Settings())
+
+
+def steps_of(algorithm: str) -> list[tuple[int, int, float]]:
+    """(environments, batch, CPU seconds of a step), along both axes."""
+    sizes = [(e, FIXED_BATCH) for e in ENVIRONMENTS] + [(FIXED_ENVIRONMENTS, b) for b in BATCHES]
+    found = []
+    for environments, batch in sizes:
+        run = run_of(algorithm, environments, batch, batch * 5 // 4 + 64)
+        found.append((environments, batch, cpu_seconds(partial(run.advance, 1))))
+    return found
+
+
+def evaluations() -> list[tuple[int, float]]:
+    """(examples of all environments, CPU seconds of an evaluation)."""
+    found = []
+    for examples in EXAMPLES:
+        run = run_of("ERM", FIXED_ENVIRONMENTS, FIXED_BATCH, examples)
+        found.append(((FIXED_ENVIRONMENTS + 1) * examples, cpu_seconds(run.evaluate)))
+    return found
+
+
+def sweep_of(runs: int) -> dict[str, Any]:
+    """A sweep of so many runs of ERM that differ in trial and draw alone."""
+    trials = min(runs, TRIALS)
+    return {
+        "name": "costs",
+        "datasets": ["Spirals"],
+        "algorithms": [{"name": "ERM", "hparams": {"batch_size": FIXED_BATCH}}],
+        "hparam_draws": runs // trials,
+        "trials": trials,
+        "steps": SWEEP_STEPS,
+        "evaluate_every": SWEEP_STEPS,
+        "network": NETWORK,
+    }
+
+
+def sweeps(options: Sequence[str]) -> list[dict[str, float]]:
+    """What sweeps of `RUNS` runs take, each a process of its own with one worker."""
+    found = []
+    for runs in RUNS:
+        with tempfile.TemporaryDirectory() as name:
+            cost, _ = launched(sweep_of(runs), Path(name), ["--workers", "1", *options])
+        seconds = {"cpu_seconds": cost.cpu_seconds, "wall_seconds": cost.wall_seconds}
+        found.append({"runs": runs, **seconds})
+    return found
+
+
+def measured(batch_runs: Sequence[str]) -> dict[str, Any]:
+    """The figures: steps by algorithm, evaluations, sweeps by what launched them."""
+    import torch
+
+    from oodbench.allocator import keep_freed_memory
+
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    ways = {f"--batch-runs {value}": ["--batch-runs", value] for value in batch_runs}
+    return {
+        "machine": machine(None),
+        "steps": {algorithm: steps_of(algorithm) for algorithm in ALGORITHMS},
+        "evaluations": evaluations(),
+        "sweeps": {way: sweeps(options) for way, options in (ways or {"by default": []}).items()},
+    }
+
+
+def fits_of(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The model's coefficients, in seconds, by what they are of."""
+    fits: dict[str, Fit] = {}
+    for algorithm, points in found["steps"].items():
+        terms = {
+            "base": [1.0 for _ in points],
+            "per_environment": [float(e) for e, _, _ in points],
+            "per_example": [float(e * b) for e, b, _ in points],
+        }
+        fits[f"step of {algorithm}"] = fit(terms, [s for _, _, s in points])
+    points = found["evaluations"]
+    counted = {"base": [1.0 for _ in points], "per_example": [float(n) for n, _ in points]}
+    fits["evaluation"] = fit(counted, [s for _, s in points])
+    for way, points in found["sweeps"].items():
+        start = {"start": [1.0 for _ in points], "per_run": [p["runs"] for p in points]}
+        fits[f"sweep {way}"] = fit(start, [p["cpu_seconds"] for p in points])
+    return {name: {**f.coefficients, "deviation": f.deviation} for name, f in fits.items()}
+
+
+def finding(found: Mapping[str, Any]) -> Finding:
+    """The fits as a table, and the measured points with the fits as three log-log panels."""
+    fits = fits_of(found)
+
+    def draw(figure: Figure) -> None:
+        by_environments, by_batch, by_runs = figure.subplots(1, 3)
+        split = len(ENVIRONMENTS)
+        for i, (algorithm, points) in enumerate(found["steps"].items()):
+            f = fits[f"step of {algorithm}"]
+            for axes, part, x in (
+                (by_environments, points[:split], 0),
+                (by_batch, points[split:], 1),
+            ):
+                modelled = [
+                    f["base"] + e * f["per_environment"] + e * b * f["per_example"]
+                    for e, b, _ in part
+                ]
+                places = [p[x] for p in part]
+                axes.loglog(places, [1e3 * p[2] for p in part], "o", color=f"C{i}", ms=4)
+                axes.loglog(places, [1e3 * s for s in modelled], color=f"C{i}", label=algorithm)
+        for i, (way, points) in enumerate(found["sweeps"].items()):
+            runs = [p["runs"] for p in points]
+            f = fits[f"sweep {way}"]
+            by_runs.loglog(runs, [p["cpu_seconds"] for p in points], "o", color=f"C{i}", ms=4)
+            by_runs.loglog(
+                runs, [f["start"] + n * f["per_run"] for n in runs], color=f"C{i}", label=way
+            )
+        by_environments.set(
+            title=f"a step, {FIXED_BATCH} examples each", xlabel="environments", ylabel="CPU ms"
+        )
+        by_batch.set(
+            title=f"a step, {FIXED_ENVIRONMENTS} environments", xlabel="examples of an environment"
+        )
+        by_runs.set(title=f"a sweep, {SWEEP_STEPS} steps a run", xlabel="runs", ylabel="CPU s")
+        by_environments.legend()
+        by_runs.legend()
+
+    rows = []
+    for name, f in fits.items():
+        base, per_run = (f.get(key) for key in ("base", "per_run"))
+        rows.append(
+            [
+                name,
+                f"{1e3 * f['start']:.0f}" if base is None else f"{1e3 * base:.2f}",
+                f"{1e3 * f['per_environment']:.3f}" if "per_environment" in f else "",
+                f"{1e6 * f['per_example']:.2f}" if "per_example" in f else "",
+                "" if per_run is None else f"{1e3 * per_run:.0f}",
+                f"{100 * f['deviation']:.0f} %",
+            ]
+        )
+    header = ["", "start or base, ms", "an environment, ms", "an example, us", "a run, ms"]
+    header.append("largest deviation")
+    work = SWEEP_STEPS * found["steps"]["ERM"][ENVIRONMENTS.index(FIXED_ENVIRONMENTS)][2]
+    work += dict(found["evaluations"])[(FIXED_ENVIRONMENTS + 1) * 1024]
+    notes = [f"{SWEEP_STEPS} steps and an evaluation of a run of these sweeps: {1e3 * work:.0f} ms"]
+    notes += [f"{key}: {value}" for key, value in found["machine"].items()]
+    return Finding("CPU time", header, rows, notes, draw, (11.0, 3.6))
+
+
+app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
+
+
+@app.command()
+@reports_mistakes
+def costs(
+    batch_runs: Annotated[
+        list[str] | None, typer.Option(help="As of `sweep launch`; several: a line each.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="For costs.json, .md, .png and .svg.")] = Path(
+        "results/costs"
+    ),
+) -> None:
+    """Measure, fit, and write OUT/costs.json, its table costs.md and the picture."""
+    found = measured(batch_runs or [])
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "costs.json").write_text(json.dumps({**found, "fits": fits_of(found)}, indent=1) + "\n")
+    shown = finding(found)
+    table = tabulate(shown.rows, shown.header, tablefmt="github", disable_numparse=True)
+    text = "\n".join([table, "", *shown.notes])
+    (out / "costs.md").write_text(text + "\n")
+    print(text)
+    save(shown, "costs", out)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,206 @@
+"""Runs of one kind from start to end in one process: together where it can be done and pays."""
+
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from filelock import BaseFileLock, Timeout
+
+from oodbench.errors import UserError
+from oodbench.job import MOST, Interrupts, Settings
+from oodbench.provenance import provenance
+from oodbench.records import RunDirectory, RunSpec
+from oodbench.run import Run
+from oodbench.stack import Stack, kind
+from oodbench.stack_sizes import alone, room
+from oodbench.train import Alone, Training, begin, train
+
+Ended = Callable[[str, str, str], None]
+"""Is told a run's id, its state and, for a failure, one sentence."""
+Steps = Callable[[int], None]
+
+
+def execute(
+    spec: RunSpec,
+    directory: RunDirectory,
+    settings: Settings,
+    progress: Steps = lambda step: None,
+    interrupts: Interrupts | None = None,
+) -> tuple[str, str]:
+    """Train a run unless it has ended or another process trains it; never raises for its errors.
+
+    Returns the state (`done`, `diverged`, `failed`, `interrupted`, or `elsewhere` while another
+    process holds the run) and, for a failure, one sentence; the traceback is in failed.json.
+    """
+    states: list[tuple[str, str]] = []
+    execute_together(
+        [(spec, directory)],
+        settings,
+        lambda run_id, state, message: states.append((state, message)),
+        progress,
+        interrupts,
+    )
+    return states[0]
+
+
+def execute_together(
+    runs: Iterable[tuple[RunSpec, RunDirectory]],
+    settings: Settings,
+    ended: Ended,
+    progress: Steps = lambda step: None,
+    interrupts: Interrupts | None = None,
+) -> list[str]:
+    """Train runs of one `RunSpec.kind`, each as `execute` would.
+
+    Returns the ids of those that were not taken up, as they are to be trained one at a time. A group
+    that does not fit into memory is trained in halves, from its runs' last checkpoints on.
+    """
+    interrupts = interrupts or Interrupts()
+    # the runs of one trial side by side, as they share its data
+    waiting = deque(sorted(runs, key=lambda run: (run[0].trial, run[0].draw)))
+    limit = settings.batch_runs or MOST
+    while waiting and not interrupts.stop:
+        group = _Group(settings, ended)
+        try:
+            group.take_up(waiting, limit)
+            group.train(progress, interrupts)
+        except Exception as error:
+            left = [(item.spec, item.directory) for item in group.held]
+            if group.stacked:
+                waiting.extendleft(reversed(left))
+                limit = len(left) // 2 if _is_memory(error) else 0
+                if not limit:
+                    _say_alone(left[0][0], error)
+            else:
+                group.fail(group.held[0], error)
+        finally:
+            group.release()
+        if limit > 1 and not group.stacked:
+            return [spec.id for spec, _ in waiting]
+    for spec, _ in waiting:
+        ended(spec.id, "interrupted", "")
+    return []
+
+
+@dataclass(eq=False)
+class _Held:
+    """A run that this process holds."""
+
+    spec: RunSpec
+    directory: RunDirectory
+    lock: BaseFileLock
+    training: Training | None = None
+
+
+class _Group:
+    """Runs that one process trains at the same time."""
+
+    def __init__(self, settings: Settings, ended: Ended) -> None:
+        self.settings = settings
+        self.stacked = False
+        self.held: list[_Held] = []
+        self._ended = ended
+
+    def take_up(self, waiting: deque[tuple[RunSpec, RunDirectory]], limit: int) -> None:
+        """Move runs out of `waiting`: those that are trained together, at least one if any is free.
+
+        A limit of 0 is one run, trained by itself.
+        """
+        first: Run | None = None
+        others: list[tuple[RunSpec, RunDirectory]] = []
+        while waiting and len(self.held) < max(1, limit):
+            spec, directory = waiting.popleft()
+            held = self._hold(spec, directory)
+            run = None if held is None else self._load(held)
+            if held is None or run is None:
+                continue
+            if first is None:
+                first = run
+                self.stacked = limit > 0 and alone(run, self.settings) is None
+                limit = min(limit, room(run, self.settings)) if self.stacked else 1
+            elif kind(run) != kind(first):
+                self._let_go(held)
+                others.append((spec, directory))
+        waiting.extend(others)
+
+    def _hold(self, spec: RunSpec, directory: RunDirectory) -> _Held | None:
+        """The run with its lock, unless it has ended or another process holds it."""
+        try:
+            lock = directory.lock()
+            lock.acquire()
+        except Timeout:
+            self._ended(spec.id, "elsewhere", "")
+            return None
+        except OSError as error:  # a full disk, or one that is not there
+            self._ended(spec.id, "failed", f"{type(error).__name__}: {error}")
+            return None
+        held = _Held(spec, directory, lock)
+        end = directory.end()
+        if end is not None:
+            lock.release()
+            self._ended(spec.id, str(end["status"]), "")
+            return None
+        self.held.append(held)
+        return held
+
+    def _load(self, held: _Held) -> Run | None:
+        """The run where it was left, or None if it fails."""
+        try:
+            held.training = begin(held.spec, held.directory, self.settings)
+        except Exception as error:
+            self.fail(held, error)
+            return None
+        return held.training.run
+
+    def train(self, progress: Steps, interrupts: Interrupts) -> None:
+        """Train what was taken up."""
+        trainings = {t: held for held in self.held if (t := held.training) is not None}
+        settings = self.settings
+        made_by = provenance(settings.device, settings.threads, settings.plugins)
+        for t in trainings:
+            t.directory.start(t.run.spec, t.run.context, made_by | {"stacked": self.stacked})
+
+        def ended(training: Training, state: str) -> None:
+            self._let_go(trainings[training])
+            self._ended(training.run.spec.id, state, "")
+
+        if trainings:
+            train(list(trainings), ended, progress, interrupts, Stack if self.stacked else Alone)
+
+    def fail(self, held: _Held, error: Exception) -> None:
+        """Record the failure of a run."""
+        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        try:
+            held.directory.fail(message, "".join(traceback.format_exception(error)))
+        except OSError:  # a full disk: the log is all that can tell
+            traceback.print_exception(error)
+        self._let_go(held)
+        self._ended(held.spec.id, "failed", message)
+
+    def _let_go(self, held: _Held) -> None:
+        self.held.remove(held)
+        held.lock.release()
+
+    def release(self) -> None:
+        """Let go of every run that has not ended."""
+        for held in list(self.held):
+            held.directory.rest()
+            self._let_go(held)
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether there was not enough memory."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(
+        error
+    )
+
+
+def _say_alone(spec: RunSpec, error: Exception) -> None:
+    warnings.warn(
+        f"the runs of {spec.label} on {spec.dataset} are trained one at a time, as they could not "
+        f"be trained together: {type(error).__name__}: {error}",
+        stacklevel=3,
+    )

@@ -1,0 +1,115 @@
+"""Metrics that are computed from kept predictions without training again. Imports no torch."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from oodbench.errors import UserError
+from oodbench.join import stacked
+from oodbench.predictions import Array, Predictions, read
+from oodbench.records import Frames, Results
+from oodbench.selection import ENDED, RULES, choose
+
+BINS = 15
+
+
+def probabilities(logits: Array) -> npt.NDArray[np.float64]:
+    """(N, C) probabilities of the classes from (N, C) logits, or from (N, 1) of the second of two."""
+    z = np.asarray(logits, dtype=np.float64)
+    if z.shape[1] == 1:
+        z = np.concatenate([np.zeros_like(z), z], axis=1)
+    z = np.exp(z - z.max(axis=1, keepdims=True))
+    return np.asarray(z / z.sum(axis=1, keepdims=True))
+
+
+def _classes(targets: Array) -> npt.NDArray[np.int64]:
+    return (targets.argmax(-1) if targets.ndim > 1 else targets).astype(np.int64)
+
+
+def _finite(p: Predictions) -> Array:
+    return np.asarray(np.isfinite(p.logits).all(axis=1))
+
+
+def _right(p: Predictions) -> Array:
+    """(N,) whether the most probable class is the target; a prediction that is NaN is wrong."""
+    finite = _finite(p)
+    guess = probabilities(np.where(finite[:, None], p.logits, 0)).argmax(axis=1)
+    return np.asarray((guess == _classes(p.targets)) & finite)
+
+
+def calibration_error(p: Predictions) -> float:
+    """Expected calibration error: the mean distance of accuracy and confidence over 15 equal bins.
+
+    Each bin counts by its examples (Guo et al., arXiv:1706.04599, eq. 3). NaN predictions count as
+    certain and wrong.
+    """
+    finite = _finite(p)
+    sure = probabilities(np.where(finite[:, None], p.logits, 0)).max(axis=1)
+    confidence = np.where(finite, sure, 1.0)
+    bins = np.minimum(np.ceil(confidence * BINS).astype(int) - 1, BINS - 1)
+    gaps = np.bincount(bins, _right(p) - confidence, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(bins))
+
+
+def worst_group_accuracy(p: Predictions) -> float:
+    """The accuracy on the class of the environment on which it is lowest (arXiv:1911.08731)."""
+    right, classes = _right(p), _classes(p.targets)
+    return float(min(right[classes == c].mean() for c in np.unique(classes)))
+
+
+METRICS: Mapping[str, Callable[[Predictions], float]] = {
+    "calibration_error": calibration_error,
+    "worst_group_accuracy": worst_group_accuracy,
+}
+"""Metrics of the predictions on one split of one environment, which has at least one example."""
+
+
+def with_metric(
+    results: Results,
+    frames: Frames,
+    chosen: pd.DataFrame,
+    name: str,
+    metric: Callable[[Predictions], float],
+) -> Frames:
+    """The frames with a metric of the kept predictions at every chosen `id` and `step`.
+
+    An environment of a regression or of labels gets none. Raises UserError where no predictions are kept.
+    """
+    rows = []
+    for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
+        for environment, p in read(results.run(str(run_id)), int(step)).items():
+            for split, mask in (("in", ~p.out), ("out", p.out)):
+                if mask.any() and p.kind in ("binary", "multiclass", "distribution"):
+                    value = metric(
+                        Predictions(p.kind, p.logits[mask], p.targets[mask], p.out[mask])
+                    )
+                    row = (str(run_id), int(step), environment, split, name, value, int(mask.sum()))
+                    rows.append(row)
+    found = pd.DataFrame(rows, columns=list(Frames.METRIC_COLUMNS))
+    names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
+    return Frames(frames.runs, stacked([frames.metrics, found.astype(names)]))
+
+
+def spare(results: Results) -> list[Path]:
+    """The files of predictions that no selection rule chose; none before all runs have ended."""
+    files = list(results.path.glob("runs/*/predictions/*.npz"))
+    frames = results.load() if files else None
+    if frames is None or not frames.runs["state"].isin(ENDED).all():
+        return []
+    chosen: set[tuple[str, str]] = set()
+    for rule in RULES:
+        try:
+            found = choose(frames, rule)
+        except UserError:  # the sweep cannot serve this rule
+            continue
+        chosen |= set(zip(found["id"], found["step"].map(str), strict=True))
+    keys = [(file.parent.parent.name, file.stem) for file in files]
+    whole = {run_id for run_id, _ in chosen}
+    return [
+        file
+        for file, (run_id, step) in zip(files, keys, strict=True)
+        if (run_id, step) not in chosen and not (step == "examples" and run_id in whole)
+    ]

@@ -1,0 +1,199 @@
+"""One run in memory: its data, its algorithm, its updates and its evaluations."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Problem, algorithms
+from oodbench.datasets import Dataset
+from oodbench.errors import UserError
+from oodbench.evaluate import evaluate, logits
+from oodbench.hparams import checked
+from oodbench.job import Settings
+from oodbench.loading import batches, load_data
+from oodbench.networks import build
+from oodbench.predictions import keep, keep_examples
+from oodbench.records import Evaluation, RunDirectory, RunSpec
+from oodbench.seeds import derive
+
+
+def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
+    """The algorithm of a run with its initial weights, on its device.
+
+    The network's weights depend on (dataset, test environments, trial) alone; what the algorithm
+    adds to it depends on its name too.
+    """
+    shared = ("init", spec.dataset, spec.test_environments, spec.trial)
+    network = build(
+        spec.network,
+        spec.network_hparams,
+        problem.input_shape,
+        problem.task.num_outputs,
+        derive(*shared),
+    )
+    cls: Any = algorithms.get(spec.algorithm)
+    reason = cls.skip(problem)
+    if reason is not None:
+        raise UserError(f"{spec.algorithm} cannot be run on {spec.dataset}: {reason}")
+    hparams = checked(cls.Hparams, spec.hparams, f"the hyperparameters of {spec.algorithm}")
+    torch.manual_seed(derive(*shared, spec.algorithm))
+    algorithm: Algorithm = cls(network, problem, hparams).to(device)
+    algorithm.optimizers = algorithm.configure()
+    return algorithm
+
+
+class Run:
+    """A run in memory: its algorithm, its batches and how far it is."""
+
+    def __init__(self, spec: RunSpec, settings: Settings) -> None:
+        self.spec = spec
+        self.settings = settings
+        self.data = load_data(spec, settings)
+        dataset = self.data.dataset
+        self.names = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
+        seed = derive("environments", spec.dataset, spec.test_environments, spec.trial)
+        self.problem = Problem(dataset.input_shape, dataset.task, self.names, spec.steps, seed)
+        self.scored = {
+            name: environment
+            for name, environment in self.data.environments.items()
+            if not (dataset.evaluation_environments and name in self.names)
+        }
+        self.algorithm = build_algorithm(spec, self.problem, settings.device)
+        self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
+        self.loader_workers = settings.loader_workers or 0
+        self.step = 0
+        self.seconds = self.waited = 0.0
+        self.sums: dict[str, float] = {}
+        self.counted = 0
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What tables need to know beyond the spec."""
+        dataset = self.data.dataset
+        return {
+            "dataset_label": dataset.label,
+            "family": dataset.metadata.family,
+            "shift": dataset.metadata.shift,
+            "training_environments": self.names,
+            "metric": dataset.metric,
+            "higher_is_better": dataset.higher_is_better,
+        }
+
+    def advance(self, steps: int) -> int | None:
+        """Do `steps` updates; returns the first step whose loss was not finite, or None."""
+        start, waited = time.perf_counter(), self.batches.waiting_seconds
+        self.algorithm.train()
+        collected: list[dict[str, Tensor]] = []
+        for step in range(self.step, self.step + steps):
+            collected.append(self.algorithm.update(self.batches[step], step))
+        series = {
+            name: torch.stack([metrics[name] for metrics in collected]).tolist()
+            for name in collected[0]
+        }
+        diverged = self.advanced(series, time.perf_counter() - start)
+        self.waited += self.batches.waiting_seconds - waited
+        return diverged
+
+    def advanced(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
+        """Take in what some updates returned, one value each, and how long they took.
+
+        Returns the first step whose loss was not finite, or None.
+        """
+        start, losses = self.step, series["loss"]
+        self.step += len(losses)
+        self.counted += len(losses)
+        self.seconds += seconds
+        for name, values in series.items():
+            for value in values:
+                self.sums[name] = self.sums.get(name, 0.0) + value
+        return next((start + i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, ...) as an environment holds them."""
+        return self.algorithm.predict(self.data.dataset.transform(x, None))
+
+    @torch.no_grad()
+    def evaluate(self) -> list[Evaluation]:
+        """All metrics of the predictor as it is now."""
+        self.algorithm.eval()
+        dataset, task = self.data.dataset, self.problem.task
+        plain = type(dataset).split_metrics is Dataset.split_metrics
+        whole = None if plain else dataset.split_metrics
+        workers = self.loader_workers
+        found = evaluate(self.predict, self.scored, self.data.splits, task, workers, whole)
+        return found + self.own_metrics()
+
+    @torch.no_grad()
+    def own_metrics(self) -> list[Evaluation]:
+        """What the dataset measures of the predictor itself."""
+        device = self.settings.device
+        found = self.data.dataset.predictor_metrics(
+            lambda x: self.algorithm.predict(x.to(device)).cpu(), self.spec.trial
+        )
+        return [Evaluation(None, None, name, value, 1) for name, value in found.items()]
+
+    @torch.no_grad()
+    def keep_predictions(self, directory: RunDirectory) -> None:
+        """Keep the logits of every example as they are now, and once what they are compared with."""
+        self.algorithm.eval()
+        found = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
+        keep(directory, self.step, {name: values.numpy() for name, values in found.items()})
+        examples = {}
+        for name, environment in self.scored.items():
+            out = torch.zeros(len(environment.y), dtype=torch.bool)
+            out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True
+            examples[name] = (environment.y.cpu().numpy(), out.numpy())
+        keep_examples(directory, self.problem.task.kind, examples)
+
+    def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
+        """One line of metrics.jsonl, with evaluations that took `seconds`.
+
+        `train` holds means since the last record.
+        """
+        train = {name: total / self.counted for name, total in self.sums.items()}
+        self.sums, self.counted = {}, 0
+        cost = {
+            "training_seconds": self.seconds,
+            "waiting_seconds": self.waited,
+            "evaluation_seconds": seconds,
+        }
+        if self.settings.device.startswith("cuda"):
+            cost["memory_mb"] = torch.cuda.max_memory_allocated(self.settings.device) / 2**20
+        return {
+            "step": self.step,
+            "train": train,
+            "cost": cost,
+            "evaluations": [asdict(e) for e in evaluations],
+        }
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs."""
+        optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
+        cuda = self.settings.device.startswith("cuda")
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "waited": self.waited,
+            "sums": self.sums,
+            "counted": self.counted,
+            "algorithm": self.algorithm.state_dict(),
+            "optimizers": optimizers,
+            "rng": torch.get_rng_state(),
+            "device_rng": torch.cuda.get_rng_state(self.settings.device) if cuda else None,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self.algorithm.load_state_dict(state["algorithm"])
+        for name, optimizer in self.algorithm.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        torch.set_rng_state(state["rng"])
+        if state["device_rng"] is not None:
+            torch.cuda.set_rng_state(state["device_rng"], self.settings.device)
+        self.sums, self.counted = state["sums"], state["counted"]
+        self.step, self.seconds, self.waited = state["step"], state["seconds"], state["waited"]

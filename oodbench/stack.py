@@ -1,0 +1,314 @@
+"""Many runs as one program: their parameters stacked, their updates and evaluations under `vmap`.
+
+The runs of a stack differ in numbers alone: data, initial weights, batches, and hyperparameters that
+fix no shape. Each keeps its own `Run`, whose parameters are views of the stack's, so that all else
+that is done with a run (checkpoints, metrics of its own, predictions) sees what the stack does.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from oodbench.algorithms import Algorithm, Batch
+from oodbench.datasets import Dataset
+from oodbench.evaluate import evaluate_stacked, shapes, stacked
+from oodbench.records import Evaluation
+from oodbench.run import Run
+from oodbench.stacked_layers import Collector, stacked_linear
+from oodbench.stacked_optimizers import StackedOptimizer, settings
+
+T = TypeVar("T")
+
+
+def obstacle(run: Run) -> str | None:
+    """Why a run has to be trained by itself, or None."""
+    algorithm, cls = run.algorithm, type(run.algorithm)
+    combines = cls.combine is not Algorithm.combine
+    modules = list(algorithm.modules())
+    draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
+    if cls.update is not Algorithm.update or cls.step_optimizer is not Algorithm.step_optimizer:
+        return "it has an update of its own"
+    if set(algorithm.optimizers) != {"main"} or settings(algorithm.optimizers["main"]) is None:
+        return "it has an optimizer of its own"
+    if draws_environments and cls.objective is not Algorithm.objective:
+        return "its objective is of environments that every run draws for itself"
+    if run.batches.stored:
+        return "its data are read from disk while it trains"
+    if any(isinstance(m, nn.Dropout) and m.p > 0 for m in modules):
+        return "dropout draws random numbers for every run"
+    if any(True for _ in algorithm.buffers()):
+        return "it keeps more than parameters, such as the statistics of batch normalisation"
+    if type(run.data.dataset).split_metrics is not Dataset.split_metrics:
+        return "its data come with metrics of their own"
+    if combines and algorithm.unit == "example":
+        return "it combines the gradients of single examples"
+    if combines and not _linear_only(algorithm.network):
+        return "it combines gradients of other layers than linear ones"
+    return None
+
+
+def _linear_only(network: nn.Module) -> bool:
+    owners = [m for m in network.modules() if any(p.requires_grad for p in m.parameters(False))]
+    return all(type(m) is nn.Linear for m in owners)
+
+
+def kind(run: Run) -> tuple[object, ...]:
+    """What runs of one stack have in common, beyond what their specs say."""
+    shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
+    optimizer = settings(run.algorithm.optimizers["main"]) or {}
+    batch = (len(run.names), run.batches.batch_size)
+    return shapes, batch, tuple(map(str, optimizer.items()))
+
+
+class Stack:
+    """K runs at one step, trained as one program."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        """Takes the runs' parameters and the states of their optimizers into one matrix each."""
+        self.runs = list(runs)
+        members = _two(self.runs)
+        self._algorithms = [run.algorithm for run in members]
+        first = runs[0].algorithm
+        own = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
+        combines = type(first).combine is not Algorithm.combine
+        trained = [
+            name
+            for name, p in own[0].items()
+            if p.requires_grad and (name.startswith("network.") or not combines)
+        ]
+        self._fixed = {
+            name: torch.stack([p[name].detach() for p in own])
+            for name in own[0]
+            if name not in trained
+        }
+        self._trained = [[p[name] for name in trained] for p in own]
+        self._shapes = {name: own[0][name].shape for name in trained}
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
+        rows = [torch.cat([p.detach().flatten() for p in row]) for row in self._trained]
+        self._matrix = torch.stack(rows)
+        self._optimizer = StackedOptimizer(
+            [algorithm.optimizers["main"] for algorithm in self._algorithms], self._trained
+        )
+        for k, row in enumerate(self._trained):
+            for p, part in zip(row, torch.split(self._matrix[k], self._sizes), strict=True):
+                p.data = part.view_as(p)
+        self._template = copy.deepcopy(first)
+        self._template.optimizers = {}
+        self._places: dict[str, tuple[dict[str, Any], str]] = {
+            f"{prefix}.{name}" if prefix else name: (module._parameters, name)
+            for prefix, module in self._template.named_modules()
+            for name in module._parameters
+        }
+        """Where the template holds each of its parameters, which `vmap` puts the runs' in place of."""
+        self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
+        self._batches = _Batches(members)
+        self._combines = combines
+
+    def _named(self, matrix: Tensor) -> dict[str, Tensor]:
+        """The stacked parameters by name, as parts of (K, P)."""
+        parts = zip(self._shapes.items(), torch.split(matrix, self._sizes, 1), strict=True)
+        return {name: torch.unflatten(part, 1, shape) for (name, shape), part in parts}
+
+    def _over_runs(
+        self,
+        function: Callable[..., Any],
+        parameters: Mapping[str, Tensor],
+        numbers: dict[str, Tensor],
+        *values: Any,
+    ) -> Any:
+        """`function(algorithm, *values)` of every run, all but integers stacked along dimension 0."""
+        plain, places = self._template.hparams, [self._places[name] for name in parameters]
+        own = [holder[key] for holder, key in places]
+
+        def one(given: list[Tensor], numbers: dict[str, Tensor], *values: Any) -> Any:
+            self._template.hparams = replace(plain, **numbers)
+            for (holder, key), p in zip(places, given, strict=True):
+                holder[key] = p
+            return function(self._template, *values)
+
+        dims = (0, 0, *(0 if isinstance(v, Tensor) else None for v in values))
+        try:
+            return vmap(one, in_dims=dims)([*parameters.values()], numbers, *values)
+        finally:
+            self._template.hparams = plain
+            for (holder, key), p in zip(places, own, strict=True):
+                holder[key] = p
+
+    def _combined(self, gradients: Tensor) -> Tensor:
+        """What `combine` makes of (K, E, *shape) gradients, (K, *shape)."""
+        found: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
+        return found
+
+    def advance(self, steps: int) -> list[int | None]:
+        """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
+        start = time.perf_counter()
+        self._template.train()
+        collected = [self._update(self.runs[0].step + i) for i in range(steps)]
+        series = {
+            name: torch.stack([metrics[name] for metrics in collected], 1).tolist()
+            for name in collected[0]
+        }
+        seconds = (time.perf_counter() - start) / len(self.runs)
+        return [
+            run.advanced({name: values[k] for name, values in series.items()}, seconds)
+            for k, run in enumerate(self.runs)
+        ]
+
+    def _update(self, step: int) -> dict[str, Tensor]:
+        """One update of every run; returns (K,) of each metric."""
+        for k, algorithm in enumerate(self._algorithms):
+            if algorithm.restarts(step):
+                self._optimizer.restart(k)
+        metrics, gradients = self.gradients(step)
+        with torch.no_grad():
+            if type(self._template).observe is not Algorithm.observe:
+                metrics |= self._observed(gradients)
+            flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
+            self._optimizer.step(self._matrix, flat, [a.rates(step) for a in self._algorithms])
+        return metrics
+
+    def gradients(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The metrics, (K,) each, and the gradients of all runs by name, (K, *shape)."""
+        x, y = self._batches[step]
+        leaves = {name: p.requires_grad_() for name, p in self._named(self._matrix).items()}
+        collector = None
+        if self._combines:
+            anchor = torch.zeros((), device=self._matrix.device, requires_grad=True)
+            collector = Collector(x.shape[1], self._combined, anchor)
+        with stacked_linear(self._template.network, collector):
+            given = {**leaves, **self._fixed}
+            totals, losses, metrics = self._over_runs(_risks, given, self._numbers, x, y, step)
+            if collector is None:
+                found = torch.autograd.grad(totals.sum(), list(leaves.values()))
+                gradients = dict(zip(leaves, found, strict=True))
+            else:
+                totals.sum().backward()
+                names: dict[Tensor, str] = {
+                    p: name for name, p in self._template.named_parameters()
+                }
+                gradients = {names[p]: g for p, g in collector.combined.items()}
+        return {"loss": losses.detach(), **metrics}, gradients
+
+    def _observed(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the method records beside the loss, (K,) each."""
+        parameters = self._named(self._matrix)
+        weights = [p.flatten(1).square().sum(1) for p in parameters.values()]
+        kept = [gradients[name].flatten(1).sign().square().sum(1) for name in parameters]
+        result: dict[str, Tensor] = vmap(self._template.observe)(
+            torch.stack(weights, 1), torch.stack(kept, 1)
+        )
+        return result
+
+    @torch.no_grad()
+    def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
+        """All metrics of some of the runs, by their places."""
+        self._template.eval()
+        alike: dict[object, list[int]] = {}
+        for k in which:
+            run = self.runs[k]
+            alike.setdefault(shapes(run.scored, run.data.splits), []).append(k)
+        found: dict[int, list[Evaluation]] = {}
+        with stacked_linear(self._template.network):
+            for places in alike.values():
+                runs = [self.runs[k] for k in _two(places)]
+                scores = evaluate_stacked(
+                    self._predictor(_two(places)),
+                    [run.scored for run in runs],
+                    [run.data.splits for run in runs],
+                    runs[0].problem.task,
+                )
+                found |= zip(places, scores, strict=False)
+        return [found[k] + self.runs[k].own_metrics() for k in which]
+
+    def _predictor(self, members: list[int]) -> Callable[[Tensor, slice], Tensor]:
+        """Maps inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs."""
+        parameters = {**self._named(self._matrix), **self._fixed}
+        transform = self.runs[0].data.dataset.transform
+
+        def predict(x: Tensor, part: slice) -> Tensor:
+            places = members[part]
+            rows = torch.tensor(_two(places), device=x.device)
+            if len(places) == 1:
+                x = x.expand(2, *x.shape[1:])
+            chosen = {name: p[rows] for name, p in parameters.items()}
+            numbers = {name: value[rows] for name, value in self._numbers.items()}
+            found = self._over_runs(
+                lambda algorithm, x: algorithm.predict(transform(x, None)), chosen, numbers, x
+            )
+            logits: Tensor = found[: len(places)]
+            return logits
+
+        return predict
+
+    def give_back(self) -> None:
+        """Let the runs' own optimizers have the states that the stack's has."""
+        self._optimizer.give_back()
+
+
+def _two(items: list[T]) -> list[T]:
+    """At least two: one row of a batched operation can be rounded otherwise than one of many."""
+    return items * 2 if len(items) == 1 else items
+
+
+def _risks(
+    algorithm: Algorithm, x: Tensor, y: Tensor, step: int
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """What to differentiate, the loss and the metrics of one run's batch."""
+    out = algorithm.outputs(Batch(x, y), step)
+    if type(algorithm).combine is Algorithm.combine:
+        loss = algorithm.objective(out)
+        return loss, loss, out.metrics
+    return out.risks.sum(), out.risks.mean(), out.metrics
+
+
+def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
+    """The hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
+
+    Drawn ones do in a stack of equals too, so that a run's numbers do not depend on its company.
+    """
+    found = {}
+    for f in fields(hparams[0]):
+        values = [getattr(h, f.name) for h in hparams]
+        pairs = [
+            (f.default, f.metadata.get("distribution")),
+            *f.metadata.get("by_family", {}).values(),
+        ]
+        drawn = any(distribution is not None for _, distribution in pairs)
+        if type(values[0]) in (int, float) and (drawn or len(set(values)) > 1):
+            dtype = like.dtype if type(values[0]) is float else torch.long
+            found[f.name] = torch.tensor(values, dtype=dtype, device=like.device)
+    return found
+
+
+class _Batches:
+    """The batches of all runs, stacked; those of one trial are made once."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        keys = [
+            (r.spec.trial, r.spec.test_environments, r.spec.validation_environments) for r in runs
+        ]
+        distinct = list(dict.fromkeys(keys))
+        self._feeds = [runs[keys.index(key)].batches for key in distinct]
+        self._places = [distinct.index(key) for key in keys]
+        self._last: list[Batch] = []
+        self._made: tuple[Tensor, Tensor]
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
+        """Inputs (K, E, B, ...), vectors as columns in memory, and targets of a step."""
+        batches = [feed[step] for feed in self._feeds]
+        if not self._last or any(a is not b for a, b in zip(batches, self._last, strict=True)):
+            self._last = batches
+            shape = batches[0].x.shape
+            inputs = [b.x for b in batches]
+            if len(shape) == 3:
+                inputs = [x.flatten(0, 1).mT.contiguous() for x in inputs]
+            x = stacked([inputs[place] for place in self._places])
+            y = stacked([batches[place].y for place in self._places])
+            self._made = (torch.unflatten(x.mT, 1, shape[:2]) if len(shape) == 3 else x), y
+        return self._made

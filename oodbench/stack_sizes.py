@@ -1,0 +1,54 @@
+"""Which runs are trained together, and how many: by what stands in the way, cost and memory."""
+
+import math
+
+import torch
+from torch import nn
+
+from oodbench.algorithms import Algorithm
+from oodbench.job import Settings
+from oodbench.run import Run
+from oodbench.stack import Stack, obstacle
+
+CPU_PRODUCTS = 2**24
+"""Multiplications of a run's forward pass up to which it is trained in a stack on a CPU: above,
+arithmetic outweighs what a step costs beside it, and batched products are no faster."""
+CPU_BYTES = 2**29
+"""What a stack may need on a CPU."""
+DEVICE_SHARE = 0.8
+"""The part of a device's free memory that its stacks may need together."""
+
+
+def alone(run: Run, settings: Settings) -> str | None:
+    """Why a run is trained by itself, or None; on a CPU this does not depend on its company."""
+    if settings.batch_runs == 1:
+        return "--batch-runs is 1"
+    reason = obstacle(run)
+    if reason is not None or settings.batch_runs is not None or settings.device != "cpu":
+        return reason
+    examples = len(run.names) * run.batches.batch_size
+    weights = sum(p.numel() for p in run.algorithm.parameters() if p.dim() > 1)
+    return None if examples * weights <= CPU_PRODUCTS else "arithmetic, not overhead, is its cost"
+
+
+def room(run: Run, settings: Settings) -> int:
+    """How many runs such as this one fit into the memory that a stack may take, at least one."""
+    if settings.device == "cpu":
+        return max(1, CPU_BYTES // _bytes(run))
+    torch.cuda.reset_peak_memory_stats(settings.device)
+    before = torch.cuda.memory_allocated(settings.device)
+    Stack([run]).gradients(run.step)
+    need = torch.cuda.max_memory_allocated(settings.device) - before
+    free, _ = torch.cuda.mem_get_info(settings.device)
+    return max(1, int(DEVICE_SHARE * settings.device_share * free / max(1, need)))
+
+
+def _bytes(run: Run) -> int:
+    """About what an update of a run needs: parameters, their gradients, and activations."""
+    trained = sum(p.numel() for p in run.algorithm.parameters())
+    combines = type(run.algorithm).combine is not Algorithm.combine
+    copies = 6 + (3 * len(run.names) if combines else 0)
+    examples = len(run.names) * run.batches.batch_size
+    widths = math.prod(run.problem.input_shape)
+    widths += sum(m.out_features for m in run.algorithm.modules() if isinstance(m, nn.Linear))
+    return 4 * (copies * trained + 6 * examples * widths)

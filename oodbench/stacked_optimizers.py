@@ -1,0 +1,164 @@
+"""Optimizers over the parameters of K runs at once, each run with its own rates.
+
+All trained parameters of a run lie in one row of a matrix (K, P), so that an update is a handful of
+operations however many runs and tensors there are. The updates are those of the optimizers that a
+run alone has, whose states are taken over and given back.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.optimizers import TemporalANDMask
+
+Numbers = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of optimizer."""
+
+    slots: tuple[str, ...]
+    """What its state holds of every parameter."""
+    numbers: Callable[[Numbers, int], dict[str, float]]
+    """The numbers of a run's update, from its settings and how many updates it has had with it."""
+    update: Callable[..., None]
+    """The update in place: parameters (K, P), gradients, the slots, the settings that all runs
+    share, and the numbers as (K, 1)."""
+    counted: Callable[[int], object] | None = None
+    """The number of updates as the optimizer's own state has it, if it has."""
+
+
+def _adam_numbers(group: Numbers, count: int) -> dict[str, float]:
+    b1, b2 = group["betas"]
+    second = math.sqrt(1 - b2**count)
+    return {
+        "size": group["lr"] / (1 - b1**count) * second,
+        "floor": group["eps"] * second,
+        "decay": group["weight_decay"],
+        "rate": group["lr"],
+    }
+
+
+def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) -> None:
+    """Adam with the decay in the gradient; m and v are corrected by way of `size` and `floor`."""
+    b1, b2 = group["betas"]
+    g = g.addcmul(p, n["decay"])
+    m.lerp_(g, 1 - b1)
+    v.mul_(b2).addcmul_(g, g, value=1 - b2)
+    p.sub_(n["size"] * m / v.sqrt().add_(n["floor"]))
+
+
+def _adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) -> None:
+    """Adam with the decay beside it."""
+    p.mul_(1 - n["rate"] * n["decay"])
+    _adam(p, g, m, v, group, {**n, "decay": torch.zeros_like(n["decay"])})
+
+
+def _sgd_numbers(group: Numbers, count: int) -> dict[str, float]:
+    names = {"rate": "lr", "decay": "weight_decay", "momentum": "momentum"}
+    return {name: group[key] for name, key in names.items()}
+
+
+def _sgd(p: Tensor, g: Tensor, buffer: Tensor, group: Numbers, n: Any) -> None:
+    buffer.mul_(n["momentum"]).add_(g.addcmul(p, n["decay"]))
+    p.sub_(n["rate"] * buffer)
+
+
+def _steps(count: int) -> Tensor:
+    return torch.tensor(float(count))
+
+
+RULES: dict[type[torch.optim.Optimizer], Rule] = {
+    torch.optim.Adam: Rule(("exp_avg", "exp_avg_sq"), _adam_numbers, _adam, _steps),
+    torch.optim.AdamW: Rule(("exp_avg", "exp_avg_sq"), _adam_numbers, _adamw, _steps),
+    torch.optim.SGD: Rule(("momentum_buffer",), _sgd_numbers, _sgd),
+    TemporalANDMask: Rule(("m", "v", "a"), TemporalANDMask.numbers, TemporalANDMask.update, int),
+}
+"""The rules by the optimizers that they stand for."""
+USUAL: dict[type[torch.optim.Optimizer], Numbers] = {
+    torch.optim.Adam: {"amsgrad": False, "maximize": False, "decoupled_weight_decay": False},
+    torch.optim.AdamW: {"amsgrad": False, "maximize": False},
+    torch.optim.SGD: {"dampening": 0, "nesterov": False, "maximize": False},
+}
+"""Settings without which a rule is not the optimizer's."""
+OWN = {"params", "lr", "weight_decay", "momentum", "tau"}
+"""Settings in which runs may differ; `TemporalANDMask` has its betas beside."""
+
+
+def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """The settings in which runs trained together have to agree, or None if there is no rule."""
+    if type(optimizer) not in RULES or len(optimizer.param_groups) != 1:
+        return None
+    masked = isinstance(optimizer, TemporalANDMask)
+    own = OWN | {"betas"} if masked else OWN
+    found = {k: v for k, v in optimizer.param_groups[0].items() if k not in own}
+    usual = USUAL.get(type(optimizer), found)
+    return found if all(found[k] == v for k, v in usual.items()) else None
+
+
+class StackedOptimizer:
+    """One optimizer for the K rows of a matrix of parameters."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        parameters: Sequence[Sequence[nn.Parameter]],
+    ) -> None:
+        """Takes over the states of K optimizers of one kind; `parameters` are those of each row."""
+        self._rule = RULES[type(optimizers[0])]
+        self._groups: list[Any] = [o.param_groups[0] for o in optimizers]
+        self._optimizers, self._parameters = optimizers, parameters
+        self._slots = [
+            torch.stack([self._row(k, slot) for k in range(len(optimizers))])
+            for slot in self._rule.slots
+        ]
+        states = [o.state.get(p[0], {}) for o, p in zip(optimizers, parameters, strict=True)]
+        self._counts = [int(state.get("step", len(state))) for state in states]
+
+    def _row(self, k: int, slot: str) -> Tensor:
+        states = self._optimizers[k].state
+        found = [(states.get(p, {}).get(slot), p) for p in self._parameters[k]]
+        parts = [torch.zeros_like(p) if value is None else value for value, p in found]
+        return torch.cat([part.detach().flatten() for part in parts])
+
+    def restart(self, k: int) -> None:
+        """Forget all of row k."""
+        self._counts[k] = 0
+        for slot in self._slots:
+            slot[k].zero_()
+
+    def step(
+        self, parameters: Tensor, gradients: Tensor, rates: Sequence[tuple[float, float]]
+    ) -> None:
+        """Update (K, P) parameters by their gradients, at each row's (learning rate, weight decay)."""
+        rows = []
+        for k, (group, (lr, decay)) in enumerate(zip(self._groups, rates, strict=True)):
+            group["lr"], group["weight_decay"] = lr, decay
+            self._counts[k] += 1
+            rows.append(self._rule.numbers(group, self._counts[k]))
+        values = torch.tensor([[*row.values()] for row in rows], dtype=parameters.dtype)
+        columns = values.to(parameters.device).unsqueeze(2).unbind(1)
+        numbers = dict(zip(rows[0], columns, strict=True))
+        self._rule.update(parameters, gradients, *self._slots, self._groups[0], numbers)
+
+    def give_back(self) -> None:
+        """Put the states into the runs' own optimizers, as views of the rows."""
+        for k, (optimizer, parameters) in enumerate(
+            zip(self._optimizers, self._parameters, strict=True)
+        ):
+            optimizer.state.clear()
+            start = 0
+            for p in parameters if self._counts[k] else ():
+                part = slice(start, start := start + p.numel())
+                state: dict[str, Any] = {
+                    name: slot[k, part].view_as(p)
+                    for name, slot in zip(self._rule.slots, self._slots, strict=True)
+                }
+                if self._rule.counted is not None:
+                    state["step"] = self._rule.counted(self._counts[k])
+                optimizer.state[p] = state

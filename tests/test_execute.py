@@ -1,0 +1,174 @@
+"""Groups of runs from start to end: who leaves, who is resumed, what does not fit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench import execute as module
+from oodbench import train as training
+from oodbench.execute import execute_together
+from oodbench.job import Settings
+from oodbench.records import Results, RunSpec
+from oodbench.registry import load_plugins
+from oodbench.stack import Stack
+from tests.sweeps import outcome, tiny
+
+TOGETHER = Settings(plugins=("tests.odd_methods",))
+
+
+class Killed(BaseException):
+    """Ends a launch as a kill would."""
+
+
+def prepared(path: Path, **changes: Any) -> tuple[Results, list[RunSpec]]:
+    load_plugins(TOGETHER.plugins)
+    plan = tiny(**{"algorithms": ["IRM"], "trials": 4, "network": "Linear"} | changes)
+    results = Results(path)
+    results.write_plan("tiny", {}, plan.runs)
+    return results, list(plan.runs.values())
+
+
+def trained(
+    results: Results, specs: Sequence[RunSpec], settings: Settings = TOGETHER, **more: Any
+) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+
+    def ended(run_id: str, state: str, message: str) -> None:
+        assert run_id not in found
+        found[run_id] = state, message
+
+    runs = [(spec, results.run(spec.id)) for spec in specs]
+    left = execute_together(runs, settings, ended, **more)
+    assert not left and set(found) == {spec.id for spec in specs}
+    return found
+
+
+def stacked(results: Results) -> list[bool]:
+    infos = [results.run(i).info() for i in results.plan()["runs"]]
+    return [info["provenance"]["stacked"] for info in infos if info is not None]
+
+
+def test_a_group_keeps_the_records_of_each_run(tmp_path: Path) -> None:
+    together, specs = prepared(tmp_path / "together")
+    assert set(trained(together, specs).values()) == {("done", "")}
+    assert stacked(together) == [True] * 4
+    alone, _ = prepared(tmp_path / "alone")
+    for spec in specs:
+        trained(alone, [spec], Settings(batch_runs=1))
+    assert stacked(alone) == [False] * 4
+    found, wanted = outcome(together), outcome(alone)
+    for run_id, (state, records) in wanted.items():
+        assert state == found[run_id][0] == "done"
+        for one, other in zip(found[run_id][1], records, strict=True):
+            assert one["train"] == pytest.approx(other["train"], rel=1e-4)
+            for a, b in zip(one["evaluations"], other["evaluations"], strict=True):
+                assert a["value"] == pytest.approx(b["value"], rel=1e-3, abs=1e-6)
+
+
+def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
+    for count in (1, 4):
+        results, specs = prepared(tmp_path / str(count), trials=count)
+        trained(results, specs)
+    sizes = [next((tmp_path / str(n)).glob("runs/*/checkpoint.pt")).stat().st_size for n in (1, 4)]
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_killed_group_goes_on_in_any_grouping(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECK_EVERY", 15)
+    undisturbed, specs = prepared(tmp_path / "a")
+    trained(undisturbed, specs)
+    killed, _ = prepared(tmp_path / "b")
+
+    def die_at(place: int) -> Any:
+        def progress(step: int) -> None:
+            if step >= place:
+                raise Killed
+
+        return progress
+
+    for some, place in ((specs, 45), (specs[1:3], 90)):
+        with pytest.raises(Killed):
+            trained(killed, some, progress=die_at(place))
+    for start in range(0, 4, size):
+        trained(killed, specs[start : start + size])
+    assert outcome(killed) == outcome(undisturbed)
+
+
+def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: Path) -> None:
+    entry = {"name": "ERM", "hparams": {"lr": [1e-3, 1e30]}}
+    changes: dict[str, Any] = {"algorithms": [entry], "hparam_draws": 2, "trials": 2}
+    results, specs = prepared(tmp_path / "a", **changes)
+    short, more = prepared(tmp_path / "b", **changes, steps=70)
+    both = [(s, results.run(s.id)) for s in specs] + [(s, short.run(s.id)) for s in more]
+    states: dict[str, str] = {}
+    execute_together(both, TOGETHER, lambda i, state, _: states.update({i: state}))
+    for spec in (*specs, *more):
+        assert states[spec.id] == ("diverged" if spec.draw else "done")
+    for target, runs in ((results, specs), (short, more)):
+        alone, _ = prepared(
+            tmp_path / f"{len(runs)}{runs[0].steps}", **changes, steps=runs[0].steps
+        )
+        for spec in runs:
+            trained(alone, [spec])
+        assert outcome(alone) == outcome(target)
+
+
+def test_what_does_not_fit_into_memory_is_tried_in_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+
+    class Small(Stack):
+        def advance(self, steps: int) -> list[int | None]:
+            sizes.append(len(self.runs))
+            if len(self.runs) > 2 and self.runs[0].step >= 50:
+                raise torch.OutOfMemoryError("it is full")
+            return super().advance(steps)
+
+    undisturbed, specs = prepared(tmp_path / "a", trials=5)
+    trained(undisturbed, specs)
+    monkeypatch.setattr(module, "Stack", Small)
+    results, _ = prepared(tmp_path / "b", trials=5)
+    trained(results, specs)
+    assert set(sizes) == {5, 2, 1} and outcome(results) == outcome(undisturbed)
+
+
+def test_a_method_that_breaks_the_rules_is_trained_one_run_at_a_time(tmp_path: Path) -> None:
+    results, specs = prepared(tmp_path, algorithms=["Branching"], hparam_draws=2, trials=1)
+    with pytest.warns(
+        UserWarning, match="Branching on LinearSEM are trained one at a time.*control"
+    ):
+        assert set(trained(results, specs).values()) == {("done", "")}
+    assert stacked(results) == [False, False]
+
+
+def test_runs_that_cannot_be_together_are_handed_back(tmp_path: Path) -> None:
+    results, specs = prepared(tmp_path, algorithms=["Slow"])
+    states: dict[str, str] = {}
+    runs = [(spec, results.run(spec.id)) for spec in specs]
+    left = execute_together(runs, TOGETHER, lambda i, state, _: states.update({i: state}))
+    assert left == [s.id for s in specs[1:]] and states == {specs[0].id: "done"}
+
+
+def test_a_failing_run_leaves_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, specs = prepared(tmp_path)
+    begin = training.begin
+
+    def failing(spec: RunSpec, *arguments: Any) -> Any:
+        if spec.trial == 2:
+            raise OSError("no such file")
+        return begin(spec, *arguments)
+
+    monkeypatch.setattr(module, "begin", failing)
+    found = trained(results, specs)
+    assert [found[s.id][0] for s in specs] == ["done", "done", "failed", "done"]
+    failure = results.run(specs[2].id).failure()
+    assert failure is not None and "no such file" in failure["traceback"]

@@ -1,0 +1,189 @@
+"""What the package makes of a network's outputs is what its paper's metrics are, by their definitions."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import pearsonr
+from sklearn.metrics import average_precision_score, f1_score
+
+from oodbench import official
+from oodbench.datasets import datasets
+from tests.wilds_copies import COPIES, logits, opened, right, rows
+
+ALL = pytest.mark.parametrize("name", COPIES)
+
+
+@ALL
+def test_the_official_metric_of_right_predictions_is_the_best(name: str, wilds_dir: Path) -> None:
+    dataset = opened(name, wilds_dir)
+    y = dataset.load(0)["test"].y
+    kept = dataset.task.kept(right(dataset, y))
+    found = dataset.split_metrics("test", torch.arange(len(y)), kept)
+    assert found[dataset.metric] == pytest.approx(1)
+    assert dataset.metric in found and dataset.higher_is_better
+    assert not any(":" in metric for metric in found)
+
+
+def test_worst_slide_and_average_of_camelyon(wilds_dir: Path) -> None:
+    dataset = opened("Camelyon17", wilds_dir)
+    _, y, fields = rows(dataset, "val")
+    guess = logits(dataset, len(y))
+    right = guess.argmax(1).numpy() == y
+    worst = min(right[fields["slide"] == s].mean() for s in set(fields["slide"]))
+    found = dataset.split_metrics("val", torch.arange(len(y)), guess)
+    assert found == pytest.approx({"acc_avg": right.mean(), "acc_wg": worst})
+
+
+def test_macro_f1_of_iwildcam(wilds_dir: Path) -> None:
+    dataset = opened("iWildCam", wilds_dir)
+    _, y, _ = rows(dataset, "test")
+    guess = logits(dataset, len(y), 1)[:, :4]
+    padded = torch.nn.functional.pad(guess, (0, 178), value=-9.0)
+    found = dataset.split_metrics("test", torch.arange(len(y)), padded)
+    wanted = f1_score(y, guess.argmax(1), average="macro", labels=np.unique(y), zero_division=0)
+    assert found["F1-macro_all"] == pytest.approx(wanted)
+    assert 0 < wanted < 1
+
+
+def test_worst_region_of_fmow(wilds_dir: Path) -> None:
+    dataset = opened("FMoW", wilds_dir)
+    _, y, fields = rows(dataset, "test")
+    guess = logits(dataset, len(y)) + 4 * (torch.arange(62) < 8)
+    right = guess.argmax(1).numpy() == y
+    worst = min(right[fields["region"] == r].mean() for r in set(fields["region"]))
+    year = min(right[fields["year"] == r].mean() for r in set(fields["year"]))
+    found = dataset.split_metrics("test", torch.arange(len(y)), guess)
+    assert found["acc_worst_region"] == pytest.approx(worst)
+    assert found["acc_worst_year"] == pytest.approx(year)
+
+
+def test_worse_correlation_of_poverty(wilds_dir: Path) -> None:
+    dataset = opened("PovertyMap", wilds_dir)
+    _, y, fields = rows(dataset, "test")
+    guess = torch.from_numpy(y) + logits(dataset, len(y))
+    found = dataset.split_metrics("test", torch.arange(len(y)), guess)
+    split = [fields["urban"] == u for u in (0, 1)]
+    r = [pearsonr(guess[s, 0].numpy(), y[s, 0])[0] for s in split]
+    assert found["r_wg"] == pytest.approx(min(r), rel=1e-5)
+    assert found["mse_avg"] == pytest.approx(((guess.numpy() - y) ** 2).mean())
+
+
+def test_worst_group_of_civil_comments(wilds_dir: Path) -> None:
+    dataset = opened("CivilComments", wilds_dir)
+    _, y, fields = rows(dataset, "test")
+    guess = logits(dataset, len(y))
+    right = guess.argmax(1).numpy() == y
+    names = [f for f in dataset.data.metadata_fields[:8]]
+    groups = [right[(fields[f] == 1) & (y == c)] for f in names for c in (0, 1)]
+    found = dataset.split_metrics("test", torch.arange(len(y)), guess)
+    # a group that a split has none of counts as 0 in the package
+    assert found["acc_wg"] == pytest.approx(min(g.mean() if len(g) else 0 for g in groups))
+
+
+def test_tenth_percentile_of_amazon(wilds_dir: Path) -> None:
+    dataset = opened("Amazon", wilds_dir)
+    _, y, fields = rows(dataset, "test")
+    guess = logits(dataset, len(y))
+    right = guess.argmax(1).numpy() == y
+    users = [right[fields["user"] == u].mean() for u in set(fields["user"])]
+    found = dataset.split_metrics("test", torch.arange(len(y)), guess)
+    assert found["10th_percentile_acc"] == pytest.approx(np.percentile(users, 10))
+
+
+def test_average_precision_of_molpcba(wilds_dir: Path) -> None:
+    dataset = opened("MolPCBA", wilds_dir)
+    _, y, _ = rows(dataset, "val")
+    guess = logits(dataset, len(y))
+    each = []
+    for labels, scores in zip(y.T, guess.numpy().T, strict=True):
+        known = np.isfinite(labels)
+        if 0 < labels[known].sum() < known.sum():
+            each.append(average_precision_score(labels[known], scores[known]))
+    found = dataset.split_metrics("val", torch.arange(len(y)), guess)
+    assert found["ap"] == pytest.approx(np.mean(each))
+
+
+def test_average_precision_of_encode(wilds_dir: Path) -> None:
+    dataset = opened("ENCODE", wilds_dir)
+    _, y, _ = rows(dataset, "id_test")
+    guess, known = logits(dataset, len(y)), np.isfinite(y)
+    found = dataset.split_metrics("id_test", torch.arange(len(y)), guess)
+    wanted = average_precision_score(y[known], guess.numpy()[known])
+    assert found["avgprec-macro_all"] == pytest.approx(wanted)
+    assert 0.2 < known.mean() < 1
+
+
+def test_accuracies_of_py150(wilds_dir: Path) -> None:
+    """`acc` is that of classes and methods; a token that is not asked for counts nowhere."""
+    dataset = opened("Py150", wilds_dir)
+    _, y, fields = rows(dataset, "test")
+    kinds = np.stack([fields[f"tok_{k}_type"] for k in range(16)], 1)
+    outputs = right(dataset, torch.from_numpy(y))
+    outputs[::2] = torch.randn(outputs[::2].shape)
+    kept = dataset.task.kept(outputs)
+    hit = kept.numpy() == y
+    found = dataset.split_metrics("test", torch.arange(len(y)), kept)
+    assert found["acc"] == pytest.approx(hit[kinds < 2][kinds[kinds < 2] >= 0].mean())
+    assert found["Acc (Overall)"] == pytest.approx(hit[np.isfinite(y)].mean())
+    assert 0.4 < found["acc"] < 0.7 and np.isnan(y[:, 0]).all()
+    ours = dataset.task.metrics(outputs, torch.from_numpy(y))["accuracy"]
+    assert ours.mean() == pytest.approx(found["Acc (Overall)"])
+
+
+def test_detection_accuracy_of_globalwheat(wilds_dir: Path) -> None:
+    """The mean over sessions of that of images, for boxes in pixels of smaller images."""
+    dataset = opened("GlobalWheat", wilds_dir, size=64)
+    _, y, fields = rows(dataset, "test")
+    boxes = right(dataset, torch.from_numpy(y))
+    boxes[1, 0, :4] += 3  # overlaps by more than a half
+    boxes[2, 0, :4] += 12  # false, and the true one is missed
+    boxes[3, 0, 4] = 0.4  # not sure enough
+    boxes[5] = boxes[5, :1]  # one thing found thrice
+    found = dataset.split_metrics("test", torch.arange(len(y)), boxes)
+    ours = dataset.task.metrics(boxes, torch.from_numpy(y))["accuracy"].numpy()
+    assert ours == pytest.approx([1, 1, 1 / 3, 2 / 3, 1, 1 / 3])
+    sessions = [ours[fields["session"] == s].mean() for s in (30, 31)]
+    assert found["detection_acc_avg_dom"] == pytest.approx(np.mean(sessions))
+    assert found["detection_acc_avg"] == pytest.approx(ours.mean())
+
+
+def test_a_part_of_a_split_is_evaluated_alone(wilds_dir: Path) -> None:
+    dataset = opened("BDD100K", wilds_dir)
+    _, y, _ = rows(dataset, "test")
+    part = torch.tensor([3, 1, 7])
+    guess = logits(dataset, 3)
+    found = dataset.split_metrics("test", part, guess)
+    assert found == pytest.approx({"acc_all": ((guess > 0).numpy() == y[part]).mean()})
+
+
+def test_predictions_that_are_not_finite(wilds_dir: Path) -> None:
+    camelyon, poverty = opened("Camelyon17", wilds_dir), opened("PovertyMap", wilds_dir)
+    nan = torch.full((12, 2), float("nan"))
+    assert camelyon.split_metrics("test", torch.arange(12), nan)["acc_avg"] == 0
+    bdd = opened("BDD100K", wilds_dir)
+    nan = torch.full((20, 9), float("nan"))
+    assert bdd.split_metrics("test", torch.arange(20), nan)["acc_all"] == 0
+    count = len(poverty.places["test"])
+    for value in (float("inf"), 0.5):  # a constant has no correlation
+        found = poverty.split_metrics("test", torch.arange(count), torch.full((count, 1), value))
+        assert list(found) == ["r_wg"] and np.isnan(found["r_wg"])
+
+
+def test_every_set_of_the_package_is_there() -> None:
+    ours = [datasets.get(name).row.package for name in COPIES]  # type: ignore[attr-defined]
+    assert sorted(ours) == sorted(official.package().supported_datasets)
+
+
+def test_group_means() -> None:
+    v, g = torch.tensor([1.0, 2.0, 6.0, 5.0]), torch.tensor([2, 0, 2, 2])
+    means, counts = official.group_means(v, g, 4)
+    assert means.tolist() == [2, 0, 4, 0]
+    assert counts.tolist() == [1, 0, 3, 0]
+
+
+def test_the_package_does_not_ask_for_newer_ones() -> None:
+    version = official.package().version
+    assert version.check_outdated is None
+    assert not hasattr(version, "thread")

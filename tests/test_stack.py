@@ -1,0 +1,225 @@
+"""Runs trained as one program against the same runs alone."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench import run as run_module
+from oodbench.algorithms import algorithms
+from oodbench.datasets import Environment
+from oodbench.job import Settings
+from oodbench.loading import Data, load_data
+from oodbench.plan import make_plan, validate
+from oodbench.records import Evaluation, RunSpec
+from oodbench.run import Run, build_algorithm
+from oodbench.stack import Stack, kind, obstacle
+
+SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
+SPIRALS: dict[str, Any] = {
+    "name": "Spirals",
+    "num_environments": 4,
+    "num_examples": 40,
+    "num_test_examples": 30,
+    "shortcut_dims": 2,
+}
+STEPS = 50
+OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
+"""Not those that the tests of other modules register."""
+
+
+def specs(
+    algorithm: str, dataset: Any = SEM, draws: int = 2, trials: int = 2, **hparams: Any
+) -> list[RunSpec]:
+    entry = {"name": algorithm, "hparams": hparams}
+    values = {
+        "name": "t", "datasets": [dataset], "algorithms": [entry], "hparam_draws": draws,
+        "trials": trials, "steps": STEPS, "evaluate_every": 25,
+        "network": {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}},
+    }  # fmt: skip
+    return list(make_plan(validate(values, "t")).runs.values())
+
+
+def batchable() -> list[str]:
+    """The registered methods whose runs can be trained together."""
+    names = []
+    for name in OURS:
+        (spec, *_) = specs(name, draws=1, trials=1)
+        run = Run(spec, Settings())
+        if obstacle(run) is None:
+            names.append(name)
+    return names
+
+
+def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[int, Data] = {}
+
+    def double(spec: RunSpec, settings: Settings) -> Data:
+        data = load_data(spec, settings)
+        environments = {
+            name: Environment(e.x.double(), e.y.double() if e.y.is_floating_point() else e.y)
+            for name, e in data.environments.items()
+        }
+        return known.setdefault(id(data), Data(data.dataset, environments, data.splits))
+
+    def build(*arguments: Any) -> Any:
+        algorithm = build_algorithm(*arguments).double()
+        algorithm.optimizers = algorithm.configure()
+        return algorithm
+
+    monkeypatch.setattr(Run, "own_metrics", lambda self: [])  # of inputs in float32
+    monkeypatch.setattr(run_module, "load_data", double)
+    monkeypatch.setattr(run_module, "build_algorithm", build)
+
+
+def require_close(
+    found: Sequence[Evaluation], wanted: Sequence[Evaluation], tolerance: float
+) -> None:
+    assert [(e.environment, e.split, e.metric, e.count) for e in found] == [
+        (e.environment, e.split, e.metric, e.count) for e in wanted
+    ]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.value == pytest.approx(other.value, rel=tolerance, abs=tolerance), one
+
+
+def test_which_methods_are_batchable() -> None:
+    alone = {"ExampleANDMask", "LeastSquares", "ICP", "LinearIRM", "LinearVREx"}
+    assert set(batchable()) == set(OURS) - alone
+
+
+@pytest.mark.parametrize("algorithm", sorted(batchable()))
+@pytest.mark.parametrize("dataset", [SEM, SPIRALS], ids=["SEM", "Spirals"])
+def test_a_stack_is_its_runs(
+    algorithm: str, dataset: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float64, where masks do not flip by round-off: weights, metrics and evaluations."""
+    in_float64(monkeypatch)
+    lr: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
+    alike = specs(algorithm, dataset, **lr)
+    alone = [Run(spec, Settings()) for spec in alike]
+    stacked = [Run(spec, Settings()) for spec in alike]
+    assert len({kind(run) for run in stacked}) == 1
+    stack = Stack(stacked)
+    for steps in (20, 30):
+        assert stack.advance(steps) == [run.advance(steps) for run in alone] == [None] * 4
+        for found, run in zip(stack.evaluate(range(4)), alone, strict=True):
+            require_close(found, run.evaluate(), 1e-9)
+    for one, other in zip(stacked, alone, strict=True):
+        assert one.step == other.step == one.counted == STEPS
+        assert one.sums == pytest.approx(other.sums, rel=1e-9, abs=1e-9)
+        for p, q in zip(one.algorithm.parameters(), other.algorithm.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("algorithm", sorted(batchable()))
+def test_in_float32_to_round_off(algorithm: str) -> None:
+    alike = specs(algorithm, lr=[1e-3, 3e-3])
+    alone = [Run(spec, Settings()) for spec in alike]
+    stack = Stack([Run(spec, Settings()) for spec in alike])
+    stack.advance(STEPS)
+    for run, found in zip(alone, stack.evaluate(range(4)), strict=True):
+        run.advance(STEPS)
+        require_close(found, run.evaluate(), 2e-3)
+
+
+Change = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"optimizer": "sgd", "momentum": [0.0, 0.9]},
+        {"optimizer": "adamw", "weight_decay": [0.1, 0.5]},
+        {"lr_schedule": "cosine"},
+        {"weight_decay": [0.0, 0.1]},
+        {"environments_per_step": 2, "batch_size": 8},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_optimizers_schedules_and_sampling(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_float64(monkeypatch)
+    alike = specs("ERM", SPIRALS, **{"lr": 1e-3, **change})
+    alone = [Run(spec, Settings()) for spec in alike]
+    stack = Stack([Run(spec, Settings()) for spec in alike])
+    stack.advance(STEPS)
+    for run, found in zip(alone, stack.evaluate(range(4)), strict=True):
+        run.advance(STEPS)
+        require_close(found, run.evaluate(), 1e-9)
+
+
+def test_penalties_are_annealed_and_optimizers_restarted_run_by_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_float64(monkeypatch)
+    alike = specs("IRM", lr=1e-3, anneal_steps=[7, 20], penalty_weight=[1.0, 50.0])
+    alone = [Run(spec, Settings()) for spec in alike]
+    stack = Stack([Run(spec, Settings()) for spec in alike])
+    stack.advance(STEPS)
+    for run, found in zip(alone, stack.evaluate(range(4)), strict=True):
+        run.advance(STEPS)
+        require_close(found, run.evaluate(), 1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "DANN"])
+def test_a_run_does_not_depend_on_its_company(algorithm: str) -> None:
+    """Bit for bit on a CPU, down to a run without any."""
+    alike = specs(algorithm, SPIRALS, draws=2, trials=3, batch_size=16, lr=[1e-3, 3e-3])
+
+    def trained(size: int) -> list[tuple[list[Evaluation], dict[str, float]]]:
+        found = []
+        for start in range(0, len(alike), size):
+            runs = [Run(spec, Settings()) for spec in alike[start : start + size]]
+            stack = Stack(runs)
+            stack.advance(STEPS)
+            evaluations = stack.evaluate(range(len(runs)))
+            found += [(e, run.sums) for e, run in zip(evaluations, runs, strict=True)]
+        return found
+
+    together = trained(6)
+    assert trained(4) == trained(1) == together
+
+
+def _dataset(**values: Any) -> dict[str, Any]:
+    return {**SPIRALS, **values}
+
+
+OBSTACLES: list[tuple[Callable[[], RunSpec], str]] = [
+    (lambda: specs("LeastSquares")[0], "it has an update of its own"),
+    (lambda: specs("ExampleANDMask", SPIRALS)[0], "combines the gradients of single examples"),
+    (
+        lambda: specs("DANN", SPIRALS, environments_per_step=2)[0],
+        "environments that every run draws for itself",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "reason"), OBSTACLES)
+def test_what_stands_in_the_way_is_named(spec: Callable[[], RunSpec], reason: str) -> None:
+    found = obstacle(Run(spec(), Settings()))
+    assert found is not None and reason in found
+
+
+def network_obstacle(tmp_path: Path, algorithm: str, network: dict[str, Any]) -> str | None:
+    values = {
+        "name": "t", "datasets": [{"name": "ColoredDigits", "copies": 1}], "trials": 1,
+        "algorithms": [algorithm], "network": network, "steps": 2,
+    }  # fmt: skip
+    (spec,) = make_plan(validate(values, "t")).runs.values()
+    return obstacle(Run(spec, Settings()))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "network", "reason"),
+    [
+        ("ERM", {"name": "MLP", "hparams": {"dropout": 0.5}}, "dropout draws random numbers"),
+        ("ERM", {"name": "ConvNet", "hparams": {"depth": 1}}, "statistics of batch normalisation"),
+        ("ERM", {"name": "MLP", "hparams": {"width": 8}}, None),
+    ],
+)
+def test_networks_that_stand_in_the_way(
+    tmp_path: Path, algorithm: str, network: dict[str, Any], reason: str | None
+) -> None:
+    found = network_obstacle(tmp_path, algorithm, network)
+    assert found is None if reason is None else found is not None and reason in found
