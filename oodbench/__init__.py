@@ -14,8 +14,9 @@ def load(directory: str | PathLike[str]) -> "pd.DataFrame":
     """All records of a results directory, one evaluation a row, with what is known of its run.
 
     Columns: `id`, `dataset`, `label`, `algorithm`, `test_environments` (joined by `+`), `draw`,
-    `trial`, `state`, `step`, `environment`, `split`, `metric`, `value`, `count`, and a column
-    `hparams.NAME` for every hyperparameter. Raises `oodbench.errors.UserError` if there is no sweep.
+    `trial`, `state`, `training_seconds` of the run and, of these, `waiting_seconds` for data, `step`,
+    `environment`, `split`, `metric`, `value`, `count`, and a column `hparams.NAME` for every
+    hyperparameter. Raises `oodbench.errors.UserError` if there is no sweep.
     """
     from oodbench.export import tidy
     from oodbench.records import Results

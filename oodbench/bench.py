@@ -20,6 +20,7 @@ from oodbench.allocator import keep_freed_memory
 from oodbench.bench_coinrun import making
 from oodbench.bench_loading import loading
 from oodbench.bench_report import coverages, memory, table_time
+from oodbench.bench_stacks import stacks
 from oodbench.execute import execute
 from oodbench.job import Settings
 from oodbench.networks import build
@@ -296,6 +297,7 @@ def main() -> None:
         rows += table_time(Path(folder) / "tables")
         rows.append(memory(Path(folder) / "tables"))
         rows += loading(Path(folder))
+        rows += stacks(Path(folder) / "stacks")
         rows += making(Path(folder) / "coinrun")
     rows += coverages()
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))

@@ -65,9 +65,10 @@ def _rule(function: Check) -> Check:
         try:
             function(cls, task)
         except Exception as error:
-            rule = (function.__doc__ or "").partition("\n")[0].rstrip(".")
+            rule, _, advice = " ".join((function.__doc__ or "").split()).partition(". ")
             raise AssertionError(
-                f"{cls.__name__} breaks the rule '{rule}' on a {task.kind} task: {error}"
+                f"{cls.__name__} breaks the rule '{rule.rstrip('.')}' on a {task.kind} task: {error} "
+                f"{advice}".rstrip()
             ) from error
 
     checks.append(check)
@@ -273,7 +274,11 @@ def _stacked(drawn: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 @_rule
 def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
-    """`objective` and `combine` never branch on a drawn number: `vmap` over runs changes nothing."""
+    """`objective` and `combine` take a drawn number as a tensor: `vmap` over runs changes nothing.
+
+    Instead of a branch in Python (`if`, `or`, `min`) on it write arithmetic or `torch.where`; instead of
+    a function of the module `math` that of torch; what an objective remembers belongs in a buffer.
+    """
     module = _Objective(tiny_algorithm(cls, tiny_problem(task)))
     drawn, batch = _drawn(cls, 3), tiny_batch(task)
     torch.manual_seed(2)

@@ -23,9 +23,10 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 from scipy.optimize import nnls
+from tabulate import tabulate
 
 from oodbench.errors import reports_mistakes
-from oodbench.findings import Finding, show
+from oodbench.findings import Finding, save
 from oodbench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
 
 BLOCKS, BLOCK_SECONDS = 5, 0.15
@@ -215,7 +216,8 @@ def finding(found: Mapping[str, Any]) -> Finding:
                 f"{100 * f['deviation']:.0f} %",
             ]
         )
-    header = ["", "base ms", "an environment ms", "an example us", "a run ms", "largest deviation"]
+    header = ["", "start or base, ms", "an environment, ms", "an example, us", "a run, ms"]
+    header.append("largest deviation")
     work = SWEEP_STEPS * found["steps"]["ERM"][ENVIRONMENTS.index(FIXED_ENVIRONMENTS)][2]
     work += dict(found["evaluations"])[(FIXED_ENVIRONMENTS + 1) * 1024]
     notes = [f"{SWEEP_STEPS} steps and an evaluation of a run of these sweeps: {1e3 * work:.0f} ms"]
@@ -232,15 +234,20 @@ def costs(
     batch_runs: Annotated[
         list[str] | None, typer.Option(help="As of `sweep launch`; several: a line each.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="For costs.json, .png and .svg.")] = Path(
+    out: Annotated[Path, typer.Option(help="For costs.json, .md, .png and .svg.")] = Path(
         "results/costs"
     ),
 ) -> None:
-    """Measure, fit, print the coefficients and write the figures and OUT/costs.json."""
+    """Measure, fit, and write OUT/costs.json, its table costs.md and the picture."""
     found = measured(batch_runs or [])
     out.mkdir(parents=True, exist_ok=True)
     (out / "costs.json").write_text(json.dumps({**found, "fits": fits_of(found)}, indent=1) + "\n")
-    show(finding(found), "costs", out)
+    shown = finding(found)
+    table = tabulate(shown.rows, shown.header, tablefmt="github", disable_numparse=True)
+    text = "\n".join([table, "", *shown.notes])
+    (out / "costs.md").write_text(text + "\n")
+    print(text)
+    save(shown, "costs", out)
 
 
 if __name__ == "__main__":

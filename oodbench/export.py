@@ -7,7 +7,11 @@ import pandas as pd
 from oodbench.records import Frames
 from oodbench.selection import sweep_runs
 
-RUN_COLUMNS = ("dataset", "label", "algorithm", "test_environments", "draw", "trial", "state")
+TIMES = ("training_seconds", "waiting_seconds")
+RUN_COLUMNS = (
+    *("dataset", "label", "algorithm", "test_environments", "draw", "trial", "state"),
+    *TIMES,
+)
 
 
 def tidy(frames: Frames) -> pd.DataFrame:
@@ -15,6 +19,7 @@ def tidy(frames: Frames) -> pd.DataFrame:
     runs = sweep_runs(frames)
     runs["dataset"] = runs["dataset_label"]
     runs["test_environments"] = runs["test_environments"].map("+".join)
+    runs = runs.astype(dict.fromkeys(TIMES, float))
     hparams = pd.DataFrame(list(runs["hparams"]), index=runs.index).add_prefix("hparams.")
     table = pd.concat([runs[list(RUN_COLUMNS)], hparams], axis=1)
     for name in table.select_dtypes(object):

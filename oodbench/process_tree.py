@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
-REST = 50
-"""The sampler of the memory sleeps so many times as long as a sample takes it."""
+REST = 20
+"""The sampler of the memory sleeps so many times as long as a sample keeps a core busy."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ def observe(command: Sequence[str]) -> Cost:
         except subprocess.TimeoutExpired:
             if os.getppid() != parent:
                 os.killpg(0, signal.SIGKILL)
-            began = time.perf_counter()
+            began = time.process_time()
             memory, count = _memory()
             largest, most = max(largest, memory), max(most, count)
-            pause = max(0.2, REST * (time.perf_counter() - began))
+            pause = max(0.2, REST * (time.process_time() - began))
     wall = time.perf_counter() - start
     while True:
         try:

@@ -170,6 +170,7 @@ def test_records_go_out_as_one_tidy_frame(tmp_path: Path) -> None:
     row = frame[(frame["id"] == ids[3]) & (frame["metric"] == "accuracy")].iloc[0]
     assert (row["trial"], row["state"], row["environment"], row["value"]) == (3, "done", "t", 0.3)
     assert row["test_environments"] == "t" and row["hparams.lr"] == 0.1
+    assert (row["training_seconds"], row["waiting_seconds"]) == (1.0, 0.25)
     assert row["hparams.nested"] == "[1, 2]"
     assert write_parquet(results.load(), tmp_path / "all.parquet") == 10
     back = pd.read_parquet(tmp_path / "all.parquet")

@@ -88,9 +88,12 @@ def lap(folder: Path, checkout: Path) -> tuple[Cost, dict[str, float]]:
     return race.theirs(peer, race.ENTRANTS[2], "12 and 29", 16, folder)
 
 
-def test_what_the_peer_is_given_and_its_times(checkout: Path, tmp_path: Path) -> None:
-    cost, parts = lap(tmp_path / "lap", checkout)
-    said = json.loads((tmp_path / "lap" / "results" / "said").read_text())
+def test_what_the_peer_is_given_and_its_times(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cost, parts = lap(Path("lap"), checkout.relative_to(tmp_path))
+    said = json.loads(Path("lap/results/said").read_text())
     hparams, workers, every, held, sizes, shape, x, y, kind = said
     network = {"mlp_width": 256, "mlp_depth": 2, "mlp_dropout": 0.0}
     assert hparams == [
@@ -106,7 +109,7 @@ def test_what_the_peer_is_given_and_its_times(checkout: Path, tmp_path: Path) ->
     assert parts["evaluating"] >= 0.03
     assert parts["importing"] > parts["setting up"] > 0
     assert sum(parts.values()) == pytest.approx(cost.wall_seconds)
-    log = (tmp_path / "lap" / "log.txt").read_text()
+    log = Path("lap/log.txt").read_text()
     assert "launch --datasets Spirals --algorithms ERM IRM VREx ANDMask --n_hparams 2" in log
 
 

@@ -1,0 +1,64 @@
+"""What training many runs as one program gains: whole runs, with evaluations, records, checkpoints."""
+
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from oodbench.execute import execute_together
+from oodbench.job import Settings
+from oodbench.plan import make_plan, validate
+from oodbench.records import Results, RunSpec
+
+ROUNDS = 3
+SAMPLE = 8
+"""Of the runs that are trained one at a time; their time is scaled up to all."""
+SEM = {"name": "LinearSEM", "variant": "FOU"}
+FOUR = {"name": "Spirals", "num_environments": 4}
+SMALL: dict[str, Any] = {"name": "MLP", "hparams": {"width": 64, "depth": 2}}
+CASES: list[tuple[str, str, dict[str, Any], str]] = [
+    ("64 linear SEM runs", "ERM", {"datasets": [SEM], "hparam_draws": 8, "trials": 8}, ">= 8"),
+    ("64 linear SEM runs", "IRM", {"datasets": [SEM], "hparam_draws": 8, "trials": 8}, ">= 8"),
+    ("32 runs, MLP 2 x 64, 4 x 32", "ERM", {"datasets": [FOUR], "network": SMALL}, ">= 2.5"),
+    ("32 runs, MLP 2 x 64, 4 x 32", "ANDMask", {"datasets": [FOUR], "network": SMALL}, ">= 2.5"),
+]
+
+
+def specs(algorithm: str, changes: Mapping[str, Any]) -> list[RunSpec]:
+    """The runs of a case, all of one kind; 4 draws and 8 trials unless it says otherwise."""
+    small = "network" in changes
+    entry = {"name": algorithm, "hparams": {"batch_size": 32} if small else {}}
+    values = {"name": "bench", "hparam_draws": 4, "trials": 8, "steps": 600, **changes}
+    runs = make_plan(validate({**values, "algorithms": [entry]}, "bench")).runs.values()
+    return list(runs)
+
+
+def seconds(runs: list[RunSpec], results: Results, batch_runs: int, device: str) -> float:
+    """Of training them, so many at once."""
+    settings = Settings(device=device, batch_runs=batch_runs)
+    ends: list[str] = []
+    start = time.perf_counter()
+    for first in range(0, len(runs), batch_runs):
+        some = [(run, results.run(run.id)) for run in runs[first : first + batch_runs]]
+        left = execute_together(some, settings, lambda run_id, state, message: ends.append(state))
+        assert not left
+    assert set(ends) <= {"done", "diverged"} and len(ends) == len(runs)
+    return time.perf_counter() - start
+
+
+def stacks(folder: Path, device: str = "cpu") -> list[tuple[str, str, str, str]]:
+    """Runs one at a time against the same as one program, in turn: the ratio of their times."""
+    rows = []
+    for number, (what, algorithm, changes, reach) in enumerate(CASES):
+        runs = specs(algorithm, changes)
+        assert len({run.kind for run in runs}) == 1
+        ratios = []
+        for turn in range(ROUNDS + 1):  # the first one warms up
+            place = folder / f"{number}-{turn}"
+            alone = seconds(runs[:SAMPLE], Results(place / "alone"), 1, device)
+            together = seconds(runs, Results(place / "together"), len(runs), device)
+            ratios.append(alone * len(runs) / SAMPLE / together)
+        work = f"{what}, {algorithm}: one at a time / together, {device}"
+        rows.append((work, reach, f"{statistics.median(ratios[1:]):.1f}", "-"))
+    return rows
