@@ -1,6 +1,9 @@
 """What a launcher is asked to do. Imports no torch."""
 
+import math
 import os
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,8 +12,11 @@ from oodbench.resources import Resources
 from oodbench.search import Searches, Study
 
 Specs = dict[str, RunSpec]
+Kind = tuple[str, ...]
 MOST = 64
 """Runs that are trained together at most where nobody says: more gain little."""
+CROWD = 16
+"""Runs of a kind from which on they are trained together on a CPU; fewer gain nothing there."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Settings:
     the launcher has cores for, or none without a launcher."""
     batch_runs: int | None = None
     """How many runs are trained together at most, as one program; None: as many as pay."""
+    crowds: frozenset[Kind] = frozenset()
+    """The kinds of which there are so many that it pays on a CPU, whoever is still to be trained."""
     device_share: float = 1.0
     """The part of its device that a worker has for itself."""
 
@@ -46,6 +54,12 @@ class Interrupts:
     def ask_to_stop(self) -> None:
         """Have a checkpoint written soon, and the training end there."""
         self.stop = True
+
+
+def crowds(specs: Iterable[RunSpec], at_hand: float = math.inf) -> frozenset[Kind]:
+    """The kinds with at least `CROWD` runs, if a launcher can have that many at hand."""
+    counts = Counter(spec.kind for spec in specs)
+    return frozenset(kind for kind, count in counts.items() if min(count, at_hand) >= CROWD)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,9 @@ class _Pool:
         """The next run, and of its kind as many as one worker is to have."""
         first, kind = self.queue[0], self._kind(self.queue[0])
         limit = self.limits.get(first, self.job.settings.batch_runs or MOST)
-        if limit == 1 or kind in self.alone:
+        settings, on_cpu = self.job.settings, self.job.devices == ("cpu",)
+        few = settings.batch_runs is None and on_cpu and kind not in settings.crowds
+        if limit == 1 or few or kind in self.alone:
             return [self.queue.popleft()]
         alike = [
             i for i in self.queue if self._kind(i) == kind and self.limits.get(i, limit) == limit

@@ -1,5 +1,6 @@
 """Sweeps on the command line: plan, launch, status, cancel, retry, clean."""
 
+import math
 import os
 import shutil
 import sys
@@ -15,7 +16,7 @@ from rich.console import Console
 from oodbench.adopt import adopt
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.flags import Flags, resource_flags
-from oodbench.job import Job
+from oodbench.job import Job, crowds
 from oodbench.job import Settings as RunSettings
 from oodbench.plan import Plan, find, make_plan, read
 from oodbench.progress import show_plan, title
@@ -65,9 +66,9 @@ def plan(
 
     made = _plan(sweep, set_, plugin, data_dir)
     show_plan(made, console)
-    expected = forecast(
-        list(made.runs.values()), RunSettings(data_dir, batch_runs=_batch_runs(batch_runs))
-    )
+    specs = list(made.runs.values())
+    settings = RunSettings(data_dir, batch_runs=_batch_runs(batch_runs), crowds=crowds(specs))
+    expected = forecast(specs, settings)
     for row, reason in expected.alone.items():
         console.print(
             f"one at a time: {row}: {reason}", markup=False, highlight=False, soft_wrap=True
@@ -290,6 +291,10 @@ def _train(job: Job, launcher: str, workers: int | None) -> None:
     from oodbench import launchers
 
     results, specs = job.results, job.specs
+    if "search" not in results.plan()["settings"]:  # which chooses few runs at a time
+        at_hand = job.resources.runs_per_job if launcher == "slurm" else math.inf
+        together = replace(job.settings, crowds=crowds(specs.values(), at_hand))
+        job = replace(job, settings=together)
     if launcher == "slurm":
         from oodbench.slurm import device_of_runs
 

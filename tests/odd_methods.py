@@ -79,3 +79,15 @@ class Branching(Algorithm):
 
     def objective(self, out: Outputs) -> Tensor:
         return out.risks.mean() if self.hparams.threshold > 0 else out.risks.max()
+
+
+@register("DyingOnce", paper="none")
+class DyingOnce(Algorithm):
+    """Its process is killed at its fourth step, the first time."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        died = Path(os.environ["LEAVING_FILE"])
+        if out.step == 3 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return out.risks.mean()

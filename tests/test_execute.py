@@ -16,7 +16,7 @@ from oodbench.registry import load_plugins
 from oodbench.stack import Stack
 from tests.sweeps import outcome, tiny
 
-TOGETHER = Settings(plugins=("tests.odd_methods",))
+TOGETHER = Settings(plugins=("tests.odd_methods",), batch_runs=64)
 
 
 class Killed(BaseException):

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.job import Job, Settings
+from oodbench.job import CROWD, Job, Settings, crowds
 from oodbench.launchers import LAUNCHERS, devices
 from oodbench.plan import Plan
 from oodbench.pool import local
@@ -106,6 +107,38 @@ def test_a_worker_that_is_asked_to_end_gives_its_run_back(
     load_plugins([PLUGIN])
     states = local(job(tiny(algorithms=["Leaving"], trials=1), tmp_path / "out", workers=1))
     assert set(states.values()) == {"done"} and (tmp_path / "left").exists()
+
+
+def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
+    plan = tiny(algorithms=["ERM"], network="Linear", trials=CROWD)
+    together = {}
+    for launcher, workers in (("local", 2), ("local", 1), ("debug", 1)):
+        asked = job(plan, tmp_path / f"{launcher}{workers}", workers)
+        settings = replace(asked.settings, crowds=crowds(plan.runs.values()))
+        assert set(LAUNCHERS[launcher](replace(asked, settings=settings)).values()) == {"done"}
+        infos = [asked.results.run(i).info() for i in plan.runs]
+        assert all(info is not None and info["provenance"]["stacked"] for info in infos)
+        together[launcher, workers] = outcome(asked.results)
+    first, *others = together.values()
+    assert all(other == first for other in others)
+
+
+def test_few_runs_of_a_kind_are_no_crowd() -> None:
+    few = tiny(algorithms=["ERM"], trials=CROWD - 1).runs.values()
+    many = tiny(algorithms=["ERM"], trials=CROWD).runs.values()
+    assert not crowds(few) and not crowds(many, at_hand=CROWD - 1)
+    assert crowds(many) == crowds([*few, *many]) == {next(iter(many)).kind}
+
+
+def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAVING_FILE", str(tmp_path / "died"))
+    load_plugins([PLUGIN])
+    plan = tiny(algorithms=["DyingOnce"], network="Linear", trials=3)
+    asked = job(plan, tmp_path / "out", workers=1)
+    asked = replace(asked, settings=replace(asked.settings, batch_runs=64))
+    assert set(local(asked).values()) == {"done"} and (tmp_path / "died").exists()
 
 
 def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
