@@ -18,6 +18,7 @@ from torch.func import vmap
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.datasets import Dataset
 from oodbench.evaluate import evaluate_stacked, shapes, stacked
+from oodbench.networks import Network
 from oodbench.records import Evaluation
 from oodbench.run import Run
 from oodbench.stacked_layers import Collector, stacked_linear
@@ -40,6 +41,8 @@ def obstacle(run: Run) -> str | None:
         return "its objective is of environments that every run draws for itself"
     if run.batches.stored:
         return "its data are read from disk while it trains"
+    if type(algorithm.network).losses is not Network.losses:
+        return "its network works out its own losses"
     if any(isinstance(m, nn.Dropout) and m.p > 0 for m in modules):
         return "dropout draws random numbers for every run"
     if any(True for _ in algorithm.buffers()):

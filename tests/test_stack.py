@@ -84,6 +84,15 @@ def require_close(
         assert one.value == pytest.approx(other.value, rel=tolerance, abs=tolerance), one
 
 
+def require_as_alone(alike: Sequence[RunSpec], tolerance: float) -> None:
+    alone = [Run(spec, Settings()) for spec in alike]
+    stack = Stack([Run(spec, Settings()) for spec in alike])
+    stack.advance(STEPS)
+    for run, found in zip(alone, stack.evaluate(range(len(alike))), strict=True):
+        run.advance(STEPS)
+        require_close(found, run.evaluate(), tolerance)
+
+
 def test_which_methods_are_batchable() -> None:
     alone = {"ExampleANDMask", "LeastSquares", "ICP", "LinearIRM", "LinearVREx"}
     assert set(batchable()) == set(OURS) - alone
@@ -116,12 +125,7 @@ def test_a_stack_is_its_runs(
 @pytest.mark.parametrize("algorithm", sorted(batchable()))
 def test_in_float32_to_round_off(algorithm: str) -> None:
     alike = specs(algorithm, lr=[1e-3, 3e-3])
-    alone = [Run(spec, Settings()) for spec in alike]
-    stack = Stack([Run(spec, Settings()) for spec in alike])
-    stack.advance(STEPS)
-    for run, found in zip(alone, stack.evaluate(range(4)), strict=True):
-        run.advance(STEPS)
-        require_close(found, run.evaluate(), 2e-3)
+    require_as_alone(alike, 2e-3)
 
 
 Change = dict[str, Any]
@@ -141,12 +145,7 @@ Change = dict[str, Any]
 def test_optimizers_schedules_and_sampling(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
     alike = specs("ERM", SPIRALS, **{"lr": 1e-3, **change})
-    alone = [Run(spec, Settings()) for spec in alike]
-    stack = Stack([Run(spec, Settings()) for spec in alike])
-    stack.advance(STEPS)
-    for run, found in zip(alone, stack.evaluate(range(4)), strict=True):
-        run.advance(STEPS)
-        require_close(found, run.evaluate(), 1e-9)
+    require_as_alone(alike, 1e-9)
 
 
 def test_penalties_are_annealed_and_optimizers_restarted_run_by_run(
@@ -154,12 +153,7 @@ def test_penalties_are_annealed_and_optimizers_restarted_run_by_run(
 ) -> None:
     in_float64(monkeypatch)
     alike = specs("IRM", lr=1e-3, anneal_steps=[7, 20], penalty_weight=[1.0, 50.0])
-    alone = [Run(spec, Settings()) for spec in alike]
-    stack = Stack([Run(spec, Settings()) for spec in alike])
-    stack.advance(STEPS)
-    for run, found in zip(alone, stack.evaluate(range(4)), strict=True):
-        run.advance(STEPS)
-        require_close(found, run.evaluate(), 1e-9)
+    require_as_alone(alike, 1e-9)
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "DANN"])
