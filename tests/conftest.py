@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, settings
 from oodbench.coinrun.making import make
 from oodbench.coinrun.shards import Settings
 from tests.slurm.cluster import Cluster, missing
+
+# a shell starts what is to run in the background with Ctrl-C ignored, and so would be what we start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
