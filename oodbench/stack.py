@@ -195,7 +195,7 @@ class Stack:
                 names: dict[Tensor, str] = {
                     p: name for name, p in self._template.named_parameters()
                 }
-                gradients = {names[p]: g for p, g in collector.combined.items()}
+                gradients = {names[p]: g for p, g in collector.combined().items()}
         return {"loss": losses.detach(), **metrics}, gradients
 
     def _observed(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:

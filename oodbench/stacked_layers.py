@@ -25,7 +25,7 @@ class Collector:
         """`combine` makes (K, *shape) gradients of (K, E, *shape); `anchor` is anything trained."""
         self.environments = environments
         self.anchor = anchor
-        self.combined: dict[Tensor, Tensor] = {}
+        self._stacks: dict[Tensor, Tensor] = {}
         self._combine = combine
 
     def take(self, module: nn.Linear, seen: Tensor, cotangent: Tensor) -> None:
@@ -40,9 +40,14 @@ class Collector:
     def _add(self, parameter: Tensor | None, make: Callable[[], Tensor]) -> None:
         if parameter is None or not parameter.requires_grad:
             return
-        if parameter in self.combined:
-            raise NotImplementedError("a layer that is used twice")
-        self.combined[parameter] = self._combine(make())
+        made = make()  # a layer may be used more than once
+        self._stacks[parameter] = (
+            self._stacks[parameter] + made if parameter in self._stacks else made
+        )
+
+    def combined(self) -> dict[Tensor, Tensor]:
+        """The gradient of each parameter, (K, *shape), after the backward pass."""
+        return {parameter: self._combine(stack) for parameter, stack in self._stacks.items()}
 
 
 class _Linear(torch.autograd.Function):

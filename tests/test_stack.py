@@ -1,17 +1,20 @@
 """Runs trained as one program against the same runs alone."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from oodbench import run as run_module
 from oodbench.algorithms import algorithms
 from oodbench.datasets import Environment
 from oodbench.job import Settings
 from oodbench.loading import Data, load_data
+from oodbench.networks import Network, register
 from oodbench.plan import make_plan, validate
 from oodbench.records import Evaluation, RunSpec
 from oodbench.run import Run, build_algorithm
@@ -126,6 +129,28 @@ def test_a_stack_is_its_runs(
 def test_in_float32_to_round_off(algorithm: str) -> None:
     alike = specs(algorithm, lr=[1e-3, 3e-3])
     require_as_alone(alike, 2e-3)
+
+
+@register("SharedLayer")
+class SharedLayer(Network):
+    """A layer that is used twice."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Any) -> None:
+        super().__init__()
+        self.num_features = input_shape[0]
+        shared = nn.Linear(self.num_features, self.num_features)
+        self.featurizer = nn.Sequential(shared, nn.LeakyReLU(), shared)
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+
+@pytest.mark.filterwarnings("ignore:the gradients of the network")
+def test_a_layer_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_float64(monkeypatch)
+    alike = [
+        replace(spec, network="SharedLayer", network_hparams={})
+        for spec in specs("ANDMask", SPIRALS, tau=0.5, lr=[1e-3, 3e-3])
+    ]
+    require_as_alone(alike, 1e-9)
 
 
 Change = dict[str, Any]
