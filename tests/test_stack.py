@@ -14,7 +14,7 @@ from oodbench.algorithms import algorithms
 from oodbench.datasets import Environment
 from oodbench.job import Settings
 from oodbench.loading import Data, load_data
-from oodbench.networks import Network, register
+from oodbench.networks import Network, networks
 from oodbench.plan import make_plan, validate
 from oodbench.records import Evaluation, RunSpec
 from oodbench.run import Run, build_algorithm
@@ -131,7 +131,6 @@ def test_in_float32_to_round_off(algorithm: str) -> None:
     require_as_alone(alike, 2e-3)
 
 
-@register("SharedLayer")
 class SharedLayer(Network):
     """A layer that is used twice."""
 
@@ -146,6 +145,7 @@ class SharedLayer(Network):
 @pytest.mark.filterwarnings("ignore:the gradients of the network")
 def test_a_layer_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
+    monkeypatch.setitem(networks._classes, "SharedLayer", SharedLayer)
     alike = [
         replace(spec, network="SharedLayer", network_hparams={})
         for spec in specs("ANDMask", SPIRALS, tau=0.5, lr=[1e-3, 3e-3])
