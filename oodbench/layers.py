@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from oodbench.networks import Scales
 from oodbench.stacks import Gradients, Product, Rows, Stack
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
@@ -191,6 +192,16 @@ def layer_norm(
     return normalized, pullback
 
 
+def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
+    """A feature's gradient is a sum over the unit's rows."""
+    seen = x.detach()
+
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        return _trained((module.weight, lambda: Stack(_sum(cotangent * seen, units, 1))))
+
+    return x * module.weight.detach(), pullback
+
+
 def embedding(
     module: nn.Embedding, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
@@ -242,4 +253,5 @@ _RULES: dict[type[nn.Module], Rule] = {
     nn.GroupNorm: group_norm,
     nn.LayerNorm: layer_norm,
     nn.Embedding: embedding,
+    Scales: scales,
 }

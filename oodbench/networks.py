@@ -105,6 +105,18 @@ class MLP(Network):
         initialize(self.modules(), hparams.init, hparams.bias)
 
 
+class Scales(nn.Module):
+    """Inputs (N, F), each feature times a weight of its own."""
+
+    def __init__(self, start: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F)."""
+        return x * self.weight
+
+
 @register("Linear")
 class Linear(Network):
     """A linear predictor x -> w' (phi x), without intercept: phi is learned from the identity on.
@@ -131,10 +143,7 @@ class Linear(Network):
         scales = hparams.start + hparams.start_std * torch.randn(self.num_features)
         self.featurizer = nn.Sequential(nn.Flatten())
         if hparams.diagonal:
-            size = self.num_features
-            phi: nn.Module = nn.Conv2d(size, size, 1, groups=size, bias=False)
-            phi.weight = nn.Parameter(scales.view(size, 1, 1, 1))
-            self.featurizer.extend([nn.Unflatten(1, (size, 1, 1)), phi, nn.Flatten()])
+            self.featurizer.append(Scales(scales))
         else:
             phi = nn.Linear(self.num_features, self.num_features, bias=False)
             phi.weight = nn.Parameter(torch.diag(scales))
