@@ -92,9 +92,9 @@ def memory(directory: Path) -> Row:
     """Peak memory of loading and selecting: that of the program, and 100,000 times that of a run."""
     code = (
         "import resource, sys; from pathlib import Path; from oodbench.records import Results;"
-        "import oodbench.cache, oodbench.selection as s;"
+        "import oodbench.cache, oodbench.selection as s; from oodbench.frames import load_frames;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; base = peak();"
-        "f = Results(Path(sys.argv[1])).load(); s.choose(f); print(len(f.runs), base, peak())"
+        "f = load_frames(Results(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
     )
     command = [sys.executable, "-c", code, str(directory)]
     result = subprocess.run(command, check=True, capture_output=True, text=True)

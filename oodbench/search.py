@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from oodbench.errors import UserError
+from oodbench.frames import load_frames
 from oodbench.hparams import Value, distributions
 from oodbench.records import Journal, Results, RunSpec
 from oodbench.seeds import derive
@@ -219,7 +220,7 @@ class Searches:
         if not set(states.values()) <= set(ENDED):
             return None
         if specs:
-            frames = self.results.load(specs)
+            frames = load_frames(self.results, specs)
             sign = -1 if (frames.runs.get("higher_is_better") == True).any() else 1  # noqa: E712
             table = candidates(frames, study.search.objective).drop_duplicates("id")
             best = (sign * table.set_index("id")["score"]).to_dict()

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.records import Frames
+from oodbench.frames import Frames
 
 Integers = npt.NDArray[np.int64]
 

@@ -16,6 +16,7 @@ from oodbench import official, predictions, report, sweep
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.execute import execute
+from oodbench.frames import load_frames
 from oodbench.inputs import distilbert_tokenizer
 from oodbench.job import Settings
 from oodbench.networks import build
@@ -320,7 +321,7 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     assert "4 done of 4 runs" in launched.output
     assert "Selection val_env: mean over the validation" in " ".join(launched.output.split())
     results = Results(out)
-    frames = results.load()
+    frames = load_frames(results)
     for run_id, spec in results.plan()["runs"].items():
         dataset = opened(spec["dataset"], wilds_dir, **spec["options"])
         kept = predictions.read(results.run(run_id), 2)
