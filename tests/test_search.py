@@ -227,6 +227,19 @@ def test_values_of_the_file_are_not_searched() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({}, "train_val"),
+        ({"validation_environments": ["2"]}, "train_val"),
+        ({"validation_environments": ["2"], "holdout": 0}, "val_env"),
+    ],
+)
+def test_the_default_objective_is_the_rule_of_tables(changes: dict[str, Any], rule: str) -> None:
+    (study,) = tiny(**CHANGES | changes).studies
+    assert study.search.objective == rule
+
+
 def test_a_validation_environment_may_be_the_objective() -> None:
     search = SEARCH | {"objective": "val_env"}
     assert tiny(**CHANGES | {"search": search, "validation_environments": ["2"]}).studies
