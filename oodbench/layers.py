@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from oodbench.networks import Scales
+from oodbench.ragged_linear import RaggedLinear
 from oodbench.stacks import Gradients, Product, Rows, Stack
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
@@ -246,6 +247,7 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
 
 _RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
+    RaggedLinear: linear,
     nn.Conv2d: conv2d,
     nn.BatchNorm1d: batch_norm,
     nn.BatchNorm2d: batch_norm,

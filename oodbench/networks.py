@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import checked, choice, hparam, log_uniform_int
+from oodbench.ragged_linear import RaggedLinear
 from oodbench.registry import Registry
 
 networks: Registry[type["Network"]] = Registry(
@@ -96,7 +97,7 @@ class MLP(Network):
         sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
         layers: list[nn.Module] = [nn.Flatten()]
         for i, o in itertools.pairwise(sizes):
-            layers += [nn.Linear(i, o), activation()]
+            layers += [RaggedLinear(i, o), activation()]
             if hparams.dropout > 0:
                 layers.append(nn.Dropout(hparams.dropout))
         self.num_features = hparams.width
