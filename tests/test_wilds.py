@@ -183,6 +183,19 @@ def test_a_table_that_is_none(tmp_path: Path) -> None:
         dataset.check()
 
 
+def test_a_table_that_breaks_off(tmp_path: Path) -> None:
+    folder, dataset = damaged(tmp_path)
+    table = folder / "metadata.csv"
+    text = table.read_text().rstrip("\n")
+    table.write_text(text)
+    dataset.check()  # a table need not end in a new line
+    official.read.cache_clear()
+    for end in ("", ","):
+        table.write_text(text.rpartition(",")[0] + end)
+        with pytest.raises(UserError, match=r"metadata\.csv breaks off in its last row, '59,"):
+            make("Camelyon17", {}, tmp_path).check()
+
+
 def test_a_missing_track_leaves_no_half_one(tmp_path: Path) -> None:
     COPIES["ENCODE"](tmp_path)
     track = tmp_path / "encode_v1.0" / "DNase.MAX.K562.official.bigwig"
