@@ -25,6 +25,8 @@ PATIENCE = 5.0
 KILL_SECONDS = 2.0
 """A killed worker's run counts as failed only if we live on so long: a machine that goes down or a
 cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
+UNKNOWN = 255
+"""The exit code of a worker whose server was killed too, and so could not tell."""
 RETURNS = 3
 """Times that a run is taken up again after its process was asked to end, or ended, in the midst."""
 SIGNALS = {signal.SIGUSR2, signal.SIGTERM, signal.SIGINT}
@@ -254,7 +256,7 @@ def _receive(worker: Worker) -> tuple[str, str, str, str]:
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode
-        if code == -signal.SIGKILL:
+        if code in (-signal.SIGKILL, UNKNOWN):
             time.sleep(KILL_SECONDS)
         asked = code in (0, -signal.SIGTERM, -signal.SIGUSR2)
         state = "interrupted" if asked else "failed"

@@ -151,14 +151,14 @@ def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
     )
 
 
-def left(session: int) -> list[int]:
-    """The living processes of a session."""
-    found = []
+def left(session: int) -> dict[int, int]:
+    """The parents of a session's living processes."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
-            state, _, _, its, *_ = path.read_text().rpartition(")")[2].split()
+            state, parent, _, its, *_ = path.read_text().rpartition(")")[2].split()
             if int(its) == session and state != "Z":
-                found.append(int(path.parent.name))
+                found[int(path.parent.name)] = int(parent)
     return found
 
 
@@ -221,6 +221,18 @@ def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Pat
     _, errors = process.communicate(timeout=60)
     assert not errors
     wait_for_the_end_of(process.pid)
+
+
+def test_workers_outlive_what_they_were_forked_from(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = launch(tiny_file(tmp_path, steps=2000, evaluate_every=100, trials=1), out)
+    wait_for_records(out, 2)
+    parents = left(process.pid)
+    (server,) = (i for i in parents if parents[i] == process.pid and i in parents.values())
+    os.kill(server, signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert {state for state, _ in outcome(Results(out)).values()} == {"done"}
 
 
 def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
