@@ -88,7 +88,7 @@ class _Tapped(torch.autograd.Function):
             if bias is None
             else torch.baddbmm(bias.detach().unsqueeze(2), weight, columns)
         )
-        return give(columns.detach(), out).mT.unflatten(1, shape[1:-1]), 0
+        return torch.unflatten(give(columns.detach(), out).mT, 1, shape[1:-1]), 0
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _forward(module: nn.Linear, collector: Collector | None) -> Callable[[Tensor
         out = module.weight @ x.flatten(0, -2).mT
         if module.bias is not None:
             out = out + module.bias.unsqueeze(1)
-        return out.mT.unflatten(0, x.shape[:-1])
+        return torch.unflatten(out.mT, 0, x.shape[:-1])
 
     def give(columns: Tensor, out: Tensor) -> Tensor:
         assert collector is not None
