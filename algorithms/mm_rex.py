@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Penalized, Problem, register
+from oodbench.algorithms import Algorithm, Outputs, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks import Network
+from oodbench.penalized import Penalized
 
 
 @register("MMREx", paper="arXiv:2003.00688")

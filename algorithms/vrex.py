@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Penalized, Problem, register
+from oodbench.algorithms import Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
+from oodbench.penalized import Penalized
 
 
 @register("VREx", paper="arXiv:2003.00688")

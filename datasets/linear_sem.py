@@ -88,9 +88,15 @@ class LinearSEM(Dataset):
         """Inputs (N, 2 * dim) and targets (N, 1) of each environment."""
         model = self.model(trial)
         return {
-            name: self._environment(model, scale, self.seed(trial, name))
+            name: self._environment(model, scale, self.noise(trial, name))
             for name, scale in zip(self.environments, self.options.scales, strict=True)
         }
+
+    def noise(self, trial: int, environment: str) -> Tensor:
+        """N(0, 1) for H, X, Y and Z, (4, num_examples, dim)."""
+        shape = (4, self.options.num_examples, self.options.dim)
+        generator = torch.Generator().manual_seed(self.seed(trial, environment))
+        return torch.randn(shape, generator=generator, dtype=torch.double)
 
     def model(self, trial: int) -> Model:
         """The coefficients of a trial, the same draws whatever the variant."""
@@ -109,10 +115,8 @@ class LinearSEM(Dataset):
             rotation = torch.eye(2 * k, dtype=torch.double)
         return Model(hx, hy, hz, xy, yz, rotation)
 
-    def _environment(self, model: Model, scale: float, seed: int) -> Environment:
-        shape = (4, self.options.num_examples, self.options.dim)
-        generator = torch.Generator().manual_seed(seed)
-        h, noise_x, noise_y, noise_z = torch.randn(shape, generator=generator, dtype=torch.double)
+    def _environment(self, model: Model, scale: float, noise: Tensor) -> Environment:
+        h, noise_x, noise_y, noise_z = noise
         scale_y, scale_z = (1.0, scale) if self.options.variant[1] == "O" else (scale, 1.0)
         h = scale * h
         x = h @ model.hx + scale * noise_x

@@ -19,6 +19,7 @@ def load(directory: str | PathLike[str]) -> "pd.DataFrame":
     hyperparameter. Raises `oodbench.errors.UserError` if there is no sweep.
     """
     from oodbench.export import tidy
+    from oodbench.frames import load_frames
     from oodbench.records import Results
 
-    return tidy(Results(Path(directory)).load())
+    return tidy(load_frames(Results(Path(directory))))

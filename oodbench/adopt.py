@@ -1,11 +1,13 @@
 """A results directory takes up a sweep, unless it holds another one. Imports no torch."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.job import Job
 from oodbench.plan import Sweep
 from oodbench.records import RunSpec
+from oodbench.search import Study, objectives
 
 
 def adopt(job: Job, launcher: str, sweep: Sweep) -> None:
@@ -18,7 +20,7 @@ def adopt(job: Job, launcher: str, sweep: Sweep) -> None:
                 f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
                 "use another --out"
             )
-        old, new = stored["settings"]["sweep"], _fixed(sweep)
+        old, new = stored["settings"]["sweep"], _fixed(sweep, job.studies)
         for key, value in new.items():
             if old.get(key) != value:
                 raise UserError(
@@ -30,7 +32,7 @@ def adopt(job: Job, launcher: str, sweep: Sweep) -> None:
         raise UserError(f"{results.path} is not empty and holds no sweep; use another --out")
     data_dir = job.settings.data_dir
     settings = {
-        "sweep": _fixed(sweep),
+        "sweep": _fixed(sweep, job.studies),
         "data_dir": str(data_dir.absolute()) if data_dir else None,
         "plugins": list(job.settings.plugins),
         "keep_predictions": job.settings.keep_predictions,
@@ -39,12 +41,18 @@ def adopt(job: Job, launcher: str, sweep: Sweep) -> None:
     }
     if sweep.search is not None:
         study = job.studies[0]
-        settings["search"] = sweep.search.model_dump() | {"draws": study.total // study.trials}
+        settings["search"] = sweep.search.model_dump() | {
+            "objective": objectives(job.studies),
+            "draws": study.total // study.trials,
+        }
     results.write_plan(sweep.name, settings, runs)
 
 
-def _fixed(sweep: Sweep) -> dict[str, Any]:
+def _fixed(sweep: Sweep, studies: Sequence[Study]) -> dict[str, Any]:
     """What the runs of one results directory must share, so that a table never mixes them."""
     keys = {"steps", "evaluate_every", "network", "holdout", "validation_environments"}
-    search = sweep.search and sweep.search.model_dump(exclude={"runs"}) | {"trials": sweep.trials}
+    search = None
+    if sweep.search is not None:
+        shared = {"trials": sweep.trials, "objective": objectives(studies)}
+        search = sweep.search.model_dump(exclude={"runs"}) | shared
     return sweep.model_dump(mode="json", include=keys) | {"search": search}

@@ -27,7 +27,7 @@ def domainbed(x: Tensor, generator: torch.Generator) -> Tensor:
     x = resized_crops(x, boxes.to(x.device), (flipped < 0.5).to(x.device))
     x = color_jitter(x, generator, 0.3)
     chosen = (colorless < 0.1).nonzero().squeeze(1).to(x.device)
-    x[chosen] = gray(x[chosen])
+    x[chosen] = gray(x[chosen]).expand(-1, 3, -1, -1)
     return x
 
 
@@ -81,9 +81,9 @@ def _places(size: int, start: Tensor, extent: Tensor) -> Tensor:
 
 
 def gray(x: Tensor) -> Tensor:
-    """Images (N, 3, H, W) without colour, in three equal channels."""
-    weights = x.new_tensor(GRAY)[:, None, None]
-    return (x * weights).sum(1, keepdim=True).expand_as(x)
+    """The grey values (N, 1, H, W) of images (N, 3, H, W)."""
+    red, green, blue = x.tensor_split(3, 1)
+    return (GRAY[0] * red).add_(green, alpha=GRAY[1]).add_(blue, alpha=GRAY[2])
 
 
 def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tensor:
@@ -94,45 +94,52 @@ def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tens
     """
     amounts = strength * (2 * torch.rand(len(x), 4, generator=generator) - 1)
     order = torch.rand(len(x), 4, generator=generator).argsort(1)
+    place = torch.arange(len(x))  # of each image in x, where those of one operation lie together
     for operation, amount in zip(order.T, amounts.gather(1, order).T, strict=True):
-        x = changed(x, operation, amount)
-    return x
+        sizes = operation.bincount(minlength=len(OPERATIONS)).tolist()
+        images = operation.argsort()
+        x = x.index_select(0, place[images].to(x.device))
+        place[images] = torch.arange(len(x))
+        extents = amount[images].to(x.device)[:, None, None, None]
+        parts = zip(torch.split(x, sizes), torch.split(extents, sizes), strict=True)
+        for change, (part, extent) in zip(OPERATIONS, parts, strict=True):
+            change(part, extent)
+    return x.index_select(0, place.to(x.device))
 
 
-def changed(x: Tensor, operation: Tensor, amount: Tensor) -> Tensor:
-    """Images (N, 3, H, W), each changed by its `operation` (N,) to the extent of its `amount` (N,).
+def brightness(x: Tensor, amount: Tensor) -> None:
+    """Images (N, 3, H, W) times 1 + amount (N, 1, 1, 1), in place."""
+    x.mul_(1 + amount).clamp_(0, 1)
 
-    0, brightness: all values times 1 + amount. 1, contrast: so the distances from the image's mean
-    grey. 2, saturation: so the distances from the pixel's grey. 3, hue: turned by `amount` of a circle.
-    The first three are linear maps of a pixel's three values, done in one product for all images.
+
+def contrast(x: Tensor, amount: Tensor) -> None:
+    """Images (N, 3, H, W) with the distances from their mean grey times 1 + amount, in place."""
+    other = gray(x.mean((2, 3), keepdim=True)).mul_(amount)
+    x.mul_(1 + amount).sub_(other).clamp_(0, 1)
+
+
+def saturation(x: Tensor, amount: Tensor) -> None:
+    """Images (N, 3, H, W) with the distances from the pixel's grey times 1 + amount, in place."""
+    other = gray(x).mul_(amount)
+    x.mul_(1 + amount).sub_(other).clamp_(0, 1)
+
+
+def hue(x: Tensor, turn: Tensor) -> None:
+    """Images (N, 3, H, W) with hues turned by shares (N, 1, 1, 1) of the circle, in place.
+
+    On the hexagon of colours red lies at 0, green at 2 and blue at -2, six making a circle. A channel
+    is at the top within 1 of its own corner, at the bottom beyond 2, and linear between. All that is
+    here multiplied by the chroma, top - bottom, and never divided by it. Turns are 1/3 at most.
     """
-    weights = torch.tensor(GRAY)
-    linear = torch.where(operation < 3, 1 + amount, 1.0)[:, None, None] * torch.eye(3)
-    linear -= torch.where(operation == 2, amount, 0.0)[:, None, None] * weights
-    contrast = torch.where(operation == 1, amount, 0.0).to(x.device)
-    mean = x.mean((2, 3)) @ weights.to(x)
-    offset = (-contrast * mean)[:, None, None]
-    x = torch.baddbmm(offset, linear.to(x), x.flatten(2)).clamp_(0, 1).view(x.shape)
-    turned = (operation == 3).nonzero().squeeze(1)
-    if len(turned):
-        angle = amount[turned].to(x)[:, None, None]
-        turned = turned.to(x.device)
-        x[turned] = hue(x[turned], angle)
-    return x
-
-
-def hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Hues of the hexagonal colour model turned by shares (N, 1, 1) of the circle, at most 1/3."""
-    red, green, blue = x.unbind(1)
+    red, green, blue = x.tensor_split(3, 1)
     top = torch.maximum(torch.maximum(red, green), blue)
-    chroma = top - torch.minimum(torch.minimum(red, green), blue)
-    # the place on the hexagon, in sixths: 0 red, 2 green, 4 blue; without `where`, which is slow
-    below = torch.lerp(4 * chroma + red - green, 2 * chroma + blue - red, (top == green).to(x))
-    place = torch.lerp(below, green - blue, (top == red).to(x))
-    place = place.div_(chroma.clamp(min=1e-9)).add_(6 * turn)
-    # a channel is at the top within a sixth of its own corner and falls to the bottom beyond two
-    result = torch.empty_like(x)
-    for channel, corner in enumerate((0, 2, 4)):
-        fallen = ((place - corner).abs_() - 3).abs_().neg_().add_(2).clamp_(0, 1)
-        torch.addcmul(top, chroma, fallen, value=-1, out=result[:, channel])
-    return result
+    bottom = torch.minimum(torch.minimum(red, green), blue)
+    chroma = top - bottom
+    place = (green + blue).sub_(red).add_(top).sub_(bottom, alpha=2).copysign_(green - blue)
+    place.add_(6 * turn * chroma)
+    corners = x.new_tensor((0, 2, -2))[:, None, None]
+    value = (place - corners * chroma).abs_().sub_(3 * chroma).abs_().add_(bottom - chroma)
+    torch.minimum(torch.maximum(value, bottom, out=value), top, out=x)
+
+
+OPERATIONS = (brightness, contrast, saturation, hue)

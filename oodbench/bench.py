@@ -1,7 +1,6 @@
 """What the harness costs: ratios measured in one process, on one thread, as medians."""
 
 import itertools
-import json
 import math
 import statistics
 import subprocess
@@ -14,12 +13,13 @@ from typing import Any
 
 import torch
 from tabulate import tabulate
+from torch import nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.allocator import keep_freed_memory
 from oodbench.bench_coinrun import making
 from oodbench.bench_loading import loading
-from oodbench.bench_report import coverages, memory, table_time
+from oodbench.bench_report import coverages, memory, page_cost, table_time
 from oodbench.bench_stacks import stacks
 from oodbench.execute import execute
 from oodbench.job import Settings
@@ -141,6 +141,18 @@ def mask_ratios() -> list[Row]:
     return rows
 
 
+def ragged_ratio(width: int = 390) -> Row:
+    """Forward and backward of Colored MNIST's network: of torch's linear layers over ours."""
+    ours, plain = (build("MLP", {"width": width, "depth": 2}, (392,), 1, 0) for _ in range(2))
+    for module in plain.modules():
+        if isinstance(module, nn.Linear):
+            module.__class__ = nn.Linear
+    x = torch.randn(4000, 392)
+    seconds = paired([lambda: plain(x).sum().backward(), lambda: ours(x).sum().backward()], 3)
+    what = f"a pass of 2 layers of {width} units on {len(x)} examples, torch's layers / ours"
+    return (what, ">= 1.2", f"{seconds[0] / seconds[1]:.2f}", "-")
+
+
 def looped(algorithm: Algorithm, batch: Batch) -> None:
     """A backward pass through the whole batch for each example, as arXiv:2009.00329's code does it."""
     parameters = list(algorithm.network.parameters())
@@ -218,83 +230,18 @@ def status_time(directory: Path, count: int = 1000) -> Row:
     return (f"status on {count} finished runs, s", "<= 2", f"{statistics.median(seconds):.2f}", "-")
 
 
-ENVIRONMENTS = ("a", "b", "c", "d")
-
-
-def made_up(spec: RunSpec, results: Results, level: float, evaluations: int = 20) -> None:
-    """A finished run on disk whose accuracies rise to a level with as many evaluations."""
-    target = results.run(spec.id)
-    target.path.mkdir(parents=True)
-    held = (*spec.test_environments, *spec.validation_environments)
-    training = [e for e in ENVIRONMENTS if e not in held]
-    context = {"dataset_label": spec.dataset, "training_environments": training}
-    target.start(spec, context | {"metric": "accuracy", "higher_is_better": True}, {})
-    records: list[dict[str, object]] = []
-    for i in range(1, evaluations + 1):
-        found = [
-            {"environment": e, "split": s, "metric": m, "value": v, "count": 800}
-            for e in ENVIRONMENTS
-            for s in ("in", "out")
-            for value in (level + 0.01 * i + 0.05 * math.sin(len(records) + ord(e)),)
-            for m, v in (("accuracy", value), ("loss", 1 - value))
-        ]
-        cost = {"training_seconds": 0.1 * i, "evaluation_seconds": 0.1}
-        step = i * spec.evaluate_every
-        records.append({"step": step, "train": {"loss": 1.0}, "cost": cost, "evaluations": found})
-    (target.path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    target.finish("done", spec.steps, 1.0)
-
-
-def made_up_sweep(directory: Path) -> None:
-    """10,000 runs: 10 algorithms, 5 datasets, 4 test environments, 10 draws, 5 trials."""
-    results, runs = Results(directory), {}
-    for a, d, t, draw, trial in itertools.product(*map(range, (10, 5, 4, 10, 5))):
-        run = RunSpec(
-            dataset=f"Data{d}",
-            algorithm="ERM",
-            hparams={"lr": 0.1 / (1 + draw), "penalty_weight": 10.0 * a + draw},
-            label=f"Method{a}" if a else "ERM",
-            network="MLP",
-            network_hparams={},
-            test_environments=(ENVIRONMENTS[t],),
-            validation_environments=(ENVIRONMENTS[t - 1],),
-            draw=draw,
-            trial=trial,
-            steps=1000,
-            evaluate_every=50,
-        )
-        runs[run.id] = run
-        made_up(run, results, 0.3 + 0.02 * math.sin(7 * a + 3 * d + 5 * draw + trial))
-    results.write_plan("bench", {}, runs)
-
-
-def page_cost(directory: Path) -> list[Row]:
-    """Seconds and size of the HTML report of 10,000 runs with 20 evaluations each."""
-    made_up_sweep(directory)
-    start = time.perf_counter()
-    command = [sys.executable, "-m", "oodbench.report", "html", str(directory)]
-    subprocess.run(command, check=True, capture_output=True)
-    seconds = time.perf_counter() - start
-    size = (directory / "report.html").stat().st_size / 1e6
-    work = "report html of 10,000 runs x 20 evaluations, nothing cached"
-    return [
-        (f"{work}, s", "<= 20", f"{seconds:.1f}", "-"),
-        (f"{work}, MB", "<= 5", f"{size:.1f}", "-"),
-    ]
-
-
 def main() -> None:
     """Measure everything and print one table."""
     keep_freed_memory()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [*step_ratios(), *mask_ratios()]
+        rows = [*step_ratios(), *mask_ratios(), ragged_ratio()]
         if torch.cuda.is_available():
             rows += device_ratios()
         rows.append(run_cost(Path(folder) / "cost"))
         rows.append(status_time(Path(folder) / "status"))
-        rows += page_cost(Path(folder) / "page")
         rows += table_time(Path(folder) / "tables")
+        rows += page_cost(Path(folder) / "tables")
         rows.append(memory(Path(folder) / "tables"))
         rows += loading(Path(folder))
         rows += stacks(Path(folder) / "stacks")

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
+from oodbench.frames import Frames
 from oodbench.layout import Block, Sheet, sheet
-from oodbench.records import Frames
 from oodbench.selection import CELL, RULES, candidates, sweep_runs
 from oodbench.statistics import (
     BAND,

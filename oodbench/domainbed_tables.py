@@ -15,8 +15,8 @@ import pandas as pd
 
 from oodbench.domainbed import ENVIRONMENTS
 from oodbench.errors import UserError
+from oodbench.frames import Frames
 from oodbench.layout import Block, Sheet, blocks
-from oodbench.records import Frames
 from oodbench.selection import sweep_runs
 from oodbench.tables import AVERAGE, leaderboard
 

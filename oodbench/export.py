@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from oodbench.records import Frames
+from oodbench.frames import Frames
 from oodbench.selection import sweep_runs
 
 TIMES = ("training_seconds", "waiting_seconds")

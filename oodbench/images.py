@@ -110,9 +110,17 @@ class Images(Dataset):
             paths, labels = zip(*files, strict=True)
             x: Stored = ImageFiles(paths, self.options.size)
             if cache.is_dir():
-                x = MemoryMapped(cache / f"{i}.npy")
+                x = self._cached(cache / f"{i}.npy")
             found[name] = Environment(x, torch.tensor(labels))
         return found
+
+    def _cached(self, file: Path) -> Stored:
+        try:
+            return MemoryMapped(file)
+        except UserError as error:
+            raise UserError(
+                f"{self.name}: {error}; without {file.parent} files are decoded"
+            ) from error
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
@@ -143,11 +151,14 @@ class Images(Dataset):
             stamp.touch()
 
     def fingerprint(self, listing: Listing) -> str:
-        """A hash of every file's name, size and time of change, and of its class."""
+        """A hash of every file's name, size and time of change, and of its class; or UserError."""
         found = hashlib.sha256()
         for name, files in listing.items():
             for file, label in files:
-                facts = file.stat()
+                try:
+                    facts = file.stat()
+                except OSError as error:  # a link to nothing
+                    raise UserError(f"{self.name}: {file}: {error.strerror}") from error
                 place = file.relative_to(self.root)
                 line = f"{name}\t{place}\t{label}\t{facts.st_size}\t{facts.st_mtime_ns}\n"
                 found.update(line.encode())
@@ -283,9 +294,9 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The files below a folder that torchvision's ImageFolder would take for images, sorted."""
+    """What torchvision's ImageFolder would take for images below a folder, links to nothing too, sorted."""
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     return sorted(
-        p for p in folder.rglob("*") if p.suffix.lower() in IMG_EXTENSIONS and p.is_file()
+        p for p in folder.rglob("*") if p.suffix.lower() in IMG_EXTENSIONS and not p.is_dir()
     )

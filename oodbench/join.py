@@ -13,7 +13,8 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from oodbench.errors import UserError
-from oodbench.records import Frames, Results
+from oodbench.frames import Frames, load_frames
+from oodbench.records import Results
 from oodbench.selection import CELL, ENDED, sweep_runs
 from oodbench.tables import code
 
@@ -37,7 +38,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     A label that means other runs in a later directory gets that directory's name in brackets.
     Raises UserError if protocol or code differ, unless `allow_mixed`.
     """
-    frames = [Results(directory).load() for directory in directories]
+    frames = [load_frames(Results(directory)) for directory in directories]
     parts = [
         sweep_runs(frame).assign(directory=str(d))
         for frame, d in zip(frames, directories, strict=True)

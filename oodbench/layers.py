@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from oodbench.networks import Scales
+from oodbench.ragged_linear import RaggedLinear
 from oodbench.stacks import Gradients, Product, Rows, Stack
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
@@ -191,6 +193,16 @@ def layer_norm(
     return normalized, pullback
 
 
+def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
+    """A feature's gradient is a sum over the unit's rows."""
+    seen = x.detach()
+
+    def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
+        return _trained((module.weight, lambda: Stack(_sum(cotangent * seen, units, 1))))
+
+    return x * module.weight.detach(), pullback
+
+
 def embedding(
     module: nn.Embedding, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
@@ -235,6 +247,7 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
 
 _RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
+    RaggedLinear: linear,
     nn.Conv2d: conv2d,
     nn.BatchNorm1d: batch_norm,
     nn.BatchNorm2d: batch_norm,
@@ -242,4 +255,5 @@ _RULES: dict[type[nn.Module], Rule] = {
     nn.GroupNorm: group_norm,
     nn.LayerNorm: layer_norm,
     nn.Embedding: embedding,
+    Scales: scales,
 }

@@ -10,7 +10,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 from oodbench.errors import UserError
-from oodbench.records import Frames
+from oodbench.frames import Frames
 from oodbench.selection import CELL, ENDED, candidates, choose, sweep_runs
 from oodbench.targets import LAST, ORACLE_LAST, Curve, Experiment, Reading, Target
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import checked, choice, hparam, log_uniform_int
+from oodbench.ragged_linear import RaggedLinear
 from oodbench.registry import Registry
 
 networks: Registry[type["Network"]] = Registry(
@@ -96,13 +97,25 @@ class MLP(Network):
         sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
         layers: list[nn.Module] = [nn.Flatten()]
         for i, o in itertools.pairwise(sizes):
-            layers += [nn.Linear(i, o), activation()]
+            layers += [RaggedLinear(i, o), activation()]
             if hparams.dropout > 0:
                 layers.append(nn.Dropout(hparams.dropout))
         self.num_features = hparams.width
         self.featurizer = nn.Sequential(*layers)
         self.classifier = nn.Linear(hparams.width, num_outputs)
         initialize(self.modules(), hparams.init, hparams.bias)
+
+
+class Scales(nn.Module):
+    """Inputs (N, F), each feature times a weight of its own."""
+
+    def __init__(self, start: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F)."""
+        return x * self.weight
 
 
 @register("Linear")
@@ -131,10 +144,7 @@ class Linear(Network):
         scales = hparams.start + hparams.start_std * torch.randn(self.num_features)
         self.featurizer = nn.Sequential(nn.Flatten())
         if hparams.diagonal:
-            size = self.num_features
-            phi: nn.Module = nn.Conv2d(size, size, 1, groups=size, bias=False)
-            phi.weight = nn.Parameter(scales.view(size, 1, 1, 1))
-            self.featurizer.extend([nn.Unflatten(1, (size, 1, 1)), phi, nn.Flatten()])
+            self.featurizer.append(Scales(scales))
         else:
             phi = nn.Linear(self.num_features, self.num_features, bias=False)
             phi.weight = nn.Parameter(torch.diag(scales))

@@ -5,6 +5,7 @@ a thread whether a newer version exists: here it does not. And the mean by group
 torch_scatter without declaring it, is `group_means`, made of torch's own scatter_reduce.
 """
 
+import csv
 import importlib
 import re
 import sys
@@ -29,6 +30,8 @@ from oodbench.streams import Stored
 Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """What a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs for labels,
 real numbers, a class number a token, or boxes with scores."""
+LONGEST_ROW = 2**16
+"""Bytes at the end of a table in which its last row is looked for."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs", "pyBigWig": "genome"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
@@ -66,6 +69,19 @@ def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) 
     for file in files:
         if not (folder / file).exists():
             raise UserError(f"{folder / file} is missing")
+        if file.endswith(".csv"):
+            _check_end(folder / file)
+
+
+def _check_end(table: Path) -> None:
+    """Raise UserError for a CSV file that breaks off in its last row, which pandas would fill up."""
+    with table.open("rb") as file:
+        header = next(csv.reader([file.readline().decode(errors="replace")]), [])
+        file.seek(max(0, table.stat().st_size - LONGEST_ROW))
+        *_, last = file.read().decode(errors="replace").split("\n")
+    cells = next(csv.reader([last]), [])
+    if last.count('"') % 2 == 0 and cells and (len(cells) < len(header) or not cells[-1]):
+        raise UserError(f"{table} breaks off in its last row, '{last[:60]}'")
 
 
 @lru_cache(maxsize=4)

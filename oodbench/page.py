@@ -13,7 +13,8 @@ import pandas as pd
 from oodbench import __version__
 from oodbench.contrasts import contrasts
 from oodbench.errors import UserError, unknown
-from oodbench.records import Frames, Results
+from oodbench.frames import Frames, load_frames
+from oodbench.records import Results
 from oodbench.selection import CELL, RULES, candidates, sweep_runs
 from oodbench.tables import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
 from oodbench.traces import (
@@ -33,7 +34,7 @@ BASELINE = "ERM"
 
 def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
     """Everything on the page. Raises UserError if there is no sweep, and for an unknown baseline."""
-    frames = results.load()
+    frames = load_frames(results)
     runs = sweep_runs(frames)
     labels = [str(label) for label in runs["label"].unique()]
     if baseline not in labels and baseline != BASELINE:

@@ -80,7 +80,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                         )
                     runs[run.id] = run
     if sweep.search is not None:
-        check_search(sweep.search, sweep.test_environments, list(runs.values()))
+        check_search(studies, sweep.test_environments)
     return Plan(sweep, runs, impossible, tuple(studies))
 
 

@@ -8,9 +8,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError
+from oodbench.frames import Frames, load_frames
 from oodbench.join import stacked
 from oodbench.predictions import Array, Predictions, read
-from oodbench.records import Frames, Results
+from oodbench.records import Results
 from oodbench.selection import ENDED, RULES, choose
 
 BINS = 15
@@ -96,7 +97,7 @@ def with_metric(
 def spare(results: Results) -> list[Path]:
     """The files of predictions that no selection rule chose; none before all runs have ended."""
     files = list(results.path.glob("runs/*/predictions/*.npz"))
-    frames = results.load() if files else None
+    frames = load_frames(results) if files else None
     if frames is None or not frames.runs["state"].isin(ENDED).all():
         return []
     chosen: set[tuple[str, str]] = set()

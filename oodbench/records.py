@@ -292,15 +292,6 @@ class Results:
         paths = sorted((self.path / "searches").glob("*.jsonl"))
         return {i: s for path in paths for line in _lines(path) for i, s in line["runs"].items()}
 
-    def load(self, runs: Mapping[str, RunSpec] | None = None) -> "Frames":
-        """The planned runs, or these (by id), and their records as two data frames.
-
-        Raises UserError if there is no sweep or a line of JSON is no record.
-        """
-        from oodbench.cache import load
-
-        return load(self, runs)
-
 
 class Journal:
     """The draws that a search has chosen, on disk: one a line, which is there whole or not at all."""
@@ -324,21 +315,3 @@ class Journal:
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
             file.write(_dumps({"runs": {s.id: asdict(s) for s in draw}}).encode() + b"\n")
-
-
-@dataclass(frozen=True)
-class Frames:
-    """A results directory in memory."""
-
-    METRIC_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
-
-    runs: Any
-    """A run a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
-    `dataset_label`, `training_environments`, `metric`, `higher_is_better` (missing if never started);
-    `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
-    `evaluation_seconds` and `memory_mb` as recorded up to then; `search` (how its draw was
-    chosen) and `search_draws` (how many draws the search of its cell will have; missing for random
-    draws)."""
-    metrics: Any
-    """An evaluation a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
-    a value that was not finite is NaN. `id` and the three names are categorical."""

@@ -8,8 +8,9 @@ import typer
 
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.formats import FORMATS
+from oodbench.frames import Frames, load_frames
 from oodbench.layout import Sheet, sheet
-from oodbench.records import Frames, Results
+from oodbench.records import Results
 from oodbench.selection import RULES, choose, usual
 from oodbench.tables import leaderboard
 
@@ -35,7 +36,7 @@ def print_table(
     """Print the leaderboard of a results directory; raises UserError for unknown names."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    loaded = results.load()
+    loaded = load_frames(results)
     rule = selection or usual(loaded)
     frames = _with_kept(results, loaded, rule, metric)
     print_sheet(sheet(leaderboard(frames, rule, metric)), format_)
@@ -79,7 +80,7 @@ def table(
     if rules == "domainbed":
         from oodbench.domainbed_tables import tables
 
-        print_sheet(tables(Results(directory).load()), format_)
+        print_sheet(tables(load_frames(Results(directory))), format_)
     else:
         print_table(Results(directory), selection, format_, metric)
 
@@ -93,7 +94,7 @@ def export(
     """Write all records, one evaluation a row, as a Parquet file; `oodbench.load` has the columns."""
     from oodbench.export import write_parquet
 
-    print(f"{write_parquet(Results(directory).load(), out)} rows are in {out}.")
+    print(f"{write_parquet(load_frames(Results(directory)), out)} rows are in {out}.")
 
 
 @app.command()
@@ -171,7 +172,7 @@ def why(
     """List the runs, draws and steps behind a cell, and which were chosen."""
     from oodbench import why as room
 
-    frames = Results(directory).load()
+    frames = load_frames(Results(directory))
     cell = room.why(frames, dataset, algorithm, test_env, selection or usual(frames))
     print(room.text(cell), end="")
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from oodbench.errors import UserError
+from oodbench.frames import load_frames
 from oodbench.hparams import Value, distributions
 from oodbench.records import Journal, Results, RunSpec
 from oodbench.seeds import derive
@@ -36,8 +37,9 @@ class Search(BaseModel):
     method: Literal["tpe"]
     runs: int = Field(ge=1)
     """The most runs of one (dataset, test environments, algorithm), all trials counted."""
-    objective: str = "train_val"
-    """The selection rule whose score of the best step, mean over trials, is optimised."""
+    objective: str = "default"
+    """The selection rule whose score of the best step, mean over trials, is optimised; `default`: that
+    of tables, by the data of each study."""
     at_a_time: int = Field(4, ge=1)
     """Draws of a study in training at once; draw k is chosen from the results up to k - this."""
     seed: int = 0
@@ -61,6 +63,7 @@ class Study:
     """The search of one (dataset, test environments, algorithm)."""
 
     search: Search
+    """With the name of a rule as its objective."""
     specs: tuple[RunSpec, ...]
     """The runs of the random draws, by draw, then trial."""
     trials: int
@@ -115,7 +118,11 @@ def study(
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks import networks
+    from oodbench.selection import usual_of
 
+    if search.objective == "default":
+        rule = usual_of((spec.holdout, spec.validation_environments) for spec in specs)
+        search = search.model_copy(update={"objective": rule})
     first = specs[0]
     trials = sum(spec.draw == first.draw for spec in specs)
     owners: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
@@ -136,21 +143,29 @@ def study(
     return Study(search, tuple(specs), trials, space)
 
 
-def check(search: Search, test_environments: object, runs: Sequence[RunSpec]) -> None:
-    """Raise UserError if optuna is missing or the runs of a sweep cannot serve the objective."""
+def check(studies: Sequence[Study], test_environments: object) -> None:
+    """Raise UserError if optuna is missing or the runs of a study cannot serve its objective."""
     from oodbench.selection import find
     from oodbench.tpe import optuna
 
     optuna()
-    rule = find(search.objective)
-    if rule.name == "leave_one_out" or test_environments == "pairs":
-        raise UserError(
-            "a search cannot serve leave_one_out and its pairs of test environments: it would judge "
-            "a draw by runs of other test environments, whose draws are not the same"
-        )
-    in_val = rule.name == "val_env"
-    if not all(run.validation_environments if in_val else run.holdout > 0 for run in runs):
-        raise UserError(f"search: the objective {rule.name} needs {rule.needs}")
+    for study in studies:
+        rule = find(study.search.objective)
+        if rule.name == "leave_one_out" or test_environments == "pairs":
+            raise UserError(
+                "a search cannot serve leave_one_out and its pairs of test environments: it would "
+                "judge a draw by runs of other test environments, whose draws are not the same"
+            )
+        in_val = rule.name == "val_env"
+        if not all(s.validation_environments if in_val else s.holdout > 0 for s in study.specs):
+            raise UserError(
+                f"search: on {study.specs[0].dataset} the objective {rule.name} needs {rule.needs}"
+            )
+
+
+def objectives(studies: Sequence[Study]) -> str:
+    """The rules by which the studies of a sweep are searched, for people."""
+    return " and ".join(dict.fromkeys(study.search.objective for study in studies))
 
 
 class Searches:
@@ -219,7 +234,7 @@ class Searches:
         if not set(states.values()) <= set(ENDED):
             return None
         if specs:
-            frames = self.results.load(specs)
+            frames = load_frames(self.results, specs)
             sign = -1 if (frames.runs.get("higher_is_better") == True).any() else 1  # noqa: E712
             table = candidates(frames, study.search.objective).drop_duplicates("id")
             best = (sign * table.set_index("id")["score"]).to_dict()

@@ -9,7 +9,7 @@ one, and its oracle sees a run's last step only. Imports no torch.
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.records import Frames
+from oodbench.frames import Frames
 
 Integers = npt.NDArray[np.int64]
 
@@ -108,16 +108,20 @@ RULES: Mapping[str, Rule] = {
 
 
 def usual(frames: Frames) -> str:
-    """The rule that tables use unless they are told another: `train_val` wherever it can be served.
+    """The rule that tables use unless they are told another, see `usual_of`."""
+    runs = frames.runs
+    if runs.empty:
+        return "train_val"
+    return usual_of(zip(runs["holdout"], runs["validation_environments"], strict=True))
+
+
+def usual_of(runs: Iterable[tuple[float, Sequence[str]]]) -> str:
+    """From each run's holdout and validation environments: `train_val` wherever it can be served.
 
     It is `val_env` where no run keeps back a part of its training environments, and every one holds
     validation environments out: data that come with splits of their own.
     """
-    runs = frames.runs
-    if runs.empty:
-        return "train_val"
-    own = ((runs["holdout"] == 0) & runs["validation_environments"].map(bool)).all()
-    return "val_env" if own else "train_val"
+    return "val_env" if all(holdout == 0 and own for holdout, own in runs) else "train_val"
 
 
 def sweep_runs(frames: Frames) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from oodbench.evaluate import evaluate_stacked, shapes, stacked
 from oodbench.networks import Network
 from oodbench.records import Evaluation
 from oodbench.run import Run
-from oodbench.stacked_layers import Collector, stacked_linear
+from oodbench.stacked_layers import LINEAR, Collector, stacked_linear
 from oodbench.stacked_optimizers import StackedOptimizer, settings
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def obstacle(run: Run) -> str | None:
 
 def _linear_only(network: nn.Module) -> bool:
     owners = [m for m in network.modules() if any(p.requires_grad for p in m.parameters(False))]
-    return all(type(m) is nn.Linear for m in owners)
+    return all(type(m) in LINEAR for m in owners)
 
 
 def kind(run: Run) -> tuple[object, ...]:

@@ -14,8 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oodbench.gradients import Root
+from oodbench.ragged_linear import RaggedLinear
 
 Combine = Callable[[Tensor], Tensor]
+LINEAR = (nn.Linear, RaggedLinear)
+"""The layers that are trained so."""
 
 
 class Collector:
@@ -97,7 +100,7 @@ def stacked_linear(network: nn.Module, collector: Collector | None = None) -> It
 
     With a collector their parameters count as constants, and it is given the gradients.
     """
-    layers = [m for m in network.modules() if type(m) is nn.Linear]
+    layers: list[Any] = [m for m in network.modules() if type(m) in LINEAR]
     for module in layers:
         module.__dict__["forward"] = _forward(module, collector)
     try:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import unknown
-from oodbench.records import Frames
+from oodbench.frames import Frames
 from oodbench.selection import CELL, ENDED, RULES, choose, sweep_runs
 
 OFFICIAL = (

@@ -86,7 +86,8 @@ class Target(Reading):
     error_is: ErrorKind = "none"
     """What the source prints after ±. `one run`: nothing, and its one run varies as ours do;
     `constant`: nothing, as its repetitions all gave the value; `tolerance`: the value is exact, and
-    ours may be off by `error`; `at least`, `at most`: the value is a bound."""
+    ours may be off by `error` (with `trials` it is that of these very trials, and another number of
+    ours gives no verdict); `at least`, `at most`: the value is a bound."""
     trials: int | None = Field(default=None, ge=1)
     """How many repetitions the source's error is over."""
     source_selection: str = ""

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
 from oodbench.findings import COLOURS, Finding
+from oodbench.frames import load_frames
 from oodbench.records import Results
 from oodbench.tables import scores
 
@@ -17,7 +18,7 @@ def trials(results: Path, rules: tuple[str, ...], threshold: float) -> Finding:
     `threshold` is what a trial must reach to be counted as solved. Raises UserError for an unknown
     rule, one that the sweep cannot serve, a sweep of several datasets or without a complete trial.
     """
-    frames = Results(results).load()
+    frames = load_frames(Results(results))
     found = pd.concat([scores(frames, rule).assign(rule=rule) for rule in rules])
     if found.empty or found["dataset"].nunique() > 1:
         raise UserError(f"{results} must hold ended trials of one dataset")

@@ -73,6 +73,8 @@ class Comparison:
         if not self.values:
             return None
         if self.target.error_is == "tolerance":
+            if self.target.trials not in (None, len(self.values)):
+                return None
             return not abs(self.difference) <= self.target.error
         if self.target.error_is == "at least":
             return not self.difference >= 0

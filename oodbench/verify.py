@@ -12,9 +12,10 @@ from rich.table import Table
 from oodbench import __version__, sweep_file
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.formats import FORMATS
+from oodbench.frames import Frames, load_frames
 from oodbench.measure import Measured, measure
 from oodbench.provenance import commit
-from oodbench.records import Frames, Results
+from oodbench.records import Results
 from oodbench.report import print_sheet
 from oodbench.targets import Experiment, load, names
 from oodbench.verdicts import compare, sheet
@@ -95,7 +96,7 @@ def launch(experiment: Experiment, out: Path, trials: int | None, options: Seque
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
     """What an experiment's results directories under `out` hold, or its computation gives."""
     there = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
-    frames: Mapping[str, Frames] = {name: Results(out / name).load() for name in there}
+    frames: Mapping[str, Frames] = {name: load_frames(Results(out / name)) for name in there}
     measured = measure(experiment, frames, trials or experiment.trials)
     return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
 

@@ -10,7 +10,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from oodbench.errors import UserError, unknown
-from oodbench.records import Frames
+from oodbench.frames import Frames
 from oodbench.selection import CELL, ENDED, RULES, candidates, find, sweep_runs
 from oodbench.tables import PROPORTIONS, at, mean_and_error, number
 

@@ -1,7 +1,7 @@
 """The memory at most of a run in a process of its own: `python -m tests.memory FOLDER stored|memory`.
 
-The folder holds the files of `tests.stored_data.write`, with 64 x 64 pixels. Prints megabytes. Pages of
-mapped files do not count: the system takes them back when it needs them.
+The folder holds the files of `tests.stored_data.write`, with `SIDE` pixels a side. Prints megabytes.
+Pages of mapped files do not count: the system takes them back when it needs them.
 """
 
 import sys
@@ -15,7 +15,7 @@ from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.run import Run
 
-SIDE, STEPS = 64, 60
+SIDE, STEPS = 32, 60
 
 
 def main(folder: Path, stored: bool) -> float:

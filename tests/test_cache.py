@@ -6,10 +6,11 @@ import pandas as pd
 import pytest
 
 import oodbench
-from oodbench.cache import COSTS
 from oodbench.errors import UserError
 from oodbench.export import write_parquet
-from oodbench.records import Frames, Results, RunSpec
+from oodbench.frames import Frames, load_frames
+from oodbench.parse import COSTS
+from oodbench.records import Results, RunSpec
 
 
 def spec(trial: int) -> RunSpec:
@@ -66,7 +67,7 @@ def values(frames: Frames) -> list[float]:
 
 def test_a_second_reading_gives_the_same_from_the_cache(tmp_path: Path) -> None:
     results, ids = sweep(tmp_path)
-    first = results.load()
+    first = load_frames(results)
     assert values(first)[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
     cost = first.runs[["last_step", *COSTS]]
     assert cost.drop_duplicates().to_numpy().tolist() == [[10, 1.0, 0.25, 0.5, 3.0]]
@@ -75,38 +76,38 @@ def test_a_second_reading_gives_the_same_from_the_cache(tmp_path: Path) -> None:
     stat = text.stat()
     text.write_bytes(b"x" * stat.st_size)  # not read again: the cache has it
     os.utime(text, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    same(results.load(), first)
+    same(load_frames(results), first)
 
 
 def test_the_cache_holds_ended_runs_alone_and_sees_their_files_change(tmp_path: Path) -> None:
     results, ids = sweep(tmp_path)
-    results.load()
+    load_frames(results)
     add(results, ids[0], 20, 0.9)  # still running
-    assert 0.9 in values(results.load())
+    assert 0.9 in values(load_frames(results))
     results.run(ids[0]).finish("diverged", 20, 1.0)
-    assert results.load().runs["state"].tolist()[0] == "diverged"
+    assert load_frames(results).runs["state"].tolist()[0] == "diverged"
     add(results, ids[4], 20, 0.7)
-    frames = results.load()
+    frames = load_frames(results)
     assert 0.7 in values(frames)
     assert list(frames.metrics["id"].drop_duplicates()) == ids  # in the order of the plan
 
 
 def test_a_run_that_is_trained_anew_is_read_anew(tmp_path: Path) -> None:
     results, ids = sweep(tmp_path)
-    results.load()
+    load_frames(results)
     directory = results.run(ids[2]).path
     for name in ("done.json", "metrics.jsonl"):
         (directory / name).unlink()
-    assert results.load().runs["state"].tolist()[2] == "lost"
+    assert load_frames(results).runs["state"].tolist()[2] == "lost"
     add(results, ids[2], 10, 0.55)
     results.run(ids[2]).finish("done", 10, 1.0)
-    assert 0.55 in values(results.load())
+    assert 0.55 in values(load_frames(results))
 
 
 @pytest.mark.parametrize("damage", ["torn", "foreign", "empty", "other", "folder"])
 def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: str) -> None:
     results, _ = sweep(tmp_path)
-    first = results.load()
+    first = load_frames(results)
     cache = tmp_path / "cache.arrow"
     whole = cache.read_bytes()
     if damage == "torn":
@@ -120,7 +121,7 @@ def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: str) -> None:
     else:
         cache.unlink()
         cache.mkdir()
-    same(results.load(), first)
+    same(load_frames(results), first)
     if damage != "folder":
         assert cache.read_bytes() == whole
     assert not list(tmp_path.glob(".cache*"))
@@ -128,16 +129,18 @@ def test_a_damaged_cache_is_written_anew(tmp_path: Path, damage: str) -> None:
 
 def test_readers_at_once_disturb_nobody(tmp_path: Path) -> None:
     results, _ = sweep(tmp_path, 40)
-    wanted = results.load()
+    wanted = load_frames(results)
     (tmp_path / "cache.arrow").unlink()
     found: list[Frames] = []
-    readers = [threading.Thread(target=lambda: found.append(results.load())) for _ in range(8)]
+    readers = [
+        threading.Thread(target=lambda: found.append(load_frames(results))) for _ in range(8)
+    ]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join()
     assert len(found) == 8
-    for frames in (*found, results.load()):
+    for frames in (*found, load_frames(results)):
         same(frames, wanted)
 
 
@@ -147,18 +150,18 @@ def test_torn_and_foreign_lines(tmp_path: Path) -> None:
     whole = text.read_text()
     add(results, ids[0], 20, 0.9)
     text.write_text(text.read_text()[:-9])
-    assert values(results.load())[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
+    assert values(load_frames(results))[::2] == [0.0, 0.1, 0.2, 0.3, 0.4]
     text.write_text(whole + "}{\n" + whole)  # what follows a torn line is not trusted
-    assert len(results.load().metrics) == 10
+    assert len(load_frames(results).metrics) == 10
     text.write_text(whole + '{"step": 3}\n')
     with pytest.raises(UserError, match=r"metrics.jsonl: line 2 is no record"):
-        results.load()
+        load_frames(results)
 
 
 def test_a_sweep_that_has_not_started(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.write_plan("s", {}, {spec(0).id: spec(0)})
-    frames = results.load()
+    frames = load_frames(results)
     assert frames.metrics.empty and frames.runs["state"].tolist() == ["planned"]
     assert oodbench.load(tmp_path).empty
 
@@ -172,7 +175,7 @@ def test_records_go_out_as_one_tidy_frame(tmp_path: Path) -> None:
     assert row["test_environments"] == "t" and row["hparams.lr"] == 0.1
     assert (row["training_seconds"], row["waiting_seconds"]) == (1.0, 0.25)
     assert row["hparams.nested"] == "[1, 2]"
-    assert write_parquet(results.load(), tmp_path / "all.parquet") == 10
+    assert write_parquet(load_frames(results), tmp_path / "all.parquet") == 10
     back = pd.read_parquet(tmp_path / "all.parquet")
     pd.testing.assert_frame_equal(
         back.astype(object), frame.astype(object), check_dtype=False, check_names=False

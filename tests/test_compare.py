@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from oodbench.compare import OVERALL, comparison
 from oodbench.errors import UserError
 from oodbench.formats import FORMATS
+from oodbench.frames import load_frames
 from oodbench.join import joined
 from oodbench.layout import Block, sheet
 from oodbench.records import Results, RunSpec
@@ -224,7 +225,7 @@ def test_what_is_near_the_best_is_marked(tmp_path: Path) -> None:
     for label, middle, spread in (("A", 0.60, 0.04), ("B", 0.59, 0.001), ("C", 0.50, 0.2)):
         for trial in range(3):
             made.add(spec("D", label, "t", 0, trial), middle + spread * (trial - 1))
-    found = sheet(leaderboard(made.results.load()))
+    found = sheet(leaderboard(load_frames(made.results)))
     (block,) = found.blocks
     assert [row[0] for row in block.rows] == ["A", "B", "C"]
     assert block.best == {(0, 1), (0, 2)} and block.near == {(1, 1), (1, 2)}
@@ -241,7 +242,7 @@ def test_datasets_are_grouped_by_kind_of_shift(tmp_path: Path) -> None:
     for dataset, (shift, metric) in kinds.items():
         for label, value in (("A", 0.5), ("B", 0.6 if dataset == "D" else 0.7)):
             made.add(spec(dataset, label, "t", 0, 0), value, metric=metric, shift=shift)
-    block = sheet(leaderboard(made.results.load())).blocks[-1]
+    block = sheet(leaderboard(load_frames(made.results))).blocks[-1]
     assert block.title == "By kind of shift: means over its datasets"
     assert block.header == ["algorithm", "colour (%)", "scale (rank)"]
     assert block.rows == [["B", "65.0", "2.00"], ["A", "50.0", "1.00"]]
@@ -250,7 +251,7 @@ def test_datasets_are_grouped_by_kind_of_shift(tmp_path: Path) -> None:
 
 def test_intervals_are_in_the_numbers(tmp_path: Path) -> None:
     made = usual(tmp_path, {"ERM": 0.5}, ("D",))
-    text = FORMATS["csv"](sheet(leaderboard(made.results.load())))
+    text = FORMATS["csv"](sheet(leaderboard(load_frames(made.results))))
     row = next(csv.DictReader(io.StringIO(text)))
     half = 4.302653 * float(row["stderr"])
     assert float(row["low"]) == pytest.approx(float(row["mean"]) - half, rel=1e-5)

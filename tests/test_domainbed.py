@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from oodbench.domainbed import import_sweep
 from oodbench.domainbed_tables import tables
 from oodbench.errors import UserError
+from oodbench.frames import load_frames
 from oodbench.records import Results
 from oodbench.report import app
 from oodbench.selection import choose
@@ -65,7 +66,7 @@ def sweep(folder: Path) -> dict[tuple[tuple[int, ...], int, int], Accuracies]:
 def test_a_folder_becomes_a_results_directory(tmp_path: Path) -> None:
     write(tmp_path / "in", [1], {s: (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8) for s in STEPS})
     assert import_sweep(tmp_path / "in", tmp_path / "out") == 1
-    frames = Results(tmp_path / "out").load()
+    frames = load_frames(Results(tmp_path / "out"))
     run = frames.runs.iloc[0]
     assert (run["dataset"], run["label"], run["draw"], run["trial"]) == ("VLCS", "ERM", 0, 0)
     assert run["test_environments"] == ("L",) and run["training_environments"] == ("C", "S", "V")
@@ -109,7 +110,7 @@ def by_hand(made: dict[Any, Accuracies], test: int, trial: int) -> list[float]:
 def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:
     made = sweep(tmp_path / "in")
     import_sweep(tmp_path / "in", tmp_path / "out")
-    found = tables(Results(tmp_path / "out").load())
+    found = tables(load_frames(Results(tmp_path / "out")))
     blocks = {block.title: block for block in found.blocks}
     rules = [
         "training-domain validation set",
@@ -136,7 +137,7 @@ def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:
 def cell(path: Path, title: str) -> list[str]:
     """The row of a table of a folder."""
     import_sweep(path / "in", path / "out")
-    blocks = {b.title: b for b in tables(Results(path / "out").load()).blocks}
+    blocks = {b.title: b for b in tables(load_frames(Results(path / "out"))).blocks}
     return blocks[title].rows[0]
 
 
@@ -146,7 +147,7 @@ def test_ties_go_to_the_last_draw_and_the_first_step(tmp_path: Path) -> None:
         write(tmp_path / "in", [0], values, draw=draw, dataset="Debug28")
     row = cell(tmp_path, "Debug28: training-domain validation set")
     assert row == ["ERM", "10.0 ± 0.0", "X", "X", "X"]  # draw 1, step 0; one trial prints 0.0
-    blocks = tables(Results(tmp_path / "out").load()).blocks
+    blocks = tables(load_frames(Results(tmp_path / "out"))).blocks
     oracle = next(b for b in blocks if b.title.endswith("(oracle)"))
     assert oracle.rows[0][1] == "16.0 ± 0.0"  # the last step
     assert next(b for b in blocks if "one-domain" in b.title).rows[0][1:] == ["X"] * 4
@@ -155,7 +156,7 @@ def test_ties_go_to_the_last_draw_and_the_first_step(tmp_path: Path) -> None:
 def test_a_run_that_has_not_ended_counts_for_them_alone(tmp_path: Path) -> None:
     write(tmp_path / "in", [0], {0: (0.4, 0.4, 0.5, 0.5)}, done=False, dataset="Mine")
     assert cell(tmp_path, "Mine: test-domain validation set (oracle)")[1] == "40.0 ± 0.0"
-    frames = Results(tmp_path / "out").load()
+    frames = load_frames(Results(tmp_path / "out"))
     assert frames.runs["state"].tolist() == ["lost"] and choose(frames).empty
 
 
@@ -172,7 +173,7 @@ def test_torn_foreign_double_and_missing_records(tmp_path: Path) -> None:
     file, text = path / "results.jsonl", (path / "results.jsonl").read_text()
     file.write_text(text[:-40])
     import_sweep(tmp_path / "in", tmp_path / "torn")
-    assert Results(tmp_path / "torn").load().metrics["step"].max() == 300
+    assert load_frames(Results(tmp_path / "torn")).metrics["step"].max() == 300
     with pytest.raises(UserError, match="is not empty"):
         import_sweep(tmp_path / "in", tmp_path / "torn")
     file.write_text('{"step": 3}\n' + text)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.gradients import combined_backward, stacked_gradients
-from oodbench.networks import Network, build
+from oodbench.networks import Network, Scales, build
 from oodbench.stacks import Product
 from oodbench.tasks import Task
 from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
@@ -114,6 +114,10 @@ FEATURIZERS["mlp"] = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), 
 FEATURIZERS["inplace"] = nn.Sequential(nn.Linear(4, 8), nn.ReLU(inplace=True)), 8
 FEATURIZERS["no_bias"] = nn.Sequential(nn.Linear(4, 5, bias=False), nn.LeakyReLU()), 5
 FEATURIZERS["sequence"] = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3), nn.Flatten()), 6
+FEATURIZERS["scales"] = (
+    nn.Sequential(Scales(torch.rand(4)), nn.Linear(4, 5), Scales(torch.rand(5))),
+    5,
+)
 FEATURIZERS["shared"] = nn.Sequential(nn.Linear(4, 5), Twice(nn.Linear(5, 5))), 5
 FEATURIZERS["words"] = Words(6), 6
 FEATURIZERS["norms"] = (

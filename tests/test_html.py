@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
+from oodbench.frames import load_frames
 from oodbench.html import embedded, render
 from oodbench.page import contents, costs
 from oodbench.report import app
@@ -57,7 +58,7 @@ def board(tree: dict[str, Any], rule: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_its_numbers_are_those_of_the_table(made: Made, rule: str) -> None:
     tree = contents(made.results)
-    wanted = leaderboard(made.results.load(), rule).frame.to_dict(orient="records")
+    wanted = leaderboard(load_frames(made.results), rule).frame.to_dict(orient="records")
     rows = board(tree, rule)
     assert len(rows) == len(wanted) == 2 * 3 * 3
     for row, cell in zip(rows, wanted, strict=True):
@@ -70,7 +71,7 @@ def test_its_numbers_are_those_of_the_table(made: Made, rule: str) -> None:
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_every_number_leads_to_the_chosen_runs(made: Made, rule: str) -> None:
     tree = contents(made.results)
-    chosen = set(choose(made.results.load(), rule)["id"])
+    chosen = set(choose(load_frames(made.results), rule)["id"])
     seen = set()
     for row in board(tree, rule):
         if row["average"]:

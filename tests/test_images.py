@@ -147,6 +147,23 @@ def test_files_that_cannot_be_read_are_found_before_training(tmp_path: Path) -> 
         dataset.check()
 
 
+def test_a_link_to_nothing_is_a_missing_file(tmp_path: Path) -> None:
+    link = folder(tmp_path) / "set" / "a" / "dog" / "link.jpg"
+    link.symlink_to(tmp_path / "none.jpg")
+    with pytest.raises(UserError, match=r"^ImageFolder: \S+link.jpg: No such file or directory$"):
+        make("ImageFolder", VALUES, tmp_path).check()
+
+
+def test_a_torn_cache_is_named(tmp_path: Path) -> None:
+    folder(tmp_path)
+    make("ImageFolder", VALUES, tmp_path).cache(1)
+    (torn,) = (tmp_path / "set" / ".oodbench").rglob("1.npy")
+    torn.write_bytes(torn.read_bytes()[:-1])
+    message = rf"^ImageFolder: {torn} is not a whole .* without {torn.parent} files are decoded$"
+    with pytest.raises(UserError, match=message):
+        make("ImageFolder", VALUES, tmp_path).load(0)
+
+
 def test_files_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path)
     make("ImageFolder", VALUES, tmp_path).check()

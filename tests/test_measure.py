@@ -5,8 +5,8 @@ import pytest
 
 from oodbench import success
 from oodbench.errors import UserError
+from oodbench.frames import Frames, load_frames
 from oodbench.measure import Line, Measured, Panel, measure, read
-from oodbench.records import Frames
 from oodbench.targets import Curve, Experiment, Target
 from tests.made import Curve as Values
 from tests.made import Made, flat
@@ -35,7 +35,7 @@ def frames(tmp_path: Path) -> Frames:
         for test in ("a", "b"):
             made.add("D", "A", (test,), trial, value(trial))
     made.add("D", "A", ("a",), 2, flat(9.0), state="running")
-    return made.results.load()
+    return load_frames(made.results)
 
 
 def test_the_last_step_of_every_trial_that_is_complete(frames: Frames) -> None:
@@ -71,8 +71,8 @@ def test_several_draws_need_a_selection(tmp_path: Path) -> None:
     for draw in (0, 1):
         made.add("D", "A", ("a",), 0, flat(0.1 * (1 + draw)), draw=draw)
     with pytest.raises(UserError, match="several hparam draws"):
-        read(target(), made.results.load())
-    assert read(target(selection="train_val"), made.results.load()) == pytest.approx([0.2])
+        read(target(), load_frames(made.results))
+    assert read(target(selection="train_val"), load_frames(made.results)) == pytest.approx([0.2])
 
 
 def computed(trials: int, frames: Mapping[str, Frames]) -> Measured:
@@ -130,7 +130,7 @@ def test_the_oracle_that_sees_the_last_step_only(tmp_path: Path) -> None:
 
     for draw in (0, 1):
         made.add("D", "A", ("a",), 0, value(draw), draw=draw)
-    frames = made.results.load()
+    frames = load_frames(made.results)
     assert read(target(selection="oracle"), frames) == pytest.approx([1.41])
     assert read(target(selection="oracle_last"), frames) == pytest.approx([0.61])
 
@@ -140,7 +140,7 @@ def test_curves_against_environments_and_options(tmp_path: Path) -> None:
     made.environments = ("0.1", "0.5")
     for trial in (0, 1):
         made.add("D", "A", ("0.5",), trial, lambda e, s, t, n=trial: float(e) + n)  # type: ignore[misc]
-    frames = made.results.load()
+    frames = load_frames(made.results)
     curve = Curve(title="c", sweep="made", environment="every", x="environment")
     experiment = Experiment(
         name="n",
@@ -168,4 +168,6 @@ def test_how_many_configurations_beat_chance(tmp_path: Path) -> None:
         ends = {"a": test, "b": training, "c": training}
         options: dict[str, object] = {"imbalance": "class"}
         made.add("D", "A", ("a",), 0, at_the_end(ends), draw=draw, options=options)
-    assert success.measure(1, {"made": made.results.load()}).values == {"A, class": [0.0, 1.0, 0.0]}
+    assert success.measure(1, {"made": load_frames(made.results)}).values == {
+        "A, class": [0.0, 1.0, 0.0]
+    }

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from oodbench.diagnose import app
 from oodbench.errors import UserError
 from oodbench.execute import execute
+from oodbench.frames import load_frames
 from oodbench.job import Settings
 from oodbench.memorization import memorization
 from oodbench.plan import make_plan
@@ -39,7 +40,7 @@ def test_it_shows_the_accuracies_at_the_end(results: Results) -> None:
         "training labels (%)", "wrong labels (%)", "test (%)", "best test (%)",
     ]  # fmt: skip
     assert [row[:2] for row in finding.rows] == [["ERM", "25% redrawn"], ["mask", "25% redrawn"]]
-    frames = results.load()
+    frames = load_frames(results)
     metrics = frames.metrics[frames.metrics["metric"] == "accuracy"].astype({"id": str})
     for row in finding.rows:
         ids = list(frames.runs[frames.runs["label"] == row[0]]["id"])

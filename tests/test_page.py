@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from oodbench.frames import load_frames
 from oodbench.html import write
 from oodbench.tables import leaderboard
 from tests.made import Made
@@ -86,7 +87,7 @@ def test_it_shows_every_section_and_the_names_as_they_are(seen: Seen) -> None:
 
 def test_its_texts_are_those_of_the_table(seen: Seen, made: Made) -> None:
     seen.page.select_option("#dataset", label=PERCENT)
-    frame = leaderboard(made.results.load()).frame
+    frame = leaderboard(load_frames(made.results)).frame
     own = frame[frame["dataset"] == PERCENT].set_index(["label", "environment"])["mean"]
     shown = {row[0]: row[1:4] for row in seen.cells()}
     assert set(shown) == {"ERM", "IRM", "VREx"}

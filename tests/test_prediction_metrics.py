@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from oodbench import report, sweep
 from oodbench.errors import UserError
 from oodbench.execute import execute
+from oodbench.frames import load_frames
 from oodbench.job import Settings
 from oodbench.prediction_metrics import (
     calibration_error,
@@ -73,7 +74,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
-    frames = kept.load()
+    frames = load_frames(kept)
 
     def accuracy(p: Predictions) -> float:
         return float(((p.logits[:, 0] > 0) == (p.targets > 0.5)).mean())
@@ -96,7 +97,7 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
     assert outcome(plain) == outcome(kept)
     assert not list(tmp_path.glob("runs/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):
-        with_metric(plain, plain.load(), choose(plain.load()), "m", calibration_error)
+        with_metric(plain, load_frames(plain), choose(load_frames(plain)), "m", calibration_error)
 
 
 def test_the_commands(tmp_path: Path) -> None:

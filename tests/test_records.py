@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oodbench.errors import UserError
+from oodbench.frames import load_frames
 from oodbench.records import LOST_AFTER, Results, RunDirectory, RunSpec
 
 SPEC = RunSpec(
@@ -153,7 +154,7 @@ def test_frames_hold_every_evaluation(tmp_path: Path) -> None:
     evaluation = {"environment": "t", "split": "in", "metric": "accuracy", "value": 0.5, "count": 4}
     run.append({"step": 5, "evaluations": [evaluation]})
     run.append({"step": 10, "evaluations": [evaluation | {"value": None, "environment": None}]})
-    frames = results.load()
+    frames = load_frames(results)
     assert list(frames.runs["state"]) == ["lost", "planned"]
     assert frames.runs["training_environments"][0] == ("a", "b")
     assert list(frames.metrics["step"]) == [5, 10]

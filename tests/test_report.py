@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.formats import FORMATS, LATEX, latex, markdown, terminal
+from oodbench.frames import load_frames
 from oodbench.layout import blocks, sheet
 from oodbench.records import Results, RunSpec
 from oodbench.report import app, print_table
@@ -84,7 +85,7 @@ class Sweep:
             directory.finish(state, step, 1.0)
 
     def text(self, format_: str, rule: str = "train_val") -> str:
-        return FORMATS[format_](sheet(leaderboard(self.results.load(), rule)))
+        return FORMATS[format_](sheet(leaderboard(load_frames(self.results), rule)))
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def sweep(tmp_path: Path) -> Sweep:
 
 
 def rows(sweep: Sweep, rule: str = "train_val") -> dict[tuple[str, ...], dict[str, Any]]:
-    frame = leaderboard(sweep.results.load(), rule).frame
+    frame = leaderboard(load_frames(sweep.results), rule).frame
     names = ["dataset", "label", "environment", "metric"]
     records = [{str(k): v for k, v in r.items()} for r in frame.to_dict(orient="records")]
     return {tuple(r[n] for n in names): r for r in records}
@@ -138,7 +139,7 @@ def test_an_incomplete_trial_is_left_out_and_counted(sweep: Sweep) -> None:
     cell = rows(sweep)["SEM", "IRM", "", "causal_error"]
     assert (cell["n"], cell["planned"]) == (2, 3)
     assert cell["mean"] == pytest.approx((1 + 3) / 2)
-    digits, sem, over = blocks(leaderboard(sweep.results.load()))
+    digits, sem, over = blocks(leaderboard(load_frames(sweep.results)))
     assert [row[0] for row in digits.rows] == ["IRM", NASTY, "ERM"] and digits.ranked == 3
     assert [row[0] for row in sem.rows] == [NASTY, "ERM", "IRM"] and sem.ranked == 2
     assert [row[-1] for row in sem.rows] == ["3", "3", "2/3"]
@@ -172,11 +173,11 @@ def test_one_trial_has_no_error(tmp_path: Path) -> None:
 def test_a_test_set_of_several_environments_has_a_column_for_each(tmp_path: Path) -> None:
     made = Sweep(tmp_path)
     made.add(spec("D", "ERM", ("a", "b"), 0, 0), [0.25, 0.75])
-    (block,) = blocks(leaderboard(made.results.load()))
+    (block,) = blocks(leaderboard(load_frames(made.results)))
     assert block.header == ["algorithm", "a", "b", "average", "n"]
     assert block.rows == [["ERM", "25.0", "75.0", "50.0", "1"]]
     made.add(spec("D", "ERM", ("b", "c"), 0, 0), [0.5, 0.5])
-    (block,) = blocks(leaderboard(made.results.load()))
+    (block,) = blocks(leaderboard(load_frames(made.results)))
     assert block.header == ["algorithm", "a", "b (of a+b)", "b (of b+c)", "c", "average", "n"]
     assert block.rows == [["ERM", "25.0", "75.0", "50.0", "50.0", "50.0", "1"]]
 
@@ -185,7 +186,7 @@ def test_a_row_without_a_test_set_that_others_have_is_not_ranked(tmp_path: Path)
     made = Sweep(tmp_path)
     for label, test in (("ERM", "a"), ("ERM", "b"), ("IRM", "a")):
         made.add(spec("D", label, (test,), 0, 0), [0.5])
-    (block,) = blocks(leaderboard(made.results.load()))
+    (block,) = blocks(leaderboard(load_frames(made.results)))
     assert block.rows == [["ERM", "50.0", "50.0", "50.0", "1"], ["IRM", "50.0", "-", "-", "0/1"]]
     assert block.ranked == 1 and block.best == set()
 
@@ -196,7 +197,7 @@ def test_a_nan_is_neither_dropped_nor_best(tmp_path: Path) -> None:
         for trial in (0, 1):
             tests = [value if trial else 1.0]
             made.add(spec("D", label, ("t",), 0, trial), tests, metric="mse", state="diverged")
-    (block,) = blocks(leaderboard(made.results.load()))
+    (block,) = blocks(leaderboard(load_frames(made.results)))
     assert [row[:2] for row in block.rows] == [
         ["B", "2.000 ± 1"],
         ["C", "2.500 ± 1.5"],
@@ -210,7 +211,7 @@ def test_a_nan_spoils_every_mean_over_it(tmp_path: Path) -> None:
     for dataset in ("D", "E"):
         made.add(spec(dataset, "A", ("t", "u"), 0, 0), [math.nan, 1.0], metric="mse")
         made.add(spec(dataset, "B", ("t", "u"), 0, 0), [2.0, 2.0], metric="mse")
-    block, _, over = blocks(leaderboard(made.results.load()))
+    block, _, over = blocks(leaderboard(load_frames(made.results)))
     assert [row[:4] for row in block.rows] == [
         ["B", "2.000", "2.000", "2.000"],
         ["A", "nan", "1.000", "nan"],
@@ -222,7 +223,7 @@ def test_pairs_that_serve_leave_one_out_are_no_columns(tmp_path: Path) -> None:
     made = Sweep(tmp_path)
     for test in (("a",), ("b",), ("a", "b")):
         made.add(spec("D", "ERM", test, 0, 0), [0.5] * len(test))
-    (block,) = blocks(leaderboard(made.results.load()))
+    (block,) = blocks(leaderboard(load_frames(made.results)))
     assert block.header == ["algorithm", "a", "b", "average", "n"] and block.ranked == 1
 
 
@@ -230,7 +231,7 @@ def test_equal_values_are_all_best(tmp_path: Path) -> None:
     made = Sweep(tmp_path)
     for label in ("A", "B"):
         made.add(spec("D", label, ("t",), 0, 0), [0.5])
-    (block,) = blocks(leaderboard(made.results.load()))
+    (block,) = blocks(leaderboard(load_frames(made.results)))
     assert block.best == {(0, 1), (1, 1), (0, 2), (1, 2)}
 
 
@@ -238,7 +239,7 @@ def test_the_summary_averages_accuracies_and_ranks(sweep: Sweep) -> None:
     sweep.add(spec("More", "ERM", ("t",), 0, 0), [0.75])
     sweep.add(spec("More", NASTY, ("t",), 0, 0), [0.75])
     sweep.add(spec("More", "IRM", ("t",), 0, 0), [0.1])
-    over = blocks(leaderboard(sweep.results.load()))[-1]
+    over = blocks(leaderboard(load_frames(sweep.results)))[-1]
     assert over.header == ["algorithm", "Digits", "SEM", "More", "average (%)", "mean rank"]
     by_label = {row[0]: row[-2:] for row in over.rows}
     # ERM: (.4 + .75) / 2, ranks 2, 2, 1.5 among the two rows that are complete everywhere
@@ -248,12 +249,12 @@ def test_the_summary_averages_accuracies_and_ranks(sweep: Sweep) -> None:
 
 
 def test_another_metric_changes_the_values_alone(sweep: Sweep) -> None:
-    board = leaderboard(sweep.results.load(), metric="loss")
+    board = leaderboard(load_frames(sweep.results), metric="loss")
     frame = board.frame.set_index(["dataset", "label", "environment"])
     assert frame.loc[("Digits", "ERM", "0.1"), "mean"] == pytest.approx(0.8)
     assert board.higher["loss"] is False
     with pytest.raises(UserError, match=r"unknown metric 'los' in Digits; did you mean loss\?"):
-        leaderboard(sweep.results.load(), metric="los")
+        leaderboard(load_frames(sweep.results), metric="los")
 
 
 def test_numbers() -> None:
@@ -268,7 +269,7 @@ def test_numbers() -> None:
 
 def test_terminal_golden(sweep: Sweep) -> None:
     wide = Console(width=100, file=io.StringIO(), force_terminal=False, color_system=None)
-    text = terminal(sheet(leaderboard(sweep.results.load())), wide)
+    text = terminal(sheet(leaderboard(load_frames(sweep.results))), wide)
     assert text == (GOLDEN / "table.txt").read_text()
 
 
@@ -282,20 +283,20 @@ def test_latex_golden(sweep: Sweep) -> None:
 
 def test_a_terminal_shows_the_best_in_bold_and_never_cuts_a_number(sweep: Sweep) -> None:
     narrow = Console(width=20, file=io.StringIO(), force_terminal=True, color_system="standard")
-    text = terminal(sheet(leaderboard(sweep.results.load())), narrow)
+    text = terminal(sheet(leaderboard(load_frames(sweep.results))), narrow)
     assert re.search(r"\x1b\[1m *70\.0 ± 5\.8", text)
     assert "0.0001234 ± 0" in text and "…" not in text
 
 
 def test_markdown_has_as_many_columns_in_every_row(sweep: Sweep) -> None:
-    lines = markdown(sheet(leaderboard(sweep.results.load()))).splitlines()
+    lines = markdown(sheet(leaderboard(load_frames(sweep.results)))).splitlines()
     digits = [line for line in lines[: lines.index("### SEM: mse")] if line.startswith("|")]
     counts = {len(re.findall(r"(?<!\\)\|", line)) for line in digits}
     assert len(digits) == 5 and counts == {6}
 
 
 def test_latex_leaves_no_special_character_bare(sweep: Sweep) -> None:
-    text = latex(sheet(leaderboard(sweep.results.load())))
+    text = latex(sheet(leaderboard(load_frames(sweep.results))))
     body = [line for line in text.splitlines() if not line.startswith("%")]
     for line in body:
         bare = line
@@ -310,7 +311,7 @@ def test_latex_leaves_no_special_character_bare(sweep: Sweep) -> None:
 
 
 def test_csv_and_json_are_tidy_and_exact(sweep: Sweep) -> None:
-    wanted = leaderboard(sweep.results.load()).frame
+    wanted = leaderboard(load_frames(sweep.results)).frame
     table = list(csv.DictReader(io.StringIO(sweep.text("csv"))))
     objects = json.loads(sweep.text("json"))
     assert len(table) == len(objects) == len(wanted) == 3 * 3 + 3 * 3
@@ -324,7 +325,7 @@ def test_csv_and_json_are_tidy_and_exact(sweep: Sweep) -> None:
 
 
 def test_notes_say_what_made_the_numbers(sweep: Sweep) -> None:
-    notes = " ".join(leaderboard(sweep.results.load()).notes)
+    notes = " ".join(leaderboard(load_frames(sweep.results)).notes)
     for part in (
         "Selection train_val: mean over the out splits of the training environments",
         "standard error over trials (ddof=1)",
@@ -382,7 +383,7 @@ def test_a_sweep_with_nothing_complete_shows_its_counts(
     for format_ in FORMATS:
         print_table(made.results, format_=format_)
     assert "0/3" in capsys.readouterr().out
-    first, second, over = blocks(leaderboard(made.results.load()))
+    first, second, over = blocks(leaderboard(load_frames(made.results)))
     assert first.rows == [["ERM", "-", "-", "0/3"]] and first.ranked == 0
     assert second.title == "E: nothing recorded yet" and second.rows[0][-1] == "0/1"
     assert over.rows == [["ERM", "-", "-", "-", "-"]]

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from oodbench.errors import UserError
+from oodbench.frames import load_frames
 from oodbench.plan import make_plan, validate
 from oodbench.records import Results, RunSpec
 from oodbench.report import app as report
@@ -195,13 +196,13 @@ def test_tables_and_status_say_how_it_was_searched(tmp_path: Path, undisturbed: 
         return " ".join(text.split())
 
     assert "hparam draws: 20 (TPE by train_val, 40 runs a cell)" in table(undisturbed.path)
-    assert len(choose(undisturbed.load())) == 2
+    assert len(choose(load_frames(undisturbed))) == 2
     out = tmp_path / "out"
     shutil.copytree(undisturbed.path, out)
     (journal,) = out.glob("searches/*.jsonl")
     journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:3]))
     assert "hparam draws: 16 of 20 (TPE by train_val, 40 runs a cell)" in table(out)
-    assert choose(Results(out).load()).empty  # an unfinished search has no numbers yet
+    assert choose(load_frames(Results(out))).empty  # an unfinished search has no numbers yet
     shown = CliRunner().invoke(app, ["status", str(out)]).output
     assert "The search has chosen 32 of 40 runs so far." in shown
     assert "The search" not in CliRunner().invoke(app, ["status", str(undisturbed.path)]).output
@@ -224,6 +225,19 @@ def test_values_of_the_file_are_not_searched() -> None:
     assert set(tiny(**CHANGES | {"algorithms": [fixed]}).studies[0].space) == set(STUDY.space) - {
         "lr"
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({}, "train_val"),
+        ({"validation_environments": ["2"]}, "train_val"),
+        ({"validation_environments": ["2"], "holdout": 0}, "val_env"),
+    ],
+)
+def test_the_default_objective_is_the_rule_of_tables(changes: dict[str, Any], rule: str) -> None:
+    (study,) = tiny(**CHANGES | changes).studies
+    assert study.search.objective == rule
 
 
 def test_a_validation_environment_may_be_the_objective() -> None:

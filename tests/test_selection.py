@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oodbench.errors import UserError
-from oodbench.records import Frames, Results, RunSpec
+from oodbench.frames import Frames, load_frames
+from oodbench.records import Results, RunSpec
 from oodbench.selection import RULES, choose, sweep_runs, usual
 
 ENVIRONMENTS = ("A", "B", "T")
@@ -84,7 +85,7 @@ def load(path: Path, runs: list[Trained]) -> Frames:
             directory.fail("error", "trace")
         elif run.state != "lost":
             directory.finish(run.state, 10, 1.0)
-    return results.load()
+    return load_frames(results)
 
 
 def picks(frames: Frames, rule: str) -> list[tuple[int, int]]:

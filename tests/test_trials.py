@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from oodbench.diagnose import app as diagnose
 from oodbench.errors import UserError
+from oodbench.frames import load_frames
 from oodbench.records import Results
 from oodbench.sweep import app as sweep
 from oodbench.tables import scores
@@ -33,7 +34,7 @@ def test_each_trial_is_what_the_rule_chose(results: Path, threshold: float) -> N
     names = [(row[0], row[1]) for row in finding.rows]
     assert names == [(m, r) for m in ("ERM", "ANDMask") for r in ("train_val", "val_env")]
     for label, rule, median, count, each in finding.rows:
-        table = scores(Results(results).load(), rule)
+        table = scores(load_frames(Results(results)), rule)
         values = sorted(table[table["label"] == label]["value"])
         assert each == " ".join(f"{v:.3f}" for v in values)
         assert median == f"{values[1]:.3f}"

@@ -76,6 +76,13 @@ def test_exact_values_and_bounds(kind: ErrorKind, value: float, off: bool) -> No
     assert math.isnan(found.z)
 
 
+def test_an_exact_value_of_certain_trials_says_nothing_of_others() -> None:
+    values = {"error": 0.02, "error_is": "tolerance", "trials": 2}
+    assert against([1.5] * 2, **values).off is True
+    assert against([1.5] * 3, **values).off is None
+    assert against([1.01] * 2, **values).off is False
+
+
 def test_a_reproducible_target_without_a_value_is_missed() -> None:
     assert against([]).missed
     assert against([]).verdict == "not run"

@@ -5,6 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
+from oodbench.frames import load_frames
 from oodbench.report import app
 from oodbench.tables import leaderboard, number
 from oodbench.why import text, why
@@ -28,7 +29,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def test_it_lists_the_runs_best_first_and_marks_the_chosen(made: Made) -> None:
-    cell = why(made.results.load())
+    cell = why(load_frames(made.results))
     runs = cell.runs
     assert (cell.dataset, cell.label, cell.test_environments) == ("D", "ERM", ("a",))
     assert list(runs["trial"]) == [0, 0, 1, 1] and list(runs["draw"]) == [1, 0, 0, 1]
@@ -40,12 +41,12 @@ def test_it_lists_the_runs_best_first_and_marks_the_chosen(made: Made) -> None:
 
 
 def test_another_rule_may_choose_other_steps(made: Made) -> None:
-    cell = why(made.results.load(), rule="oracle")
+    cell = why(load_frames(made.results), rule="oracle")
     assert list(cell.runs["step"]) == [10] * 4  # the test environment's score never moves
 
 
 def test_its_mean_is_that_of_the_table(made: Made) -> None:
-    frames = made.results.load()
+    frames = load_frames(made.results)
     row = leaderboard(frames).frame.iloc[0]
     told = text(why(frames))
     assert f"accuracy (%): {number(row['mean'], row['stderr'], 'accuracy')}, mean" in told
@@ -58,7 +59,7 @@ def test_its_mean_is_that_of_the_table(made: Made) -> None:
 def test_a_missing_run_is_named_as_the_reason(made: Made) -> None:
     made.add("D", "ERM", ("a",), 2, flat(0.5))
     made.add("D", "ERM", ("a",), 2, flat(0.5), draw=1, state="failed", error="e")
-    cell = why(made.results.load())
+    cell = why(load_frames(made.results))
     assert cell.waiting == [2]
     last = cell.runs.iloc[-1]
     assert last["state"] == "failed" and math.isnan(last["score"]) and not last["chosen"]
@@ -70,9 +71,9 @@ def test_a_missing_run_is_named_as_the_reason(made: Made) -> None:
 def test_one_trial_has_no_error_and_no_run_no_mean(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.add("D", "ERM", ("a",), 0, flat(0.5))
-    assert "accuracy (%): 50.0, one trial, n = 1 of 1" in text(why(made.results.load()))
+    assert "accuracy (%): 50.0, one trial, n = 1 of 1" in text(why(load_frames(made.results)))
     made.add("D", "IRM", ("a",), 0, flat(0.5), state="planned")
-    told = text(why(made.results.load(), label="IRM"))
+    told = text(why(load_frames(made.results), label="IRM"))
     assert "No trial is complete." in told and "1 planned" in told
 
 
@@ -80,10 +81,10 @@ def test_a_diverged_value_is_neither_dropped_nor_hidden(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in (0, 1):
         made.add("D", "ERM", ("a",), trial, flat(math.nan if trial else 0.5), state="diverged")
-    assert "accuracy (%): nan, mean" in text(why(made.results.load()))
+    assert "accuracy (%): nan, mean" in text(why(load_frames(made.results)))
     half = Made(tmp_path / "half")
     half.add("D", "ERM", ("a", "b"), 0, lambda e, s, t: math.nan if e == "b" else 0.5)
-    assert "accuracy (%): nan, one trial" in text(why(half.results.load()))
+    assert "accuracy (%): nan, one trial" in text(why(load_frames(half.results)))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: dict[str, str], me
     for label in ("ERM", "a_b%<x>"):
         for test in (("a",), ("b", "c")):
             made.add("D", label, test, 0, flat(0.5))
-    frames = made.results.load()
+    frames = load_frames(made.results)
     with pytest.raises(UserError) as told:
         why(frames, **arguments)
     assert str(told.value) == message
@@ -113,6 +114,6 @@ def test_the_command_prints_it(made: Made) -> None:
     arguments = ["why", str(made.results.path), "--dataset", "D", "--algorithm", "ERM"]
     arguments += ["--test-env", "a", "--selection", "train_val"]
     result = CliRunner().invoke(app, arguments)
-    assert (result.exit_code, result.stdout) == (0, text(why(made.results.load())))
+    assert (result.exit_code, result.stdout) == (0, text(why(load_frames(made.results))))
     result = CliRunner().invoke(app, ["why", str(made.results.path), "--selection", "val_env"])
     assert result.exit_code == 2 and result.stderr.startswith("error: selection val_env needs")

@@ -16,6 +16,7 @@ from oodbench import official, predictions, report, sweep
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.execute import execute
+from oodbench.frames import load_frames
 from oodbench.inputs import distilbert_tokenizer
 from oodbench.job import Settings
 from oodbench.networks import build
@@ -182,6 +183,19 @@ def test_a_table_that_is_none(tmp_path: Path) -> None:
         dataset.check()
 
 
+def test_a_table_that_breaks_off(tmp_path: Path) -> None:
+    folder, dataset = damaged(tmp_path)
+    table = folder / "metadata.csv"
+    text = table.read_text().rstrip("\n")
+    table.write_text(text)
+    dataset.check()  # a table need not end in a new line
+    official.read.cache_clear()
+    for end in ("", ","):
+        table.write_text(text.rpartition(",")[0] + end)
+        with pytest.raises(UserError, match=r"metadata\.csv breaks off in its last row, '59,"):
+            make("Camelyon17", {}, tmp_path).check()
+
+
 def test_a_missing_track_leaves_no_half_one(tmp_path: Path) -> None:
     COPIES["ENCODE"](tmp_path)
     track = tmp_path / "encode_v1.0" / "DNase.MAX.K562.official.bigwig"
@@ -303,6 +317,31 @@ SWEEP: dict[str, Any] = {
 }
 
 
+def test_a_search_is_by_the_packages_validation_split(wilds_dir: Path, tmp_path: Path) -> None:
+    """Beside other data, each in its own way; tables say so."""
+    values = {
+        "name": "searched",
+        "datasets": ["Camelyon17", "LinearSEM"],
+        "algorithms": ["ERM"],
+        "network": {"name": "Linear"},
+        "search": {"method": "tpe", "runs": 1},
+        "trials": 1,
+        "steps": 1,
+    }
+    (tmp_path / "searched.yaml").write_text(yaml.safe_dump(values))
+    out = tmp_path / "out"
+    command = ["launch", str(tmp_path / "searched.yaml"), "--data-dir", str(wilds_dir)]
+    command += ["--out", str(out), "--launcher", "debug", "--yes"]
+    for _ in range(2):  # and again, with nothing to do
+        launched = CliRunner().invoke(sweep.app, command)
+        assert launched.exit_code == 0 and "2 done of 2 runs" in launched.output, launched.output
+    studies = make_plan(validate(values, "searched"), wilds_dir).studies
+    assert [study.search.objective for study in studies] == ["val_env", "train_val"]
+    assert set(load_frames(Results(out)).runs["search"]) == {
+        "TPE by val_env and train_val, 1 runs a cell"
+    }
+
+
 def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(SWEEP))
     out = tmp_path / "out"
@@ -320,7 +359,7 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     assert "4 done of 4 runs" in launched.output
     assert "Selection val_env: mean over the validation" in " ".join(launched.output.split())
     results = Results(out)
-    frames = results.load()
+    frames = load_frames(results)
     for run_id, spec in results.plan()["runs"].items():
         dataset = opened(spec["dataset"], wilds_dir, **spec["options"])
         kept = predictions.read(results.run(run_id), 2)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from oodbench.frames import load_frames
 from oodbench.job import Job, Settings
 from oodbench.launchers import debug
 from oodbench.plan import Plan
@@ -141,7 +142,7 @@ def main() -> int:
                     cluster, plan, Path(folder) / f"round{number}", rng, options.blows
                 )
                 found = outcome(results)
-                table = results.load().runs
+                table = load_frames(results).runs
                 assert len(table) == table["id"].nunique() == options.runs
                 ended = sum(state == "done" for state, _ in found.values())
                 same = sum(found[i] == expected[i] for i in expected)

@@ -1,0 +1,179 @@
+"""The files of runs into one Arrow table, fast. Imports no torch."""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from oodbench.errors import UserError
+from oodbench.records import Results, RunDirectory
+
+CHUNK = 250
+"""Runs that are parsed together."""
+
+NAMES = ("environment", "split", "metric")
+EVALUATION = pa.struct(
+    [*((name, pa.string()) for name in NAMES), ("value", pa.float64()), ("count", pa.int64())]
+)
+COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
+RECORD = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("evaluations", pa.list_(EVALUATION)),
+        ("cost", pa.struct([(name, pa.float64()) for name in COSTS])),
+    ]
+)
+METRICS = pa.schema(
+    [
+        ("run", pa.int32()),
+        ("step", pa.int32()),
+        *((name, pa.dictionary(pa.int16(), pa.string())) for name in NAMES),
+        ("value", pa.float64()),
+        ("count", pa.int32()),
+    ]
+)
+"""`run` is a run's place in a list."""
+
+
+@dataclass
+class Read:
+    """What was read of some runs."""
+
+    runs: dict[str, dict[str, Any]]
+    """By id: `context`, `provenance`, `state`, `error`, `last_step`, COSTS, and for an ended run its
+    `stamp`."""
+    metrics: pa.Table
+    """Of METRICS, `run` being the place in `runs`."""
+
+
+def read(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> Read:
+    """What is in the runs' own files; `stamps` are those of the ended runs.
+
+    Raises UserError if a line of JSON is no record.
+    """
+    directories = [results.run(run_id) for run_id in ids]
+
+    def part(start: int) -> tuple[dict[str, dict[str, Any]], pa.Table]:
+        chunk = directories[start : start + CHUNK]
+        table, costs = _parse(chunk, start)
+        infos = (_info(directory, stamps) for directory in chunk)
+        return {d.id: i | c for d, i, c in zip(chunk, infos, costs, strict=True)}, table
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # parsing in Arrow leaves Python free
+        parts = list(pool.map(part, range(0, len(ids), CHUNK)))
+    runs = {run_id: info for infos, _ in parts for run_id, info in infos.items()}
+    return Read(runs, pa.concat_tables([METRICS.empty_table(), *(table for _, table in parts)]))
+
+
+def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str, Any]:
+    """What Read says of a run but for its costs."""
+    info = directory.info() or {"context": {}, "provenance": {}}
+    state = directory.state()
+    failure = directory.failure() if state == "failed" else None
+    return {
+        "context": info["context"],
+        "provenance": info["provenance"],
+        "state": state,
+        "error": str((failure or {}).get("error", "")),
+        "stamp": stamps.get(directory.id) if state in ("done", "diverged") else None,
+    }
+
+
+def _parse(runs: Sequence[RunDirectory], start: int) -> tuple[pa.Table, list[dict[str, Any]]]:
+    """The metrics of runs, `run` counted from `start`; and what each run cost."""
+    texts = [_bytes(run.path / "metrics.jsonl") for run in runs]
+    lines = [text.count(b"\n") for text in texts]
+    try:
+        if any(text[-1:] not in (b"", b"\n") for text in texts):
+            raise pa.ArrowInvalid("torn")
+        table = _arrow(b"".join(texts), sum(lines))
+    except pa.ArrowInvalid:  # a line is torn or foreign: Python tells where
+        records = [_whole_records(run) for run in runs]
+        lines = [len(of_run) for of_run in records]
+        rows = [record for of_run in records for record in of_run]
+        table = pa.Table.from_pylist(rows, schema=RECORD).combine_chunks()
+    run = np.repeat(np.arange(start, start + len(runs), dtype=np.int32), lines)
+    return _long(table, run), _costs(table, lines)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _arrow(text: bytes, lines: int) -> pa.Table:
+    """The records in `text`; raises ArrowInvalid unless every line is one."""
+    if not text:
+        return RECORD.empty_table()
+    table = pyarrow.json.read_json(
+        pa.BufferReader(text),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=RECORD, unexpected_field_behavior="ignore"
+        ),
+    ).combine_chunks()
+    evaluations = pc.list_flatten(table["evaluations"])
+    holes = table["step"].null_count + table["evaluations"].null_count
+    holes += sum(pc.struct_field(evaluations, n).null_count for n in ("metric", "count"))
+    if len(table) != lines or holes:
+        raise pa.ArrowInvalid("not a record in every line")
+    return table
+
+
+def _whole_records(run: RunDirectory) -> list[dict[str, Any]]:
+    """The run's records in Python; raises UserError for a line that is JSON but no record."""
+    found = []
+    for number, record in enumerate(run.records(), 1):
+        try:
+            keys = (*NAMES, "value", "count")
+            evaluations = [{k: e[k] for k in keys} for e in record["evaluations"]]
+            cost = {k: record.get("cost", {}).get(k) for k in COSTS}
+            found.append({"step": record["step"], "evaluations": evaluations, "cost": cost})
+        except (TypeError, KeyError, AttributeError):
+            raise UserError(f"{run.path / 'metrics.jsonl'}: line {number} is no record") from None
+    return found
+
+
+def _long(table: pa.Table, run: "np.ndarray[Any, np.dtype[np.int32]]") -> pa.Table:
+    """One evaluation a row, of METRICS."""
+    evaluations = table["evaluations"]
+    sizes = pc.list_value_length(evaluations).to_numpy()
+    flat = pc.list_flatten(evaluations)
+    columns: dict[str, Any] = {
+        "run": np.repeat(run, sizes),
+        "step": np.repeat(table["step"].to_numpy().astype(np.int32), sizes),
+        "value": pc.struct_field(flat, "value"),
+        "count": pc.struct_field(flat, "count").cast(pa.int32()),
+    }
+    for name in NAMES:
+        columns[name] = (
+            pc.struct_field(flat, name).dictionary_encode().cast(METRICS.field(name).type)
+        )
+    return pa.table({name: columns[name] for name in METRICS.names}, schema=METRICS)
+
+
+def _costs(table: pa.Table, lines: Sequence[int]) -> list[dict[str, Any]]:
+    """Of each run: its last step, and COSTS; None if not recorded.
+
+    Seconds of evaluation are of a record; the others' last values are of the whole run.
+    """
+    step = table["step"].to_pylist()
+    recorded = {name: pc.struct_field(table["cost"], name).to_pylist() for name in COSTS}
+    found: list[dict[str, Any]] = []
+    end = 0
+    for count in lines:
+        begin, end = end, end + count
+        known = {name: values[end - 1] if count else None for name, values in recorded.items()}
+        spent = [s for s in recorded["evaluation_seconds"][begin:end] if s is not None]
+        known["evaluation_seconds"] = sum(spent) if spent else None
+        found.append({"last_step": step[end - 1] if count else None, **known})
+    return found

@@ -1,0 +1,81 @@
+"""Methods that add a weighted penalty to the risk: IRM, V-REx, MM-REx."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Outputs, Problem
+from oodbench.hparams import choice, hparam, log_uniform_int
+
+
+class Penalized(Algorithm):
+    """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
+
+    The weight is `initial_weight` before step `anneal_steps` and `penalty_weight` from then on. With
+    `divide_by_weight` everything, weight decay too, is divided by weight / initial_weight where that
+    exceeds 1, as the code of arXiv:1907.02893 and arXiv:2003.00688 does in its own units, in which
+    the initial weight is 1 (an initial weight of 0 counts as 1 here); with `reset_optimizer` the
+    optimizer starts anew at the switch (arXiv:2007.01434's code). A subclass gives `penalty` and
+    either a hyperparameter `penalty_weight` or a method `final_weight`.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Ranges: arXiv:2007.01434, D.2; for small images the grid of arXiv:1907.02893's code."""
+
+        initial_weight: float = hparam(1.0, low=0.0)
+        anneal_steps: int = hparam(
+            500,
+            log_uniform_int(1, 1e4),
+            low=0,
+            by_family={
+                "synthetic": (60, choice(0, 4, 8, 16, 32)),
+                "linear": (0, None),
+                "small_images": (100, log_uniform_int(50, 250)),
+            },
+        )
+        divide_by_weight: bool = hparam(False, by_family={"small_images": (True, None)})
+        reset_optimizer: bool = hparam(True, by_family={"small_images": (False, None)})
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, Any] | None:
+        """Without a penalty, and without the initial weight."""
+        return {"penalty_weight": 0.0, "anneal_steps": 0}
+
+    def penalty(self, out: Outputs) -> Tensor:
+        """The scalar penalty of a subclass."""
+        raise NotImplementedError
+
+    def final_weight(self) -> float:
+        """The weight from step `anneal_steps` on."""
+        weight: float = self.hparams.penalty_weight
+        return weight
+
+    def weight(self, step: int) -> float:
+        """The penalty's weight at `step`."""
+        initial = self.hparams.initial_weight
+        later = step >= self.hparams.anneal_steps
+        weight: float = initial + later * (self.final_weight() - initial)
+        return weight
+
+    def divisor(self, step: int) -> float:
+        """What everything is divided by at `step`: weight / initial weight above 1, if asked for."""
+        excess = self.weight(step) / (self.hparams.initial_weight or 1.0) - 1
+        divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
+        return divisor
+
+    def objective(self, out: Outputs) -> Tensor:
+        """(mean risk + weight * penalty) / divisor."""
+        penalty = self.penalty(out)
+        out.metrics["penalty"] = penalty.detach()
+        total = out.risks.mean() + self.weight(out.step) * penalty
+        return total / self.divisor(out.step)
+
+    def weight_decay(self, step: int) -> float:
+        """Divided like the loss."""
+        return super().weight_decay(step) / self.divisor(step)
+
+    def restarts(self, step: int) -> bool:
+        """At the switch, if asked for."""
+        return bool(self.hparams.reset_optimizer and step == self.hparams.anneal_steps > 0)

@@ -1,0 +1,20 @@
+import pytest
+
+from oodbench.implied_starts import PRINTED, SHRINKING, measure
+from oodbench.targets import load
+
+
+def test_what_the_decay_leaves() -> None:
+    weight, rate = 1.0, 0.3
+    for _ in range(1001):
+        rate *= 0.9995
+        weight -= 0.01 * rate * weight
+    assert pytest.approx(weight) == SHRINKING
+
+
+def test_every_printed_run_ends_as_printed() -> None:
+    found = measure(1, {}).values
+    assert set(found) == {t.row for t in load("ilc-linear").targets if not t.sweep}
+    assert len(found) == len(PRINTED) == 9
+    for row, (difference,) in found.items():
+        assert difference < (1e-4 if row.startswith("ERM") else 1e-3), row
