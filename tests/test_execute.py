@@ -1,5 +1,6 @@
 """Groups of runs from start to end: who leaves, who is resumed, what does not fit."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,7 @@ def test_a_killed_group_goes_on_in_any_grouping(
 ) -> None:
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
     monkeypatch.setattr(training, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
     monkeypatch.setattr(training, "CHECK_EVERY", 15)
     undisturbed, specs = prepared(tmp_path / "a")
     trained(undisturbed, specs)
@@ -114,6 +116,9 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
     execute_together(both, TOGETHER, lambda i, state, _: states.update({i: state}))
     for spec in (*specs, *more):
         assert states[spec.id] == ("diverged" if spec.draw else "done")
+        target = results if spec in specs else short
+        last = target.run(spec.id).records()[-1]["step"]
+        assert last == (1 if spec.draw else spec.steps)
     for target, runs in ((results, specs), (short, more)):
         alone, _ = prepared(
             tmp_path / f"{len(runs)}{runs[0].steps}", **changes, steps=runs[0].steps
