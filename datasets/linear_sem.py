@@ -156,10 +156,11 @@ def linear_weights(predict: Callable[[Tensor], Tensor], dim: int) -> Tensor | No
 
     None for one that is not linear, judged by random inputs.
     """
-    origin = predict(torch.zeros(1, dim))
-    weights = predict(torch.eye(dim)) - origin
-    probes = torch.randn(2 * dim, dim, generator=torch.Generator().manual_seed(0))
-    measured = predict(probes) - origin
+    generator = torch.Generator().manual_seed(0)
+    probes = torch.cat([torch.eye(dim), torch.randn(2 * dim, dim, generator=generator)])
+    outputs = predict(torch.cat([torch.zeros(1, dim), probes]))
+    measured = outputs[1:] - outputs[0]
+    weights = measured[:dim]
     if (measured - probes @ weights).norm() > 1e-3 * measured.norm():
         return None
     return weights

@@ -169,7 +169,9 @@ def draw(found: Sequence[Panel], path: Path) -> None:
     columns = min(COLUMNS, len(found))
     lines = -(-len(found) // columns)
     tallest = max((len(panel.rows) for panel in found), default=0)
-    size = (4.2 * columns + 0.4, max(3.2, 0.28 * tallest + 1.2) * lines)
+    longest = max((len(row) for panel in found for row in panel.rows), default=0)
+    width = max(4.2, 2.8 + 0.07 * longest)
+    size = (width * columns + 0.4, max(3.2, 0.28 * tallest + 1.2) * lines)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         axes = np.ravel(figure.subplots(lines, columns, squeeze=False))

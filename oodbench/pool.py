@@ -4,12 +4,14 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -23,10 +25,14 @@ PATIENCE = 5.0
 KILL_SECONDS = 2.0
 """A killed worker's run counts as failed only if we live on so long: a machine that goes down or a
 cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
+UNKNOWN = 255
+"""The exit code of a worker whose server was killed too, and so could not tell."""
 RETURNS = 3
 """Times that a run is taken up again after its process was asked to end, or ended, in the midst."""
-SIGNALS = {signal.SIGUSR2, signal.SIGTERM}
-"""What a cluster sends to every process of a job that has to go."""
+SIGNALS = {signal.SIGUSR2, signal.SIGTERM, signal.SIGINT}
+"""What a cluster, or Ctrl-C, sends to every process of a job that has to go."""
+FORKS = sys.platform == "linux"
+"""Whether workers are forked; elsewhere libraries do not bear it."""
 
 
 @dataclass
@@ -185,9 +191,21 @@ def _is_our_double(run: RunDirectory) -> bool:
     return beat is not None and beat.get("job") is not None and beat["job"] == slurm_job()
 
 
+def warm_up() -> None:
+    """Start the server that workers are forked from: it imports torch while the caller goes on.
+
+    It ends with the last of us and our workers. The first worker starts it if this has not.
+    """
+    if FORKS:
+        forkserver.set_forkserver_preload(["oodbench.execute", "oodbench.pool", "typer"])
+        with _blocked():
+            forkserver.ensure_running()
+
+
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
-    """A process that is started here keeps `SIGNALS` waiting until it can handle them."""
+    """A process that is started here keeps `SIGNALS` waiting, and so do those forked from it."""
+    resource_tracker.ensure_running()  # it would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -196,16 +214,17 @@ def _blocked() -> Iterator[None]:
 
 
 def _start(job: Job, index: int) -> Worker:
-    context = multiprocessing.get_context("spawn")
+    warm_up()
+    context = ForkServerContext() if FORKS else SpawnContext()
     ours, theirs = context.Pipe()
     gpu = job.gpus[index % len(job.gpus)] if job.gpus else None
+    environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     process = context.Process(
         target=_work,
-        args=(theirs, job.results.path, job.settings_of(index), gpu),
+        args=(theirs, job.results.path, job.settings_of(index), environment),
         name=f"worker-{index}",
         daemon=True,
     )
-    resource_tracker.ensure_running()  # it would unblock SIGTERM
     with _blocked():
         process.start()
     theirs.close()
@@ -220,9 +239,8 @@ def _hand_out(worker: Worker, run_ids: list[str], display: Display) -> None:
 
 
 def _ready(workers: Sequence[Worker]) -> list[Worker]:
-    waiting = {w.connection: w for w in workers} | {w.process.sentinel: w for w in workers}
-    found = {waiting[key].index for key in wait(list(waiting))}  # type: ignore[index]
-    return [w for w in workers if w.index in found]
+    waiting = {w.connection: w for w in workers}
+    return [waiting[key] for key in wait(list(waiting))]  # type: ignore[index]
 
 
 def _receive(worker: Worker) -> tuple[str, str, str, str]:
@@ -238,17 +256,19 @@ def _receive(worker: Worker) -> tuple[str, str, str, str]:
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode
-        if code == -signal.SIGKILL:
+        if code in (-signal.SIGKILL, UNKNOWN):
             time.sleep(KILL_SECONDS)
         asked = code in (0, -signal.SIGTERM, -signal.SIGUSR2)
         state = "interrupted" if asked else "failed"
         return "died", state, f"its process died (exit code {code})", ""
 
 
-def _work(connection: Connection, results: Path, settings: Settings, gpu: str | None) -> None:
+def _work(
+    connection: Connection, results: Path, settings: Settings, environment: Mapping[str, str]
+) -> None:
     """The life of a worker: train what comes until the launcher closes the connection or dies."""
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    os.environ.clear()  # it may be that of an earlier time
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.execute import execute_together
     from oodbench.job import Interrupts

@@ -99,7 +99,10 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def _dumps(value: Any) -> str:
-    return json.dumps(_finite(value), allow_nan=False)
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return json.dumps(_finite(value), allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

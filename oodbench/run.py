@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -168,7 +167,7 @@ class Run:
             "step": self.step,
             "train": train,
             "cost": cost,
-            "evaluations": [asdict(e) for e in evaluations],
+            "evaluations": [vars(e) for e in evaluations],
         }
 
     def state(self) -> dict[str, Any]:

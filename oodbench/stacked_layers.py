@@ -53,8 +53,8 @@ class Collector:
         return {parameter: self._combine(stack) for parameter, stack in self._stacks.items()}
 
 
-class _Linear(torch.autograd.Function):
-    """x W' + b as `vmap` is to do it."""
+class _Tapped(torch.autograd.Function):
+    """x W' + b as `vmap` is to do it where the parameters are constants: see `Collector.take`."""
 
     generate_vmap_rule = False
 
@@ -74,7 +74,7 @@ class _Linear(torch.autograd.Function):
         x: Any,
         weight: Any,
         bias: Any,
-        give: Callable[[Tensor, Tensor], Tensor] | None,
+        give: Callable[[Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, int]:
         """(K, ..., I) times (K, O, I) plus (K, O)."""
         placed = []
@@ -85,14 +85,13 @@ class _Linear(torch.autograd.Function):
         x, weight, bias = placed
         shape = x.shape
         columns = x.flatten(1, -2).mT
-        if give is not None:
-            weight, bias = weight.detach(), None if bias is None else bias.detach()
+        weight = weight.detach()
         out = (
-            weight @ columns if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, columns)
+            weight @ columns
+            if bias is None
+            else torch.baddbmm(bias.detach().unsqueeze(2), weight, columns)
         )
-        if give is not None:
-            out = give(columns.detach(), out)
-        return out.mT.unflatten(1, shape[1:-1]), 0
+        return torch.unflatten(give(columns.detach(), out).mT, 1, shape[1:-1]), 0
 
 
 @contextmanager
@@ -112,20 +111,23 @@ def stacked_linear(network: nn.Module, collector: Collector | None = None) -> It
 
 
 def _forward(module: nn.Linear, collector: Collector | None) -> Callable[[Tensor], Tensor]:
+    def plain(x: Tensor) -> Tensor:
+        out = module.weight @ x.flatten(0, -2).mT
+        if module.bias is not None:
+            out = out + module.bias.unsqueeze(1)
+        return torch.unflatten(out.mT, 0, x.shape[:-1])
+
     def give(columns: Tensor, out: Tensor) -> Tensor:
         assert collector is not None
         if not out.requires_grad:
             out = Root.apply(out, collector.anchor)
         hooked: Any = out
-        hooked.register_hook(lambda cotangent: collector.take(fixed, columns, cotangent))
+        hooked.register_hook(lambda cotangent: collector.take(module, columns, cotangent))
         return out
 
-    trained = collector is not None and any(p.requires_grad for p in module.parameters())
-    fixed = module
-
-    def forward(x: Tensor) -> Tensor:
-        taken = give if trained else None
-        result: Tensor = _Linear.apply(x, module.weight, module.bias, taken)
+    def tapped(x: Tensor) -> Tensor:
+        result: Tensor = _Tapped.apply(x, module.weight, module.bias, give)
         return result
 
-    return forward
+    trained = collector is not None and any(p.requires_grad for p in module.parameters())
+    return tapped if trained else plain

@@ -18,7 +18,7 @@ from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.flags import Flags, resource_flags
 from oodbench.job import Job, crowds
 from oodbench.job import Settings as RunSettings
-from oodbench.plan import Plan, find, make_plan, read
+from oodbench.plan import Plan, Sweep, find, make_plan, read
 from oodbench.progress import show_plan, title
 from oodbench.records import Results, RunSpec
 from oodbench.resources import resources
@@ -64,7 +64,7 @@ def plan(
     """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
     from oodbench.estimate import forecast
 
-    made = _plan(sweep, set_, plugin, data_dir)
+    made = _plan(read(find(sweep), set_ or ()), plugin, data_dir)
     show_plan(made, console)
     specs = list(made.runs.values())
     settings = RunSettings(data_dir, batch_runs=_batch_runs(batch_runs), crowds=crowds(specs))
@@ -104,7 +104,9 @@ def launch(
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
-    made = _plan(sweep, set_, plugin, data_dir)
+    parsed = read(find(sweep), set_ or ())
+    _prepare(launcher)
+    made = _plan(parsed, plugin, data_dir)
     asked = resources((f"the resources of {sweep}", made.sweep.resources), ("the flags", flags))
     show_plan(made, console)
     if not made.runs:
@@ -117,7 +119,6 @@ def launch(
     settings = RunSettings(
         data_dir, "cpu", threads, plugins, keep_predictions, loader_workers, _batch_runs(batch_runs)
     )
-    _check(launcher)
     job = Job(
         name=made.sweep.name,
         results=results,
@@ -162,7 +163,7 @@ def retry(
     specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
     settings = stored["settings"]
     launcher = launcher or settings.get("launcher", "local")
-    _check(launcher)
+    _prepare(launcher)
     asked = resources(("the last launch", settings.get("resources", {})), ("the flags", flags))
     ids = [i for i, s in states(results).items() if s.state in ("failed", "lost")]
     data_dir = Path(settings["data_dir"]) if settings["data_dir"] else None
@@ -237,10 +238,7 @@ def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None
         shutil.rmtree(path)
 
 
-def _plan(
-    sweep: str, settings: Sequence[str] | None, plugins: Sequence[str] | None, data_dir: Path | None
-) -> Plan:
-    parsed = read(find(sweep), settings or ())
+def _plan(parsed: Sweep, plugins: Sequence[str] | None, data_dir: Path | None) -> Plan:
     from oodbench.registry import load_plugins
 
     load_plugins(plugins or ())
@@ -254,11 +252,15 @@ def _results(sweep: str, out: Path | None) -> Results:
     return Results(out or Path("results") / read(find(sweep)).name)
 
 
-def _check(launcher: str) -> None:
+def _prepare(launcher: str) -> None:
+    """Check a launcher's name, and have it start with what takes it longest."""
     from oodbench.launchers import LAUNCHERS
+    from oodbench.pool import warm_up
 
     if launcher not in LAUNCHERS:
         raise unknown("launcher", launcher, LAUNCHERS)
+    if launcher == "local":
+        warm_up()
 
 
 def _batch_runs(wanted: str) -> int | None:

@@ -22,6 +22,8 @@ BEAT_SECONDS = 5.0
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
 """A checkpoint is due after so long, the shorter of the two at an evaluation."""
+CHECKPOINT_SHARE = 0.05
+"""The part of the time that checkpoints may take where they come more than once."""
 
 
 def save_checkpoint(run: Run, path: Path) -> None:
@@ -91,6 +93,8 @@ class Training:
     run: Run
     directory: RunDirectory
     saved: float = field(default_factory=time.monotonic)
+    saving: float = 0.0
+    """Seconds that the last checkpoints took, its own and those of the runs beside it."""
     diverged: int | None = None
     """The first step whose loss was not finite."""
 
@@ -105,7 +109,8 @@ class Training:
         """Whether a checkpoint is due, at this reading of the monotonic clock."""
         spec, step = self.run.spec, self.run.step
         limit = EVALUATION_CHECKPOINT_SECONDS if self.evaluated else CHECKPOINT_SECONDS
-        return now - self.saved > limit or step == spec.steps
+        rest = self.saving / CHECKPOINT_SHARE
+        return now - self.saved > max(limit, rest) or step == spec.steps
 
     @property
     def evaluated(self) -> bool:
@@ -187,7 +192,9 @@ def train(
             at_work.give_back()
         for t in due:
             save_checkpoint(t.run, t.directory.checkpoint)
-            t.saved = time.monotonic()
+        saved = time.monotonic()
+        for t in due:
+            t.saved, t.saving = saved, saved - now
         interrupts.save = False
         if now - beaten > BEAT_SECONDS:
             beaten = now

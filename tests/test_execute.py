@@ -1,6 +1,8 @@
 """Groups of runs from start to end: who leaves, who is resumed, what does not fit."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from oodbench.execute import execute_together
 from oodbench.job import Settings
 from oodbench.records import Results, RunSpec
 from oodbench.registry import load_plugins
+from oodbench.run import Run
 from oodbench.stack import Stack
 from tests.sweeps import outcome, tiny
 
@@ -82,6 +85,7 @@ def test_a_killed_group_goes_on_in_any_grouping(
 ) -> None:
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
     monkeypatch.setattr(training, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
     monkeypatch.setattr(training, "CHECK_EVERY", 15)
     undisturbed, specs = prepared(tmp_path / "a")
     trained(undisturbed, specs)
@@ -112,6 +116,9 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
     execute_together(both, TOGETHER, lambda i, state, _: states.update({i: state}))
     for spec in (*specs, *more):
         assert states[spec.id] == ("diverged" if spec.draw else "done")
+        target = results if spec in specs else short
+        last = target.run(spec.id).records()[-1]["step"]
+        assert last == (1 if spec.draw else spec.steps)
     for target, runs in ((results, specs), (short, more)):
         alone, _ = prepared(
             tmp_path / f"{len(runs)}{runs[0].steps}", **changes, steps=runs[0].steps
@@ -139,6 +146,42 @@ def test_what_does_not_fit_into_memory_is_tried_in_halves(
     results, _ = prepared(tmp_path / "b", trials=5)
     trained(results, specs)
     assert set(sizes) == {5, 2, 1} and outcome(results) == outcome(undisturbed)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_what_does_not_fit_onto_a_gpu_is_tried_in_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    class Seen(Stack):
+        def __init__(self, runs: Sequence[Run]) -> None:
+            sizes.append(len(runs))
+            super().__init__(runs)
+
+    monkeypatch.setattr(module, "Stack", Seen)
+    monkeypatch.setattr(module, "room", lambda run, settings: 64)  # others take the memory later
+    settings = replace(TOGETHER, device="cuda:0")
+    entry = {"name": "ERM", "hparams": {"batch_size": 512}}
+    changes: dict[str, Any] = {"datasets": ["Spirals"], "network": "MLP", "algorithms": [entry]}
+
+    def reserved(count: int, name: str) -> int:
+        results, specs = prepared(tmp_path / name, **changes, trials=count, steps=2)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        assert set(trained(results, specs, settings).values()) == {("done", "")}
+        return torch.cuda.max_memory_reserved()
+
+    few, many = reserved(8, "few"), reserved(32, "many")
+    assert few < many and sizes == [8, 32]
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((few + many) / 2 / total)
+    try:
+        reserved(32, "limited")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert sizes[2:] in ([32, 16, 16], [32, 16, 8, 8, 8, 8])
 
 
 def test_a_method_that_breaks_the_rules_is_trained_one_run_at_a_time(tmp_path: Path) -> None:

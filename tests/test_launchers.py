@@ -1,6 +1,8 @@
 """The contract that every launcher keeps, and what is the pool's own."""
 
+import contextlib
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -144,7 +146,27 @@ def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
 def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
     command += ["--workers", "2", "--yes"]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def left(session: int) -> dict[int, int]:
+    """The parents of a session's living processes."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            state, parent, _, its, *_ = path.read_text().rpartition(")")[2].split()
+            if int(its) == session and state != "Z":
+                found[int(path.parent.name)] = int(parent)
+    return found
+
+
+def wait_for_the_end_of(session: int) -> None:
+    deadline = time.monotonic() + 60
+    while left(session) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left(session)
 
 
 def wait_for_records(out: Path, count: int) -> None:
@@ -173,9 +195,13 @@ def test_a_killed_launch_is_continued_to_the_same_end(
     out = tmp_path / "killed"
     process = launch(sweep, out)
     wait_for_records(out, 2)
-    process.send_signal(how)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == (-9 if how == signal.SIGKILL else 130)
+    if how == signal.SIGKILL:
+        process.kill()
+    else:
+        os.killpg(process.pid, how)  # a terminal's Ctrl-C
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == (-9 if how == signal.SIGKILL else 130) and not errors
+    wait_for_the_end_of(process.pid)
     if how == signal.SIGINT:
         assert b"goes on" in output
     assert any(s != "done" for s, _ in outcome(Results(out)).values())
@@ -183,6 +209,30 @@ def test_a_killed_launch_is_continued_to_the_same_end(
     _, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
     assert outcome(Results(out)) == outcome(reference)
+
+
+def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Path) -> None:
+    process = launch(tiny_file(tmp_path), tmp_path / "out")
+    deadline = time.monotonic() + 60
+    while len(left(process.pid)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(left(process.pid)) == 3  # among them what workers are to be forked from
+    process.kill()
+    _, errors = process.communicate(timeout=60)
+    assert not errors
+    wait_for_the_end_of(process.pid)
+
+
+def test_workers_outlive_what_they_were_forked_from(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = launch(tiny_file(tmp_path, steps=2000, evaluate_every=100, trials=1), out)
+    wait_for_records(out, 2)
+    parents = left(process.pid)
+    (server,) = (i for i in parents if parents[i] == process.pid and i in parents.values())
+    os.kill(server, signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert {state for state, _ in outcome(Results(out)).values()} == {"done"}
 
 
 def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:

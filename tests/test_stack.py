@@ -87,9 +87,9 @@ def require_close(
         assert one.value == pytest.approx(other.value, rel=tolerance, abs=tolerance), one
 
 
-def require_as_alone(alike: Sequence[RunSpec], tolerance: float) -> None:
-    alone = [Run(spec, Settings()) for spec in alike]
-    stack = Stack([Run(spec, Settings()) for spec in alike])
+def require_as_alone(alike: Sequence[RunSpec], tolerance: float, device: str = "cpu") -> None:
+    alone = [Run(spec, Settings(device=device)) for spec in alike]
+    stack = Stack([Run(spec, Settings(device=device)) for spec in alike])
     stack.advance(STEPS)
     for run, found in zip(alone, stack.evaluate(range(len(alike))), strict=True):
         run.advance(STEPS)
@@ -129,6 +129,14 @@ def test_a_stack_is_its_runs(
 def test_in_float32_to_round_off(algorithm: str) -> None:
     alike = specs(algorithm, lr=[1e-3, 3e-3])
     require_as_alone(alike, 2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("algorithm", sorted(batchable()))
+def test_on_a_gpu_too(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_float64(monkeypatch)
+    require_as_alone(specs(algorithm, SPIRALS, lr=[1e-3, 3e-3], batch_size=16), 1e-9, "cuda:0")
 
 
 class SharedLayer(Network):

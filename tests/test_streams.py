@@ -1,3 +1,4 @@
+import math
 import sys
 import threading
 import time
@@ -256,6 +257,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     write(tmp_path)
     for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
         monkeypatch.setattr(training, name, -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
     monkeypatch.setattr(training, "CHECK_EVERY", 7)
     memory = RunDirectory(tmp_path / "memory")
     run = spec(tmp_path, algorithm, stored=False)

@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from oodbench.loading import load_data
 from oodbench.records import Results, RunDirectory, RunSpec
 from oodbench.registry import load_plugins
 from oodbench.run import Run, build_algorithm
+from oodbench.train import Training
 from tests.sweeps import tiny
 
 SETTINGS = Settings()
@@ -32,6 +34,7 @@ class Killed(BaseException):
 def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
     monkeypatch.setattr(training, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
     monkeypatch.setattr(training, "CHECK_EVERY", 15)
 
 
@@ -82,6 +85,17 @@ def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> Non
         assert saved.checkpoint.exists() and not save.save
 
     assert execute(spec, saved, SETTINGS, look, save) == ("done", "")
+
+
+def test_checkpoints_take_their_share_of_the_time(tmp_path: Path) -> None:
+    run = Run(first(), SETTINGS)
+    run.step = 1
+    new = Training(run, RunDirectory(tmp_path), saved=100.0)
+    assert not new.is_old(109.0) and new.is_old(111.0)
+    long = Training(run, RunDirectory(tmp_path), saved=100.0, saving=1.0)
+    assert not long.is_old(119.0) and long.is_old(121.0)
+    run.step = run.spec.steps
+    assert long.is_old(101.0)
 
 
 @pytest.mark.usefixtures("always_checkpoint")
