@@ -30,7 +30,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 }
 PREFETCHED = 4
 """Batches that a DataLoader of two workers has ready when nobody asked for a while."""
-BATCHES, ROUNDS = 12, 3
+BATCHES, ROUNDS = 40, 3
 
 
 def write_images(root: Path, count: int) -> None:
