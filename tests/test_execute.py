@@ -128,6 +128,14 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
         assert outcome(alone) == outcome(target)
 
 
+def test_runs_of_other_shapes_make_a_group_of_their_own(tmp_path: Path) -> None:
+    entry = {"name": "DANN", "hparams": {"discriminator_width": [8, 16]}}
+    results, specs = prepared(tmp_path, algorithms=[entry], hparam_draws=2, trials=2)
+    assert len({spec.kind for spec in specs}) == 1
+    assert set(trained(results, specs).values()) == {("done", "")}
+    assert stacked(results) == [True] * 4
+
+
 def test_what_does_not_fit_into_memory_is_tried_in_halves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
