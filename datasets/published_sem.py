@@ -5,23 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Metadata, register
+from oodbench.datasets import register
 from oodbench.hparams import hparam
 
 from .linear_sem import LinearSEM, Model
 
 
-@register(
-    "PublishedSEM",
-    Metadata(
-        paper="arXiv:1907.02893",
-        licence="generated",
-        family="linear",
-        shift="the scale of the noise",
-        network="Linear",
-        steps=2000,
-    ),
-)
+@register("PublishedSEM", LinearSEM.metadata)
 class PublishedSEM(LinearSEM):
     """`LinearSEM` as the released code of two papers draws it, from its default seeds.
 
