@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import Timeout
 
 from oodbench import execute as module
 from oodbench import train as training
@@ -69,6 +70,26 @@ def test_a_group_keeps_the_records_of_each_run(tmp_path: Path) -> None:
             assert one["train"] == pytest.approx(other["train"], rel=1e-4)
             for a, b in zip(one["evaluations"], other["evaluations"], strict=True):
                 assert a["value"] == pytest.approx(b["value"], rel=1e-3, abs=1e-6)
+
+
+def test_each_run_is_locked_until_its_own_end(tmp_path: Path) -> None:
+    results, specs = prepared(tmp_path)
+    specs = [replace(spec, steps=10 * (1 + k)) for k, spec in enumerate(specs)]
+    ended: list[str] = []
+
+    def locked(spec: RunSpec) -> bool:
+        try:
+            with results.run(spec.id).lock():
+                return False
+        except Timeout:
+            return True
+
+    def check(run_id: str, state: str, message: str) -> None:
+        ended.append(run_id)
+        assert [s.id for s in specs if not locked(s)] == ended
+
+    execute_together([(s, results.run(s.id)) for s in specs], TOGETHER, check)
+    assert ended == [s.id for s in specs]
 
 
 def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
