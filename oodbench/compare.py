@@ -11,20 +11,17 @@ import pandas as pd
 from oodbench.errors import UserError, unknown
 from oodbench.frames import Frames
 from oodbench.layout import Block, Sheet, sheet
-from oodbench.selection import CELL, RULES, candidates, sweep_runs
-from oodbench.statistics import (
-    BAND,
-    Difference,
+from oodbench.ranking import (
     block_table,
     critical_difference,
     friedman,
     holm_against,
     kendall,
     mean_ranks,
-    noise,
-    paired_differences,
     rank_stability,
 )
+from oodbench.selection import CELL, RULES, candidates, sweep_runs
+from oodbench.statistics import BAND, Difference, noise, paired_differences
 from oodbench.tables import PROPORTIONS, at, leaderboard, number, scores
 
 OVERALL = "all datasets"

@@ -7,9 +7,7 @@ from typing import Any
 import pandas as pd
 
 from oodbench.compare import OVERALL, gains
-from oodbench.statistics import (
-    BAND,
-    Difference,
+from oodbench.ranking import (
     block_table,
     cliques,
     critical_difference,
@@ -18,6 +16,7 @@ from oodbench.statistics import (
     mean_ranks,
     rank_stability,
 )
+from oodbench.statistics import BAND, Difference
 from oodbench.traces import significant
 
 

@@ -2,12 +2,10 @@
 
 `scores` is everywhere a frame with a number a row: `dataset`, `label`, `environment`, `trial`,
 `value`, and `higher` (whether a larger value is better). A *gain* over a baseline is positive where
-the label is better, whatever the direction of the metric. A *table* has a block (a dataset) a row
-and a label a column, larger values being better.
+the label is better, whatever the direction of the metric.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,14 +131,15 @@ def _difference(
 def _clusters(pairs: pd.DataFrame) -> Numbers:
     """The mean gain of each dataset; of each trial if there is one dataset."""
     if pairs["dataset"].nunique() == 1:
-        means = pairs.groupby("trial")["gain"].agg(_plain_mean)
+        means = pairs.groupby("trial")["gain"].agg(plain_mean)
     else:
-        over_trials = pairs.groupby(["dataset", "environment"])["gain"].agg(_plain_mean)
-        means = over_trials.groupby("dataset").agg(_plain_mean)
+        over_trials = pairs.groupby(["dataset", "environment"])["gain"].agg(plain_mean)
+        means = over_trials.groupby("dataset").agg(plain_mean)
     return np.asarray(means, dtype=float)
 
 
-def _plain_mean(values: "pd.Series[float]") -> float:
+def plain_mean(values: "pd.Series[float]") -> float:
+    """The mean, NaN if any value is."""
     return float(values.mean(skipna=False))
 
 
@@ -202,105 +201,6 @@ def detectable_difference(spread: float, n: int, power: float = 0.8) -> float:
     critical = scipy.special.stdtrit(n - 1, (1 + LEVEL) / 2)
     shift = scipy.special.nctdtrinc(n - 1, 1 - power, critical)  # the other tail has no weight here
     return spread * float(shift) / math.sqrt(n)
-
-
-def block_table(scores: pd.DataFrame, by: Sequence[str] = ("dataset",)) -> pd.DataFrame:
-    """Blocks by labels: mean over environments of the mean over trials, larger is better.
-
-    Only labels with a value in every block, environment and trial that any label has; NaN (a
-    diverged run) becomes the worst of its block.
-    """
-    sizes = scores.groupby("label", sort=False).size()
-    whole = len(scores[["dataset", "environment", "trial"]].drop_duplicates())
-    full = scores[scores["label"].isin(sizes.index[sizes == whole])]
-    full = full.assign(value=np.where(full["higher"].astype(bool), 1.0, -1.0) * full["value"])
-    groups = full.groupby(["label", "dataset", "environment"], sort=False)["value"]
-    cells = groups.agg(_plain_mean).groupby(["label", *by], sort=False).agg(_plain_mean)
-    return pd.DataFrame(cells.unstack("label")).fillna(-math.inf)
-
-
-def ranks(table: pd.DataFrame) -> pd.DataFrame:
-    """Ranks in every block, 1 the best; equal values, to 12 digits, share their mean rank."""
-    return table.map(lambda v: float(f"{v:.12g}")).rank(axis=1, ascending=False)
-
-
-def mean_ranks(table: pd.DataFrame) -> "pd.Series[float]":
-    """The mean rank of every label over the blocks, the best first."""
-    return ranks(table).mean().sort_values(kind="stable")
-
-
-@dataclass(frozen=True)
-class Friedman:
-    """Friedman's test of whether all labels are equal."""
-
-    statistic: float
-    p: float
-    blocks: int
-    labels: int
-
-
-def friedman(table: pd.DataFrame) -> Friedman | None:
-    """Friedman's chi-squared test with the correction for ties; None below 3 labels or 2 blocks."""
-    blocks, labels = table.shape
-    if labels < 3 or blocks < 2:
-        return None
-    ranked = ranks(table)
-    if (ranked.nunique(axis=1) == 1).all():
-        return Friedman(0.0, 1.0, blocks, labels)
-    statistic, p = scipy.stats.friedmanchisquare(*ranked.to_numpy().T)
-    return Friedman(float(statistic), float(p), blocks, labels)
-
-
-def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Every other label against the baseline by mean rank (Demšar 2006, section 3.2.2).
-
-    A row a label, the smallest p first: `rank_difference` (negative is better), `z`, `p`, and `holm`,
-    p after Holm's step-down correction.
-    """
-    blocks, labels = table.shape
-    mean = mean_ranks(table)
-    difference = (mean - mean[baseline]).drop(baseline)
-    z = difference / math.sqrt(labels * (labels + 1) / (6 * blocks))
-    p = pd.Series(2 * scipy.special.ndtr(-z.abs().to_numpy()), index=z.index)
-    frame = pd.DataFrame({"rank_difference": difference, "z": z, "p": p}).sort_values("p")
-    factor = np.arange(len(frame), 0, -1)
-    return frame.assign(holm=np.minimum(1.0, np.maximum.accumulate(factor * frame["p"])))
-
-
-def critical_difference(labels: int, blocks: int, alpha: float = 0.05) -> float:
-    """The difference of mean ranks beyond which two labels differ by Nemenyi's test."""
-    q = float(scipy.stats.studentized_range.ppf(1 - alpha, labels, np.inf)) / math.sqrt(2)
-    return q * math.sqrt(labels * (labels + 1) / (6 * blocks))
-
-
-def cliques(mean: "pd.Series[float]", width: float) -> list[list[str]]:
-    """The largest groups of labels within `width` mean ranks, at least two in each.
-
-    They are the bars of a critical-difference diagram.
-    """
-    ordered = mean.sort_values(kind="stable")
-    found: list[list[str]] = []
-    for start, rank in enumerate(ordered):
-        group = [str(x) for x in ordered.index[start:][(ordered.iloc[start:] <= rank + width)]]
-        if len(group) > 1 and not (found and set(group) <= set(found[-1])):
-            found.append(group)
-    return found
-
-
-def kendall(a: "pd.Series[float]", b: "pd.Series[float]") -> float:
-    """Kendall's tau-b between two rankings, over the labels that both have; NaN below 2."""
-    both = a.index.intersection(b.index)
-    if len(both) < 2:
-        return math.nan
-    return float(scipy.stats.kendalltau(a[both], b[both]).statistic)
-
-
-def rank_stability(table: pd.DataFrame) -> dict[str, float]:
-    """Kendall's tau between the mean ranks on all blocks and on all but the named one."""
-    if len(table) < 2:
-        return {}
-    whole = mean_ranks(table)
-    return {str(block): kendall(whole, mean_ranks(table.drop(block))) for block in table.index}
 
 
 @dataclass(frozen=True)

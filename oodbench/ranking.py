@@ -1,0 +1,114 @@
+"""Ranks of labels over blocks, and tests of their differences. Imports no torch.
+
+A *table* has a block (a dataset) a row and a label a column, larger values being better; rank 1 is
+the best.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import scipy
+
+from oodbench.statistics import plain_mean
+
+
+def block_table(scores: pd.DataFrame, by: Sequence[str] = ("dataset",)) -> pd.DataFrame:
+    """Blocks by labels: mean over environments of the mean over trials, larger is better.
+
+    Only labels with a value in every block, environment and trial that any label has; NaN (a
+    diverged run) becomes the worst of its block.
+    """
+    sizes = scores.groupby("label", sort=False).size()
+    whole = len(scores[["dataset", "environment", "trial"]].drop_duplicates())
+    full = scores[scores["label"].isin(sizes.index[sizes == whole])]
+    full = full.assign(value=np.where(full["higher"].astype(bool), 1.0, -1.0) * full["value"])
+    groups = full.groupby(["label", "dataset", "environment"], sort=False)["value"]
+    cells = groups.agg(plain_mean).groupby(["label", *by], sort=False).agg(plain_mean)
+    return pd.DataFrame(cells.unstack("label")).fillna(-math.inf)
+
+
+def ranks(table: pd.DataFrame) -> pd.DataFrame:
+    """Ranks in every block, 1 the best; equal values, to 12 digits, share their mean rank."""
+    return table.map(lambda v: float(f"{v:.12g}")).rank(axis=1, ascending=False)
+
+
+def mean_ranks(table: pd.DataFrame) -> "pd.Series[float]":
+    """The mean rank of every label over the blocks, the best first."""
+    return ranks(table).mean().sort_values(kind="stable")
+
+
+@dataclass(frozen=True)
+class Friedman:
+    """Friedman's test of whether all labels are equal."""
+
+    statistic: float
+    p: float
+    blocks: int
+    labels: int
+
+
+def friedman(table: pd.DataFrame) -> Friedman | None:
+    """Friedman's chi-squared test with the correction for ties; None below 3 labels or 2 blocks."""
+    blocks, labels = table.shape
+    if labels < 3 or blocks < 2:
+        return None
+    ranked = ranks(table)
+    if (ranked.nunique(axis=1) == 1).all():
+        return Friedman(0.0, 1.0, blocks, labels)
+    statistic, p = scipy.stats.friedmanchisquare(*ranked.to_numpy().T)
+    return Friedman(float(statistic), float(p), blocks, labels)
+
+
+def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Every other label against the baseline by mean rank (Demšar 2006, section 3.2.2).
+
+    A row a label, the smallest p first: `rank_difference` (negative is better), `z`, `p`, and `holm`,
+    p after Holm's step-down correction.
+    """
+    blocks, labels = table.shape
+    mean = mean_ranks(table)
+    difference = (mean - mean[baseline]).drop(baseline)
+    z = difference / math.sqrt(labels * (labels + 1) / (6 * blocks))
+    p = pd.Series(2 * scipy.special.ndtr(-z.abs().to_numpy()), index=z.index)
+    frame = pd.DataFrame({"rank_difference": difference, "z": z, "p": p}).sort_values("p")
+    factor = np.arange(len(frame), 0, -1)
+    return frame.assign(holm=np.minimum(1.0, np.maximum.accumulate(factor * frame["p"])))
+
+
+def critical_difference(labels: int, blocks: int, alpha: float = 0.05) -> float:
+    """The difference of mean ranks beyond which two labels differ by Nemenyi's test."""
+    q = float(scipy.stats.studentized_range.ppf(1 - alpha, labels, np.inf)) / math.sqrt(2)
+    return q * math.sqrt(labels * (labels + 1) / (6 * blocks))
+
+
+def cliques(mean: "pd.Series[float]", width: float) -> list[list[str]]:
+    """The largest groups of labels within `width` mean ranks, at least two in each.
+
+    They are the bars of a critical-difference diagram.
+    """
+    ordered = mean.sort_values(kind="stable")
+    found: list[list[str]] = []
+    for start, rank in enumerate(ordered):
+        group = [str(x) for x in ordered.index[start:][(ordered.iloc[start:] <= rank + width)]]
+        if len(group) > 1 and not (found and set(group) <= set(found[-1])):
+            found.append(group)
+    return found
+
+
+def kendall(a: "pd.Series[float]", b: "pd.Series[float]") -> float:
+    """Kendall's tau-b between two rankings, over the labels that both have; NaN below 2."""
+    both = a.index.intersection(b.index)
+    if len(both) < 2:
+        return math.nan
+    return float(scipy.stats.kendalltau(a[both], b[both]).statistic)
+
+
+def rank_stability(table: pd.DataFrame) -> dict[str, float]:
+    """Kendall's tau between the mean ranks on all blocks and on all but the named one."""
+    if len(table) < 2:
+        return {}
+    whole = mean_ranks(table)
+    return {str(block): kendall(whole, mean_ranks(table.drop(block))) for block in table.index}
