@@ -3,12 +3,17 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from oodbench.job import Settings
 from oodbench.records import RunSpec
 
+if TYPE_CHECKING:
+    from oodbench.run import Run
+    from oodbench.train import Program
+
 BUDGET = 0.3
-"""Seconds of updates that are measured of each kind of run."""
+"""Seconds of updates, and of forward passes, that are measured of each kind of run."""
 SAMPLE = 8
 """Runs that are measured together where they are trained together."""
 
@@ -30,7 +35,7 @@ def forecast(specs: Sequence[RunSpec], settings: Settings) -> Forecast:
     from oodbench.run import Run
     from oodbench.stack import Stack
     from oodbench.stack_sizes import alone
-    from oodbench.train import Alone, Program
+    from oodbench.train import Alone
 
     torch.set_num_threads(settings.threads)
     kinds: dict[tuple[str, ...], list[RunSpec]] = {}
@@ -51,10 +56,31 @@ def forecast(specs: Sequence[RunSpec], settings: Settings) -> Forecast:
             program.advance(1)
             steps += 1
         step = (time.perf_counter() - start) / max(steps, 1) / len(runs)
-        start = time.perf_counter()
-        program.evaluate(range(len(runs)))
-        evaluation = (time.perf_counter() - start) / len(runs)
+        evaluation = _evaluation(program, runs)
         for spec in alike:
             evaluations = -(-spec.steps // spec.evaluate_every)
             found.seconds += spec.steps * step + evaluations * evaluation
     return found
+
+
+def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
+    """Seconds of an evaluation of a run; that of a run trained alone is judged by its beginning."""
+    import torch
+
+    from oodbench.evaluate import predictions
+
+    start = time.perf_counter()
+    if len(runs) > 1:
+        program.evaluate(range(len(runs)))
+        return (time.perf_counter() - start) / len(runs)
+    (run,) = runs
+    run.algorithm.eval()
+    examples = 0
+    with torch.no_grad():
+        pieces = predictions(run.predict, run.scored, run.problem.task, run.loader_workers)
+        for _, _, _, y in pieces:
+            examples += len(y)
+            if time.perf_counter() - start > BUDGET:
+                break
+    whole = sum(len(environment.y) for environment in run.scored.values())
+    return (time.perf_counter() - start) * whole / max(1, examples)

@@ -1,6 +1,7 @@
 """Metrics of a predictor on every (environment, split)."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
@@ -11,8 +12,10 @@ from oodbench.records import Evaluation
 from oodbench.streams import ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
 
-CHUNK = 8192
-"""Examples in memory of a forward pass."""
+CHUNK = 64, 8192
+"""Examples of a forward pass, the fewest and the most."""
+CACHED_VALUES, DEVICE_VALUES = 2**17, 2**24
+"""Of the inputs of a forward pass: what a CPU's caches hold with the features; what fills a device."""
 ROWS = 2**16
 """Examples of a forward pass of many predictors, over all of them."""
 OUTPUTS = "outputs"
@@ -153,7 +156,7 @@ def _collect(
     would leave holes in the heap that the next large ones do not fit into.
     """
     found: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
-    for name, part, logits, y in _predictions(predict, environments, task, loader_workers):
+    for name, part, logits, y in predictions(predict, environments, task, loader_workers):
         own = found[name]
         for key, values in work(logits, y).items():
             if key not in own:
@@ -162,7 +165,7 @@ def _collect(
     return found
 
 
-def _predictions(
+def predictions(
     predict: Callable[[Tensor], Tensor],
     environments: Mapping[str, Environment],
     task: Task,
@@ -185,5 +188,10 @@ def _predictions(
 
 
 def _size(environment: Environment, task: Task) -> int:
-    size = chunk_size(environment.x) if isinstance(environment.x, Stored) else CHUNK
-    return max(1, min(size, PREDICTED_VALUES // task.values))
+    x, limit = environment.x, PREDICTED_VALUES // task.values
+    if isinstance(x, Stored):
+        return max(1, min(chunk_size(x), limit))
+    fewest, most = CHUNK
+    values = CACHED_VALUES if x.device.type == "cpu" else DEVICE_VALUES
+    size: int = values // max(1, math.prod(x.shape[1:]))
+    return max(1, min(max(fewest, min(size, most)), limit))

@@ -25,9 +25,28 @@ def test_values_are_means_over_each_split(monkeypatch: pytest.MonkeyPatch) -> No
         assert values[split, "accuracy"][1] == len(index)
         loss = torch.nn.functional.binary_cross_entropy_with_logits(x[index, 0], y[index])
         assert values[split, "loss"][0] == pytest.approx(loss.item(), rel=1e-6)
-    monkeypatch.setattr(module, "CHUNK", 7)
+    monkeypatch.setattr(module, "CHUNK", (7, 7))
     chunked = evaluate(predict, {"a": Environment(x, y)}, {"a": parts}, task)
     assert chunked == found
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [((3,), [8192, 808]), ((2, 14, 14), [334, 266]), ((3, 64, 64), [64, 36])],
+)
+def test_large_inputs_are_evaluated_in_smaller_pieces(
+    shape: tuple[int, ...], sizes: list[int]
+) -> None:
+    total = sum(sizes)
+    data = Environment(torch.zeros(total, *shape), torch.zeros(total, 1))
+    seen = []
+
+    def predict(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        return torch.zeros(len(x), 1)
+
+    evaluate(predict, {"a": data}, {"a": {"in": torch.arange(total)}}, Task("regression"))
+    assert seen == sizes
 
 
 def test_an_empty_split_gives_no_value() -> None:

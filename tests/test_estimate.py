@@ -1,0 +1,47 @@
+import time
+
+import pytest
+from torch import Tensor
+
+from oodbench import estimate, evaluate
+from oodbench.estimate import forecast
+from oodbench.job import Settings, crowds
+from oodbench.plan import make_plan, validate
+from oodbench.run import Run
+
+SWEEP = {
+    "name": "plain",
+    "datasets": ["LinearSEM"],
+    "algorithms": ["ERM"],
+    "steps": 4,
+    "evaluate_every": 2,
+    "trials": 3,
+}
+
+
+def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, predicted = 0.0, 0
+    predict = Run.predict
+
+    def slow(self: Run, x: Tensor) -> Tensor:
+        nonlocal clock, predicted
+        clock += len(x)
+        predicted += len(x)
+        return predict(self, x)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(Run, "predict", slow)
+    monkeypatch.setattr(evaluate, "CHUNK", (10, 10))
+    specs = list(make_plan(validate(SWEEP, "plain")).runs.values())
+    examples = sum(len(e.y) for e in Run(specs[0], Settings()).scored.values())
+    expected = forecast(specs, Settings(batch_runs=1))
+    assert predicted == 10 * len(expected.alone) > 0
+    evaluations = len(specs) * 2
+    assert expected.seconds == pytest.approx(evaluations * examples)
+
+
+def test_runs_of_one_program_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "BUDGET", 0.001)
+    specs = list(make_plan(validate({**SWEEP, "trials": 16}, "plain")).runs.values())
+    together = forecast(specs, Settings(crowds=crowds(specs)))
+    assert together.seconds > 0 and not together.alone
