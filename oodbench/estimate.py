@@ -1,8 +1,10 @@
 """How a sweep will be trained, and how long it takes: a few measured steps of each kind of run."""
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from oodbench.job import Settings
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 BUDGET = 0.3
 """Seconds of updates, and of forward passes, that are measured of each kind of run."""
+TOTAL = 20.0
+"""Seconds after which only rows of which nothing was measured are."""
 SAMPLE = 8
 """Runs that are measured together where they are trained together."""
 
@@ -25,42 +29,60 @@ class Forecast:
     seconds: float = 0.0
     """Of training and evaluation on one thread."""
     alone: dict[str, str] = field(default_factory=dict)
-    """The rows of the table whose runs are trained one at a time, as `LABEL on DATASET`, and why."""
+    """The rows of the table with runs that are trained one at a time, as `LABEL on DATASET`, and why."""
 
 
 def forecast(specs: Sequence[RunSpec], settings: Settings) -> Forecast:
-    """Measure a few steps and an evaluation of every kind of run."""
+    """Measure a few steps and an evaluation of a kind of run of every row, then of further kinds.
+
+    The runs of a row that were not measured are taken to be like those that were.
+    """
     import torch
 
+    torch.set_num_threads(settings.threads)
+    rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
+    for spec in specs:
+        kinds = rows.setdefault(f"{spec.label} on {spec.dataset}", {})
+        kinds.setdefault(spec.kind, []).append(spec)
+    found = Forecast()
+    measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
+    start, mixed = time.perf_counter(), random.Random(0)
+    queues = {row: mixed.sample(list(kinds.values()), len(kinds)) for row, kinds in rows.items()}
+    for kinds_at_once in zip_longest(*queues.values()):
+        for row, alike in zip(queues, kinds_at_once, strict=True):
+            late = time.perf_counter() - start > TOTAL
+            if alike and not (late and measured[row]):
+                seconds, reason = _measure(alike, settings)
+                measured[row].append((seconds, len(alike)))
+                if reason is not None:
+                    found.alone[row] = reason
+    for row, kinds in rows.items():
+        seconds, runs = map(sum, zip(*measured[row], strict=True))
+        found.seconds += seconds * sum(len(alike) for alike in kinds.values()) / runs
+    return found
+
+
+def _measure(alike: Sequence[RunSpec], settings: Settings) -> tuple[float, str | None]:
+    """Seconds of all runs of a kind, and why they are trained one at a time if they are."""
     from oodbench.run import Run
     from oodbench.stack import Stack
     from oodbench.stack_sizes import alone
     from oodbench.train import Alone
 
-    torch.set_num_threads(settings.threads)
-    kinds: dict[tuple[str, ...], list[RunSpec]] = {}
-    for spec in specs:
-        kinds.setdefault((spec.label, *spec.kind), []).append(spec)
-    found = Forecast()
-    for alike in kinds.values():
-        runs = [Run(alike[0], settings)]
-        reason = alone(runs[0], settings)
-        if reason is None:
-            runs += [Run(spec, settings) for spec in alike[1 : settings.batch_runs or SAMPLE]]
-        else:
-            found.alone[f"{alike[0].label} on {alike[0].dataset}"] = reason
-        program: Program = Alone(runs) if reason is not None else Stack(runs)
+    runs = [Run(alike[0], settings)]
+    reason = alone(runs[0], settings)
+    if reason is None:
+        runs += [Run(spec, settings) for spec in alike[1 : settings.batch_runs or SAMPLE]]
+    program: Program = Alone(runs) if reason is not None else Stack(runs)
+    program.advance(1)
+    start, steps = time.perf_counter(), 0
+    while time.perf_counter() - start < BUDGET and runs[0].step < alike[0].steps:
         program.advance(1)
-        start, steps = time.perf_counter(), 0
-        while time.perf_counter() - start < BUDGET and runs[0].step < alike[0].steps:
-            program.advance(1)
-            steps += 1
-        step = (time.perf_counter() - start) / max(steps, 1) / len(runs)
-        evaluation = _evaluation(program, runs)
-        for spec in alike:
-            evaluations = -(-spec.steps // spec.evaluate_every)
-            found.seconds += spec.steps * step + evaluations * evaluation
-    return found
+        steps += 1
+    step = (time.perf_counter() - start) / max(steps, 1) / len(runs)
+    evaluation = _evaluation(program, runs)
+    evaluations = sum(-(-spec.steps // spec.evaluate_every) for spec in alike)
+    return sum(spec.steps for spec in alike) * step + evaluations * evaluation, reason
 
 
 def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:

@@ -1,4 +1,5 @@
 import time
+from collections.abc import Sequence
 
 import pytest
 from torch import Tensor
@@ -7,6 +8,7 @@ from oodbench import estimate, evaluate
 from oodbench.estimate import forecast
 from oodbench.job import Settings, crowds
 from oodbench.plan import make_plan, validate
+from oodbench.records import RunSpec
 from oodbench.run import Run
 
 SWEEP = {
@@ -45,3 +47,26 @@ def test_runs_of_one_program_are_measured_together(monkeypatch: pytest.MonkeyPat
     specs = list(make_plan(validate({**SWEEP, "trials": 16}, "plain")).runs.values())
     together = forecast(specs, Settings(crowds=crowds(specs)))
     assert together.seconds > 0 and not together.alone
+
+
+@pytest.mark.parametrize(("total", "calls"), [(-1.0, 2), (1000.0, 6)])
+def test_what_is_not_measured_is_like_the_rest_of_its_row(
+    total: float, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = []
+
+    def measured(alike: Sequence[RunSpec], settings: Settings) -> tuple[float, str | None]:
+        kinds.append(alike[0].kind)
+        return len(alike) * (2.0 if alike[0].label == "ERM" else 5.0), None
+
+    monkeypatch.setattr(estimate, "_measure", measured)
+    monkeypatch.setattr(estimate, "TOTAL", total)
+    tests = [["0.2"], ["0.1"], ["0.9"]]
+    values = {
+        "datasets": ["ColoredDigits"],
+        "algorithms": ["ERM", "IRM"],
+        "test_environments": tests,
+    }
+    specs = list(make_plan(validate({**SWEEP, **values}, "plain")).runs.values())
+    assert forecast(specs, Settings()).seconds == 9 * 2.0 + 9 * 5.0
+    assert len(kinds) == len(set(kinds)) == calls
