@@ -135,14 +135,18 @@ def _recorded(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFr
 
 
 def _runs(target: Target, frames: Frames) -> pd.DataFrame:
-    """The runs of a target's row."""
+    """The runs of a target's row; none if it may be one of those that never started.
+
+    What tables call a dataset is only known from its runs.
+    """
     runs = sweep_runs(frames)
     mine = runs["label"] == target.row
+    unknown = (mine & runs["metric"].isna()).any()
     if target.dataset is not None:
         mine &= runs["dataset_label"] == target.dataset
     if target.test_environments is not None:
         mine &= runs["test_environments"].map(tuple) == target.test_environments
-    if not mine.any():
+    if not mine.any() and not unknown:
         raise UserError(f"no run of {target.sweep} is that of the target {target.key}")
     if runs.loc[mine, "dataset_label"].nunique() > 1:
         raise UserError(f"{target.sweep} has several datasets: the target {target.key} names none")

@@ -155,6 +155,7 @@ def _label(experiment: Experiment, c: Comparison) -> str:
     tests = mine.test_environments or ()
     parts += [f"without {'+'.join(tests)}"] if len({t.test_environments for t in alike}) > 1 else []
     parts += [mine.selection] if len({t.selection for t in alike}) > 1 else []
+    parts += [f"step {mine.step}"] if mine.step is not None else []
     return ", ".join(part for part in parts if part)
 
 

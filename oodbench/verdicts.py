@@ -139,6 +139,8 @@ def _row(c: Comparison) -> list[str]:
     dataset = t.short or t.dataset
     if dataset:
         place = f"{dataset}: {place}" if t.environment else dataset
+    if t.step is not None:
+        place += f", step {t.step}"
     digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
     theirs = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
     theirs = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + theirs
@@ -167,7 +169,7 @@ def _selections(found: Sequence[Comparison]) -> list[str]:
             if t.error or t.error_is == "constant"
         )
         theirs = dict.fromkeys(t.source_selection for t in mine if t.source_selection)
-        ours = dict.fromkeys(t.selection if t.step is None else f"step {t.step}" for t in mine)
+        ours = dict.fromkeys(t.selection if t.step is None else "that step" for t in mine)
         texts.append(
             f"{source}: ± is {' or '.join(kinds) or 'not given'}; "
             f"selection: {' or '.join(theirs) or 'not said'}; ours: {' or '.join(ours)}."

@@ -66,6 +66,17 @@ def test_what_is_not_recorded(fields: dict[str, object], message: str, frames: F
         read(target(**fields), frames)
 
 
+def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.add("D", "A", ("a",), 0, flat(0.1))
+    made.add("E", "A", ("a",), 0, flat(0.1), state="planned")
+    frames = load_frames(made.results)
+    assert read(target(dataset="E(as its runs will say)"), frames) == []
+    assert read(target(dataset="D"), frames) == pytest.approx([0.1])
+    with pytest.raises(UserError, match="no run of made"):
+        read(target(row="B"), frames)
+
+
 def test_several_draws_need_a_selection(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for draw in (0, 1):

@@ -101,7 +101,7 @@ def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
     targets = [
         Target(source="A", row="r", value=71.5, error=1.0, error_is="population std", trials=10),
         Target(source="A", row="s", value=0.5, error=0.02, error_is="tolerance", note="because"),
-        Target(source="B", row="t", value=3, error_is="at least"),
+        Target(source="B", row="t", value=3, error_is="at least", environment="test", step=100),
     ]
     experiment = Experiment(
         name="n", title="T", paper="p", about="a", targets=tuple(targets), deviations=("less",)
@@ -114,6 +114,7 @@ def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
         *("r", "-", "accuracy", "71.5 ± 1.0", "71.50 ± 0.50", "+0", "+0.0", "2", "agrees")
     ]
     assert found.blocks[0].rows[1][-1] == "MISSED"
+    assert found.blocks[1].rows[0][1] == "test, step 100"
     assert found.blocks[1].rows[0][3:] == ["≥ 3", "-", "-", "-", "0", "not run"]
     text = " ".join(found.notes)
     assert "Deviation: less" in text and "s: because" in text
