@@ -74,15 +74,22 @@ def _measure(alike: Sequence[RunSpec], settings: Settings) -> tuple[float, str |
     if reason is None:
         runs += [Run(spec, settings) for spec in alike[1 : settings.batch_runs or SAMPLE]]
     program: Program = Alone(runs) if reason is not None else Stack(runs)
-    program.advance(1)
-    start, steps = time.perf_counter(), 0
-    while time.perf_counter() - start < BUDGET and runs[0].step < alike[0].steps:
-        program.advance(1)
-        steps += 1
-    step = (time.perf_counter() - start) / max(steps, 1) / len(runs)
+    step = _timed_steps(program, 1)
+    if step < BUDGET and alike[0].steps > 1:  # the first step is slower than the rest
+        step = _timed_steps(program, alike[0].steps - 1)
+    step /= len(runs)
     evaluation = _evaluation(program, runs)
     evaluations = sum(-(-spec.steps // spec.evaluate_every) for spec in alike)
     return sum(spec.steps for spec in alike) * step + evaluations * evaluation, reason
+
+
+def _timed_steps(program: "Program", most: int) -> float:
+    """Seconds of a step, the mean of as many as take BUDGET."""
+    start, steps = time.perf_counter(), 0
+    while steps < most and (not steps or time.perf_counter() - start < BUDGET):
+        program.advance(1)
+        steps += 1
+    return (time.perf_counter() - start) / steps
 
 
 def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
