@@ -1,10 +1,8 @@
 """Sweeps on the command line: plan, launch, status, cancel, retry, clean."""
 
-import math
 import os
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +16,9 @@ from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.flags import Flags, resource_flags
 from oodbench.job import Job, crowds
 from oodbench.job import Settings as RunSettings
+from oodbench.launching import show_jobs, train
 from oodbench.plan import Plan, Sweep, find, make_plan, read
-from oodbench.progress import show_plan, title
+from oodbench.progress import show_plan
 from oodbench.records import Results, RunSpec
 from oodbench.resources import resources
 from oodbench.states import states
@@ -132,14 +131,14 @@ def launch(
         studies=made.studies,
     )
     if dry_run:
-        _dry_run(job, launcher)
+        show_jobs(job, launcher, console)
         return
     adopt(job, launcher, made.sweep)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Launch into {results.path}?", default=True, abort=True)
     job.add(job.searches().advance())
     ids = [i for i in job.specs if results.run(i).state() not in ("done", "diverged", "failed")]
-    _train(replace(job, ids=tuple(ids)), launcher, workers)
+    train(replace(job, ids=tuple(ids)), launcher, workers, console)
 
 
 @app.command()
@@ -174,7 +173,7 @@ def retry(
     together = _batch_runs(batch_runs)
     how = RunSettings(data_dir, "cpu", threads, plugins, keep, loader_workers, together)
     job = Job(stored["name"], results, specs, tuple(ids), how, 1, (devices,), (), asked, snapshot)
-    _train(job, launcher, workers)
+    train(job, launcher, workers, console)
 
 
 @app.command()
@@ -269,71 +268,6 @@ def _batch_runs(wanted: str) -> int | None:
     if not wanted.isdecimal() or int(wanted) < 1:
         raise UserError(f"--batch-runs is auto or a number from 1 on, not '{wanted}'")
     return int(wanted)
-
-
-def _dry_run(job: Job, launcher: str) -> None:
-    """Show what `launch --launcher slurm` would submit."""
-    from oodbench.slurm import device_of_runs, planned_arrays
-
-    if launcher != "slurm":
-        raise UserError("--dry-run shows Slurm jobs: add --launcher slurm")
-    device = device_of_runs(job.devices[0], job.resources)
-    arrays = planned_arrays(replace(job, ids=tuple(job.specs), devices=(device,)))
-    for array in arrays:
-        console.print(f"\n{array.folder}: {len(array.packs)} jobs", soft_wrap=True)
-        console.print(array.text, markup=False, highlight=False, soft_wrap=True)
-    first = arrays[0].packs[0] if arrays else None
-    if first is not None:
-        console.print(f"The first job's {len(first.ids)} runs, {first.workers} at a time:")
-        for run_id in first.ids[:5]:
-            console.print(f"  {title(job.specs[run_id])}", markup=False, highlight=False)
-
-
-def _train(job: Job, launcher: str, workers: int | None) -> None:
-    from oodbench import launchers
-
-    results, specs = job.results, job.specs
-    if "search" not in results.plan()["settings"]:  # which chooses few runs at a time
-        at_hand = job.resources.runs_per_job if launcher == "slurm" else math.inf
-        together = replace(job.settings, crowds=crowds(specs.values(), at_hand))
-        job = replace(job, settings=together)
-    if launcher == "slurm":
-        from oodbench.slurm import device_of_runs
-
-        job = replace(job, devices=(device_of_runs(job.devices[0], job.resources),))
-    else:
-        devices = launchers.devices(job.devices[0])
-        count = workers or (os.cpu_count() or 1 if devices == ("cpu",) else len(devices))
-        job = replace(job, devices=devices, workers=count)
-    try:
-        ended = launchers.LAUNCHERS[launcher](job) if job.ids else {}
-    except KeyboardInterrupt:
-        console.print("Interrupted; the same launch goes on where it was.")
-        raise SystemExit(130) from None
-    queued = sum(state == "queued" for state in ended.values())
-    if queued:
-        console.print(f"{queued} runs queued; `status --watch` follows them.", highlight=False)
-        return
-    final = Counter(results.run(i).state() for i in specs)
-    console.print(
-        ", ".join(f"{n} {s}" for s, n in final.items())
-        + f" of {len(specs)} runs in {results.path}",
-        highlight=False,
-    )
-    elsewhere = sum(s == "elsewhere" for s in ended.values())
-    if elsewhere:
-        console.print(f"{elsewhere} runs are being trained by another launch.")
-    if final["done"] + final["diverged"]:
-        from oodbench.report import print_table
-
-        try:
-            print_table(results)
-            console.print("Other selection rules: `python -m oodbench.report table --help`.")
-        except UserError as error:  # the runs are done, whatever this selection rule lacks
-            console.print(f"no table: {error}", markup=False, highlight=False)
-    if final["failed"]:
-        console.print("`status` shows why runs failed; `retry` trains them again.")
-        raise SystemExit(1)
 
 
 def _duration(seconds: float) -> str:
