@@ -21,6 +21,8 @@ from oodbench.verdicts import Comparison, compare, sheet
 DOCS = Path("docs/papers")
 COLUMNS = 3
 """Panels side by side."""
+FEW = 12
+"""Points of a line that are marked: one alone would not be seen."""
 
 app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
 
@@ -196,7 +198,8 @@ def _draw(ax: Any, panel: Panel) -> None:
         elif line.points:
             ax.errorbar(x, y, yerr=line.error, fmt="o", color=colour, label=line.label, ms=4)
         else:
-            ax.plot(x, y, color=colour, label=line.label)
+            mark = "o" if len(x) <= FEW else None
+            ax.plot(x, y, color=colour, label=line.label, marker=mark, ms=3)
             if line.error is not None:
                 ax.fill_between(x, y - line.error, y + line.error, color=colour, alpha=0.2, lw=0)
     for i, (name, value) in enumerate(panel.marks.items()):
