@@ -142,6 +142,15 @@ class Cluster:
         self._spawn("slurmctld", "slurmctld -D")
         self._until(lambda: " UP" in f" {self.ask('scontrol', 'ping')}", "slurmctld")
 
+    def restart_controller(self) -> None:
+        """Start slurmctld again after `kill_controller`, with all nodes in service.
+
+        What it saved last may be older than the last commands: a node that was drained and resumed since
+        would stay drained.
+        """
+        self.start_controller()
+        self._resume()
+
     def kill_controller(self) -> None:
         """Kill slurmctld."""
         self._kill("slurmctld")
@@ -195,8 +204,7 @@ class Cluster:
         for name in self.nodes:
             if self.daemons[name].poll() is not None:
                 self.start_node(name)
-        for name in self.nodes:
-            self.ask("scontrol", "update", f"nodename={name}", "state=resume")
+        self._resume()
         self.ask("scancel", f"--user={getpass.getuser()}")
         self._until(lambda: not self.ask("squeue", "-h").strip(), "slurmctld", 60)
         self._until(lambda: self._idle() == len(self.nodes), "slurmd", 60)
@@ -210,6 +218,10 @@ class Cluster:
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def _resume(self) -> None:
+        for name in self.nodes:
+            self.ask("scontrol", "update", f"nodename={name}", "state=resume")
 
     def _idle(self) -> int:
         return self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%T").split().count("idle")

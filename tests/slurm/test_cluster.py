@@ -158,7 +158,7 @@ def test_the_code_that_runs_is_the_code_that_was_submitted(
 def test_a_controller_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
     cluster.kill_controller()
-    timer = threading.Timer(3.0, cluster.start_controller)
+    timer = threading.Timer(3.0, cluster.restart_controller)
     timer.start()
     launched = launch(sweep, out, "--runs-per-job", "2")
     timer.join()
