@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, register
+from oodbench.gradients import Reduction
 from oodbench.hparams import choice, hparam, uniform
+from oodbench.masks import Layers, sign_mask
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
 """Of a unit's gradient below batch normalisation, see `oodbench.gradients`."""
@@ -27,6 +28,9 @@ class ANDMask(Algorithm):
     Every run records, for each layer, the fraction of its components that an update kept and the
     norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
     """
+
+    unit: ClassVar[str] = "environment"
+    """Whose signs have to agree: those of every `environment` or of every `example`."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -51,15 +55,20 @@ class ANDMask(Algorithm):
         return {"tau": 0.0}
 
     @property
-    def batch_norm(self) -> str:
-        """As the hyperparameter says."""
-        chosen: str = self.hparams.batch_norm
-        return super().batch_norm if chosen == "default" else chosen
+    def reduction(self) -> Reduction:
+        """The signs and the mean are enough, but for the geometric mean, which needs magnitudes."""
+        chosen = self.hparams.batch_norm
+        return Reduction(
+            combine=self.combine,
+            combine_signs=None if self.hparams.geometric_mean else self.combine_signs,
+            unit=self.unit,
+            batch_norm=None if chosen == "default" else chosen,
+            observe=self._layers.kept_and_norms,
+        )
 
-    @property
-    def signs_suffice(self) -> bool:
-        """The geometric mean needs the magnitudes."""
-        return not self.hparams.geometric_mean
+    @cached_property
+    def _layers(self) -> Layers:
+        return Layers(self.network)
 
     def combine(self, gradients: Tensor) -> Tensor:
         """The masked mean of the units' gradients (U, *shape) of one parameter."""
@@ -76,39 +85,8 @@ class ANDMask(Algorithm):
         return mask.mul_(mean).div_(fraction)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """1 where a component is kept, else 0: round-off in tau * U masks nothing.
-
-        In arithmetic, since Booleans cost a CPU several times as much: a count is a whole number, and
-        |net| less the last count that is too small is at most 0, or at least 1.
-        """
-        too_small = -((1e-4 - self.hparams.tau * units) // 1) - 1
-        return net.abs_().sub_(too_small).clamp(0, 1)
-
-    @cached_property
-    def layers(self) -> tuple[list[str], Tensor, Tensor]:
-        """The names of the L modules that have trained parameters of their own, which of the P
-        parameters are whose, (L, P) zeros and ones, and how many components each has, (L,).
-        """
-        trained: list[tuple[str, Tensor]] = [
-            (name.rpartition(".")[0] or "network", p)
-            for name, p in self.network.named_parameters()
-            if p.requires_grad
-        ]
-        names = list(dict.fromkeys(name for name, _ in trained))
-        whose = torch.tensor([[own == name for own, _ in trained] for name in names])
-        owned = whose.to(trained[0][1])
-        return names, owned, owned @ owned.new_tensor([p.numel() for _, p in trained])
-
-    def observe(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
-        """The fraction of each layer that was kept, and the norm of its weights before the update."""
-        names, owned, sizes = self.layers
-        found: dict[str, Tensor] = {}
-        for what, values in (
-            ("kept", owned @ kept / sizes),
-            ("weight norm", (owned @ weights).sqrt()),
-        ):
-            found |= zip((f"{what} {name}" for name in names), values.unbind(), strict=True)
-        return found
+        """1 where a component is kept, |net| >= tau * U, else 0."""
+        return sign_mask(net, units, self.hparams.tau)
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")

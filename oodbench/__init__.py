@@ -4,10 +4,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oodbench.version import __version__ as __version__
+
 if TYPE_CHECKING:
     import pandas as pd
-
-__version__ = "0.1.0"
 
 
 def load(directory: str | PathLike[str]) -> "pd.DataFrame":

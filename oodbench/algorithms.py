@@ -8,9 +8,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.gradients import BATCH_NORM, combined_backward
+from oodbench.gradients import BATCH_NORM, Reduction, Units, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
-from oodbench.lean_optimizers import spare_the_compiler
 from oodbench.networks import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
 from oodbench.paths import folder
@@ -19,7 +18,6 @@ from oodbench.seeds import derive
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
-spare_the_compiler()
 
 algorithms: Registry[type["Algorithm"]] = Registry("algorithm", "oodbench.algorithms")
 A = TypeVar("A", bound=type["Algorithm"])
@@ -46,7 +44,8 @@ class Problem:
     """Names of the training environments, in the order in which batches stack them."""
     steps: int
     seed: int = 0
-    """Of what the runs of a trial share."""
+    """Seed of everything that all runs of a trial have in common: data noise, splits, initial
+    weights, order of batches."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,7 @@ class Algorithm(nn.Module):
     """A learning method. Override the first level that fits:
 
     1. `objective(out)`: what is minimised, from the stacked outputs of one forward pass;
-    2. `combine(gradients)`: how the units' gradients of one parameter become one, where a unit is
-       an environment or an example;
+    2. `combine(gradients)`: how the environments' gradients of one parameter become one;
     3. `update(batch, step)`: the whole step.
 
     `objective` and `combine` are pure: they depend on parameters, batch, step and hyperparameters
@@ -95,8 +93,6 @@ class Algorithm(nn.Module):
 
     name: ClassVar[str]
     paper: ClassVar[str]
-    unit: ClassVar[str] = "environment"
-    """Whose gradients `combine` is given: those of every `environment` or of every `example`."""
     trains_network: ClassVar[bool] = True
     """Whether it trains the run's network; else it fits a predictor of its own."""
 
@@ -188,22 +184,42 @@ class Algorithm(nn.Module):
         return out.risks.mean()
 
     def combine(self, gradients: Tensor) -> Tensor:
-        """One gradient (*shape) of a parameter from those of the U units' risks, (U, *shape)."""
+        """One gradient (*shape) of a parameter from those of the E environments' risks, (E, *shape)."""
         return gradients.mean(0)
 
     @property
-    def batch_norm(self) -> str:
-        """Which meaning of batch normalisation the units' gradients have, see `oodbench.gradients`."""
-        return BATCH_NORM[self.unit]
+    def reduction(self) -> Reduction | None:
+        """How units' gradients become one, or None if one backward pass of `objective` is enough.
 
-    @property
-    def signs_suffice(self) -> bool:
-        """Whether `combine_signs` does what `combine` does, from less and so in less time."""
-        return False
+        A method that overrides `combine` has this one; another gives units that are examples, or a
+        faster way from the units' signs (see `oodbench.gradients`).
+        """
+        if type(self).combine is Algorithm.combine:
+            return None
+        return Reduction(combine=self.combine)
 
-    def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
-        """As `combine`, from the sum of the units' signs and their mean, (*shape), to be overwritten."""
-        raise NotImplementedError
+    def units(self, batch: Batch, step: int) -> Units:
+        """The units of a batch: its environments, or its examples where `reduction` says so."""
+        unit, meaning = "environment", None
+        if (reduction := self.reduction) is not None:
+            unit, meaning = reduction.unit, reduction.batch_norm
+        by_environment = unit == "environment"
+        x, y = batch.x, batch.y
+        if not by_environment:
+            x, y = (values.flatten(0, 1).unsqueeze(1) for values in (x, y))
+
+        def forward() -> tuple[Tensor, dict[str, Tensor]]:
+            out = self.outputs(batch, step)
+            return (out.risks if by_environment else out.losses.flatten()), out.metrics
+
+        return Units(
+            count=len(x),
+            forward=forward,
+            x=x,
+            y=y,
+            losses=self.problem.task.losses,
+            batch_norm=meaning or BATCH_NORM[unit],
+        )
 
     def weight_decay(self, step: int) -> float:
         """The coupled weight decay of an update."""
@@ -213,14 +229,6 @@ class Algorithm(nn.Module):
     def restarts(self, step: int) -> bool:
         """Whether the optimizers are made anew before the update at `step`."""
         return False
-
-    def observe(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
-        """Further scalars for the records of a method with a `combine`; a pure function.
-
-        For each of the network's P trained parameters the squared norm before an update, and in how
-        many components what `combine` made of its gradients is not zero, (P,) each.
-        """
-        return {}
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers by name; called once the parameters are on their device."""
@@ -251,26 +259,27 @@ class Algorithm(nn.Module):
             batch = Batch(batch.x[list(there)], batch.y[list(there)])
         optimizer = self.optimizers["main"]
         optimizer.zero_grad()
-        if type(self).combine is Algorithm.combine:
+        reduction = self.reduction
+        if reduction is None:
             out = self.outputs(batch, step)
             loss = self.objective(out)
             loss.backward()  # type: ignore[no-untyped-call]
             metrics = out.metrics
         else:
-            combined = combined_backward(self, batch, step)
-            loss, metrics = combined.loss, {**combined.metrics, **self._observed()}
+            combined = combined_backward(self.network, self.units(batch, step), reduction)
+            loss, metrics = combined.loss, {**combined.metrics, **self._observed(reduction)}
         self.step_optimizer(optimizer, step)
         return {"loss": loss.detach(), **metrics}
 
     @torch.no_grad()
-    def _observed(self) -> dict[str, Tensor]:
-        if type(self).observe is Algorithm.observe:
+    def _observed(self, reduction: Reduction) -> dict[str, Tensor]:
+        if reduction.observe is None:
             return {}
         trained: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
         counts = torch._foreach_norm(torch._foreach_sign(gradients))
         norms = torch._foreach_norm(trained)
-        return self.observe(*(torch.stack(n).square_() for n in (norms, counts)))
+        return reduction.observe(*(torch.stack(n).square_() for n in (norms, counts)))
 
     def rates(self, step: int) -> tuple[float, float]:
         """The learning rate and the weight decay of an update."""

@@ -330,9 +330,9 @@ def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
 
 @_rule
 def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
-    """Where `signs_suffice`, `combine_signs` gives what `combine` gives."""
-    algorithm = tiny_algorithm(cls, tiny_problem(task))
-    if algorithm.signs_suffice:
+    """Where the reduction has `combine_signs`, it gives what `combine` gives."""
+    reduction = tiny_algorithm(cls, tiny_problem(task)).reduction
+    if reduction is not None and reduction.combine_signs is not None:
         stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        found = algorithm.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
-        _require_close(found, algorithm.combine(stack), "`combine_signs` differs")
+        found = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
+        _require_close(found, reduction.combine(stack), "`combine_signs` differs")

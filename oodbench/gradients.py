@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,13 +36,47 @@ from torch.func import functional_call, grad, vmap
 from oodbench.layers import Rule, any_layer, parts
 from oodbench.stacks import Gradients, Stack, add
 
-if TYPE_CHECKING:
-    from oodbench.algorithms import Algorithm, Batch
-
 Visit = Callable[[Tensor, Gradients], None]
 
 BATCH_NORM = {"environment": "environment", "example": "rows"}
 """The meaning of batch normalisation by default, for each kind of unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """The U units of a batch whose gradients are wanted, of n examples each."""
+
+    count: int
+    """U."""
+    forward: Callable[[], tuple[Tensor, dict[str, Tensor]]]
+    """One forward pass over the batch: the units' risks, (U,), and metrics."""
+    x: Tensor
+    """Inputs, (U, n, *input_shape)."""
+    y: Tensor
+    """Targets, (U, n, ...)."""
+    losses: Callable[[Tensor, Tensor], Tensor]
+    """Maps a unit's logits (n, C) and targets to the losses of its examples, (n,)."""
+    batch_norm: str
+    """Which meaning batch normalisation has, by the names above."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """How the units' gradients of a parameter become one."""
+
+    combine: Callable[[Tensor], Tensor]
+    """Maps the units' gradients, (U, *shape), to one gradient, (*shape)."""
+    combine_signs: Callable[[Tensor, Tensor, int], Tensor] | None = None
+    """Does what `combine` does from less, and so in less time: from the sum of the units' signs,
+    their mean gradient, (*shape) each and to be overwritten, and U."""
+    unit: str = "environment"
+    """Whose gradients are combined: those of every `environment` or of every `example`."""
+    batch_norm: str | None = None
+    """Which meaning batch normalisation has, by the names above; None: the unit's default."""
+    observe: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None
+    """Further scalars for the records, a pure function of two tensors of length P, the number of
+    the network's trained parameters: the squared norm of each before an update, and in how many of
+    its components the combined gradient is not zero."""
 
 
 @dataclass(frozen=True)
@@ -56,77 +90,60 @@ class Backward:
     """Which meaning of batch normalisation was used, by the names above."""
 
 
-def combined_backward(algorithm: "Algorithm", batch: "Batch", step: int) -> Backward:
-    """Set each parameter's `.grad` to what `algorithm` makes of its units' gradients.
+def combined_backward(network: nn.Module, units: Units, reduction: Reduction) -> Backward:
+    """Set each parameter's `.grad` to what `reduction` makes of the units' gradients.
 
-    That is `algorithm.combine(stack)`, or `algorithm.combine_signs(net, mean, U)` if it says that
-    `signs_suffice`. A parameter that no risk depends on gets None.
+    A parameter that no risk depends on gets None.
     """
-    units = count_units(algorithm, batch)
     found: dict[Tensor, Tensor] = {}
 
     def visit(parameter: Tensor, gradients: Gradients) -> None:
-        if algorithm.signs_suffice:
-            found[parameter] = algorithm.combine_signs(*gradients.signs(), units)
+        if reduction.combine_signs is not None:
+            found[parameter] = reduction.combine_signs(*gradients.signs(), units.count)
         else:
-            found[parameter] = algorithm.combine(gradients.stacked())
+            found[parameter] = reduction.combine(gradients.stacked())
 
-    result = visit_gradients(algorithm, batch, step, visit)
+    result = visit_gradients(network, units, visit)
     for parameter, gradient in found.items():
         parameter.grad = gradient
     return result
 
 
-def stacked_gradients(
-    algorithm: "Algorithm", batch: "Batch", step: int = 0
-) -> tuple[dict[str, Tensor], Backward]:
+def stacked_gradients(network: nn.Module, units: Units) -> tuple[dict[str, Tensor], Backward]:
     """The gradients of the units' risks by parameter, (U, *shape) each: U times the model."""
-    names: dict[Tensor, str] = {p: name for name, p in algorithm.network.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in network.named_parameters()}
     found: dict[str, Tensor] = {}
 
     def visit(parameter: Tensor, gradients: Gradients) -> None:
         found[names[parameter]] = gradients.stacked()
 
-    result = visit_gradients(algorithm, batch, step, visit)
+    result = visit_gradients(network, units, visit)
     return found, result
 
 
-def count_units(algorithm: "Algorithm", batch: "Batch") -> int:
-    """How many units a batch has: its environments or its examples."""
-    environments, examples = batch.x.shape[:2]
-    return environments if algorithm.unit == "environment" else environments * examples
-
-
-def visit_gradients(algorithm: "Algorithm", batch: "Batch", step: int, visit: Visit) -> Backward:
+def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> Backward:
     """Show the units' gradients of each trained parameter to `visit`, one after the other.
 
     The order is that of the backward pass; the parameters' own `.grad` are None from here on. If a
     parameter is used outside its layer, or in a layer that is no map from one tensor to another,
     all are shown again, as `torch.func` makes them; then the second time counts.
     """
-    meaning = algorithm.batch_norm
-    parameters = list(algorithm.network.parameters())
+    parameters = list(network.parameters())
     for parameter in parameters:
         parameter.grad = None
-    if meaning == "coupled":
-        risks, metrics = _risks(algorithm, batch, step)
-        _coupled(algorithm.network, risks, visit)
+    if units.batch_norm == "coupled":
+        risks, metrics = units.forward()
+        _coupled(network, risks, visit)
     else:
-        with taps(algorithm.network, count_units(algorithm, batch), meaning, visit) as complete:
-            risks, metrics = _risks(algorithm, batch, step)
+        with taps(network, units.count, units.batch_norm, visit) as complete:
+            risks, metrics = units.forward()
             risks.sum().backward()  # type: ignore[no-untyped-call]
             complete()
         if any(p.grad is not None for p in parameters):
-            algorithm.network.zero_grad()
-            _say_fallback(f"the network {type(algorithm.network).__name__}")
-            _by_torch_func(algorithm, batch, visit)
-    return Backward(risks.detach().mean(), metrics, meaning)
-
-
-def _risks(algorithm: "Algorithm", batch: "Batch", step: int) -> tuple[Tensor, dict[str, Tensor]]:
-    """The risk of each unit, (U,), and the metrics."""
-    out = algorithm.outputs(batch, step)
-    return (out.risks if algorithm.unit == "environment" else out.losses.flatten()), out.metrics
+            network.zero_grad()
+            _say_fallback(f"the network {type(network).__name__}")
+            _by_torch_func(network, units, visit)
+    return Backward(risks.detach().mean(), metrics, units.batch_norm)
 
 
 @contextmanager
@@ -212,7 +229,7 @@ class Root(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[None, None]:
-        """Nothing goes further down."""
+        """Stop the backward pass here: nothing below holds parameters."""
         return None, None
 
 
@@ -226,20 +243,16 @@ def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
             visit(parameter, Stack(stack))
 
 
-def _by_torch_func(algorithm: "Algorithm", batch: "Batch", visit: Visit) -> None:
+def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
     """The whole network's gradients for each unit, by `vmap` of `grad`."""
-    network, task = algorithm.network, algorithm.problem.task
     fixed = dict(network.named_parameters())
     trained: dict[str, Tensor] = {n: p for n, p in fixed.items() if p.requires_grad}
 
     def risk(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return task.losses(functional_call(network, {**fixed, **parameters}, (x,)), y).mean()
+        return units.losses(functional_call(network, {**fixed, **parameters}, (x,)), y).mean()
 
-    x, y = batch.x, batch.y
-    if algorithm.unit == "example":
-        x, y = x.flatten(0, 1).unsqueeze(1), y.flatten(0, 1).unsqueeze(1)
-    stacks = vmap(grad(risk), in_dims=(None, 0, 0), randomness="different")(trained, x, y)
-    for name, stack in stacks.items():
+    per_unit = vmap(grad(risk), in_dims=(None, 0, 0), randomness="different")
+    for name, stack in per_unit(trained, units.x, units.y).items():
         visit(fixed[name], Stack(stack))
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench import __version__
 from oodbench.contrasts import contrasts
 from oodbench.errors import UserError, unknown
 from oodbench.frames import Frames, load_frames
@@ -27,6 +26,7 @@ from oodbench.traces import (
     significant,
     traces,
 )
+from oodbench.version import __version__
 
 STATES = ("done", "diverged", "failed", "running", "lost", "queued", "planned")
 BASELINE = "ERM"

@@ -197,7 +197,9 @@ def warm_up() -> None:
     It ends with the last of us and our workers. The first worker starts it if this has not.
     """
     if FORKS:
-        forkserver.set_forkserver_preload(["oodbench.execute", "oodbench.pool", "typer"])
+        forkserver.set_forkserver_preload(
+            ["oodbench.execute", "oodbench.pool", "typer", "torch._dynamo"]
+        )
         with _blocked():
             forkserver.ensure_running()
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from oodbench import __version__
+from oodbench.version import __version__
 
 
 @cache

@@ -30,7 +30,7 @@ T = TypeVar("T")
 def obstacle(run: Run) -> str | None:
     """Why a run has to be trained by itself, or None."""
     algorithm, cls = run.algorithm, type(run.algorithm)
-    combines = cls.combine is not Algorithm.combine
+    reduction = algorithm.reduction
     modules = list(algorithm.modules())
     draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
     if cls.update is not Algorithm.update or cls.step_optimizer is not Algorithm.step_optimizer:
@@ -49,9 +49,9 @@ def obstacle(run: Run) -> str | None:
         return "it keeps more than parameters, such as the statistics of batch normalisation"
     if type(run.data.dataset).split_metrics is not Dataset.split_metrics:
         return "its data come with metrics of their own"
-    if combines and algorithm.unit == "example":
+    if reduction is not None and reduction.unit == "example":
         return "it combines the gradients of single examples"
-    if combines and not _linear_only(algorithm.network):
+    if reduction is not None and not _linear_only(algorithm.network):
         return "it combines gradients of other layers than linear ones"
     return None
 
@@ -79,7 +79,7 @@ class Stack:
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
         own = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
-        combines = type(first).combine is not Algorithm.combine
+        combines = first.reduction is not None
         trained = [
             name
             for name, p in own[0].items()
@@ -170,8 +170,9 @@ class Stack:
                 self._optimizer.restart(k)
         metrics, gradients = self.gradients(step)
         with torch.no_grad():
-            if type(self._template).observe is not Algorithm.observe:
-                metrics |= self._observed(gradients)
+            reduction = self._template.reduction
+            if reduction is not None and reduction.observe is not None:
+                metrics |= self._observed(gradients, reduction.observe)
             flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
             self._optimizer.step(self._matrix, flat, [a.rates(step) for a in self._algorithms])
         return metrics
@@ -198,14 +199,16 @@ class Stack:
                 gradients = {names[p]: g for p, g in collector.combined().items()}
         return {"loss": losses.detach(), **metrics}, gradients
 
-    def _observed(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _observed(
+        self,
+        gradients: Mapping[str, Tensor],
+        observe: Callable[[Tensor, Tensor], dict[str, Tensor]],
+    ) -> dict[str, Tensor]:
         """What the method records beside the loss, (K,) each."""
         parameters = self._named(self._matrix)
         weights = [p.flatten(1).square().sum(1) for p in parameters.values()]
         kept = [gradients[name].flatten(1).sign().square().sum(1) for name in parameters]
-        result: dict[str, Tensor] = vmap(self._template.observe)(
-            torch.stack(weights, 1), torch.stack(kept, 1)
-        )
+        result: dict[str, Tensor] = vmap(observe)(torch.stack(weights, 1), torch.stack(kept, 1))
         return result
 
     @torch.no_grad()
@@ -264,7 +267,7 @@ def _risks(
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """What to differentiate, the loss and the metrics of one run's batch."""
     out = algorithm.outputs(Batch(x, y), step)
-    if type(algorithm).combine is Algorithm.combine:
+    if algorithm.reduction is None:
         loss = algorithm.objective(out)
         return loss, loss, out.metrics
     return out.risks.sum(), out.risks.mean(), out.metrics

@@ -5,7 +5,6 @@ import math
 import torch
 from torch import nn
 
-from oodbench.algorithms import Algorithm
 from oodbench.job import CROWD, Settings
 from oodbench.run import Run
 from oodbench.stack import Stack, obstacle
@@ -51,7 +50,7 @@ def room(run: Run, settings: Settings) -> int:
 def _bytes(run: Run) -> int:
     """About what an update of a run needs: parameters, their gradients, and activations."""
     trained = sum(p.numel() for p in run.algorithm.parameters())
-    combines = type(run.algorithm).combine is not Algorithm.combine
+    combines = run.algorithm.reduction is not None
     copies = 6 + (3 * len(run.names) if combines else 0)
     examples = len(run.names) * run.batches.batch_size
     widths = math.prod(run.problem.input_shape)

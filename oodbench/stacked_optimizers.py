@@ -6,31 +6,15 @@ run alone has, whose states are taken over and given back.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from oodbench.optimizers import TemporalANDMask
+from oodbench.optimizers import UpdateRule
 
 Numbers = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One kind of optimizer."""
-
-    slots: tuple[str, ...]
-    """What its state holds of every parameter."""
-    numbers: Callable[[Numbers, int], dict[str, float]]
-    """The numbers of a run's update, from its settings and how many updates it has had with it."""
-    update: Callable[..., None]
-    """The update in place: parameters (K, P), gradients, the slots, the settings that all runs
-    share, and the numbers as (K, 1)."""
-    counted: Callable[[int], object] | None = None
-    """The number of updates as the optimizer's own state has it, if it has."""
 
 
 def _adam_numbers(group: Numbers, count: int) -> dict[str, float]:
@@ -73,29 +57,36 @@ def _steps(count: int) -> Tensor:
     return torch.tensor(float(count))
 
 
-RULES: dict[type[torch.optim.Optimizer], Rule] = {
-    torch.optim.Adam: Rule(("exp_avg", "exp_avg_sq"), _adam_numbers, _adam, _steps),
-    torch.optim.AdamW: Rule(("exp_avg", "exp_avg_sq"), _adam_numbers, _adamw, _steps),
-    torch.optim.SGD: Rule(("momentum_buffer",), _sgd_numbers, _sgd),
-    TemporalANDMask: Rule(("m", "v", "a"), TemporalANDMask.numbers, TemporalANDMask.update, int),
+RULES: dict[type[torch.optim.Optimizer], UpdateRule] = {
+    torch.optim.Adam: UpdateRule(("exp_avg", "exp_avg_sq"), _adam_numbers, _adam, _steps),
+    torch.optim.AdamW: UpdateRule(("exp_avg", "exp_avg_sq"), _adam_numbers, _adamw, _steps),
+    torch.optim.SGD: UpdateRule(
+        ("momentum_buffer",), _sgd_numbers, _sgd, varying=frozenset({"momentum"})
+    ),
 }
-"""The rules by the optimizers that they stand for."""
+"""The rules by the optimizers of torch that they stand for; another brings its own as `rule`."""
 USUAL: dict[type[torch.optim.Optimizer], Numbers] = {
     torch.optim.Adam: {"amsgrad": False, "maximize": False, "decoupled_weight_decay": False},
     torch.optim.AdamW: {"amsgrad": False, "maximize": False},
     torch.optim.SGD: {"dampening": 0, "nesterov": False, "maximize": False},
 }
-"""Settings without which a rule is not the optimizer's."""
-OWN = {"params", "lr", "weight_decay", "momentum", "tau"}
-"""Settings in which runs may differ; `TemporalANDMask` has its betas beside."""
+"""Option values that a rule assumes; an optimizer with other values is trained run by run."""
+OWN = {"params", "lr", "weight_decay"}
+"""Settings that every rule takes as numbers, so that runs may differ in them."""
+
+
+def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
+    """The rule of an optimizer, or None if there is none."""
+    found = RULES.get(type(optimizer))
+    return getattr(type(optimizer), "rule", None) if found is None else found
 
 
 def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
     """The settings in which runs trained together have to agree, or None if there is no rule."""
-    if type(optimizer) not in RULES or len(optimizer.param_groups) != 1:
+    rule = rule_of(optimizer)
+    if rule is None or len(optimizer.param_groups) != 1:
         return None
-    masked = isinstance(optimizer, TemporalANDMask)
-    own = OWN | {"betas"} if masked else OWN
+    own = OWN | rule.varying
     found = {k: v for k, v in optimizer.param_groups[0].items() if k not in own}
     usual = USUAL.get(type(optimizer), found)
     return found if all(found[k] == v for k, v in usual.items()) else None
@@ -110,7 +101,9 @@ class StackedOptimizer:
         parameters: Sequence[Sequence[nn.Parameter]],
     ) -> None:
         """Takes over the states of K optimizers of one kind; `parameters` are those of each row."""
-        self._rule = RULES[type(optimizers[0])]
+        rule = rule_of(optimizers[0])
+        assert rule is not None
+        self._rule = rule
         self._groups: list[Any] = [o.param_groups[0] for o in optimizers]
         self._optimizers, self._parameters = optimizers, parameters
         self._slots = [

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from oodbench import __version__, sweep_file
+from oodbench import sweep_file
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.formats import FORMATS
 from oodbench.frames import Frames, load_frames
@@ -19,6 +19,7 @@ from oodbench.records import Results
 from oodbench.report import print_sheet
 from oodbench.targets import Experiment, load, names
 from oodbench.verdicts import compare, sheet
+from oodbench.version import __version__
 
 app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
 

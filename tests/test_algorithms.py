@@ -10,6 +10,7 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
 from oodbench.conformance import Check, check_algorithm, checks
 from oodbench.errors import UserError
+from oodbench.gradients import Reduction
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.tasks import Task
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
@@ -182,13 +183,12 @@ class BranchingCombine(Algorithm):
 class OtherSigns(Algorithm):
     """A sum of gradients, and a mean where signs are to suffice."""
 
-    signs_suffice = True
+    @property
+    def reduction(self) -> Reduction:
+        return Reduction(combine=self.combine, combine_signs=lambda net, mean, units: 2 * mean)
 
     def combine(self, gradients: Tensor) -> Tensor:
         return gradients.sum(0)
-
-    def combine_signs(self, net: Tensor, mean: Tensor, units: int) -> Tensor:
-        return 2 * mean
 
 
 class OutOfLimits(Algorithm):

@@ -156,8 +156,9 @@ def test_the_signs_and_the_mean_are_enough(name: str, rescale: bool) -> None:
     for tau in (0.0, 0.2, 0.5, 1.0):
         problem = tiny_problem(TASKS["binary"])
         algorithm = tiny_algorithm(algorithms.get(name), problem, {"tau": tau, "rescale": rescale})
-        assert algorithm.signs_suffice
-        found = algorithm.combine_signs(gradients.sign().sum(0), gradients.mean(0), 5)
+        reduction = algorithm.reduction
+        assert reduction is not None and reduction.combine_signs is not None
+        found = reduction.combine_signs(gradients.sign().sum(0), gradients.mean(0), 5)
         assert torch.equal(found, algorithm.combine(gradients))
 
 

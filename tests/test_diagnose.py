@@ -57,7 +57,7 @@ def test_every_update_says_what_it_kept_of_each_layer(name: str) -> None:
         for layer, parameters in layers(algorithm.network).items()
     }
     risks = algorithm.outputs(batch, 0)
-    units = risks.risks if algorithm.unit == "environment" else risks.losses.flatten()
+    units = risks.risks if cls.unit == "environment" else risks.losses.flatten()
     shares = {}
     for layer, parameters in layers(algorithm.network).items():
         every = [torch.autograd.grad(u, parameters, retain_graph=True) for u in units]

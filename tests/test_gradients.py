@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
-from oodbench.gradients import combined_backward, stacked_gradients
+from oodbench.gradients import Backward, Reduction, combined_backward, stacked_gradients
 from oodbench.networks import Network, Scales, build
 from oodbench.stacks import Product
 from oodbench.tasks import Task
@@ -175,7 +175,17 @@ NORMALISED: dict[str, tuple[nn.Module, int]] = {
 class Example(Algorithm):
     """Every example a unit."""
 
-    unit = "example"
+    @property
+    def reduction(self) -> Reduction:
+        return Reduction(combine=self.combine, unit="example")
+
+
+def stacked_of(algorithm: Any, batch: Batch) -> tuple[dict[str, Tensor], Backward]:
+    return stacked_gradients(algorithm.network, algorithm.units(batch, 0))
+
+
+def combined_of(algorithm: Any, batch: Batch) -> Backward:
+    return combined_backward(algorithm.network, algorithm.units(batch, 0), algorithm.reduction)
 
 
 def made(parts: tuple[nn.Module, int], cls: Any = Algorithm, **values: object) -> Any:
@@ -200,7 +210,7 @@ def losses_of(algorithm: Any, network: Any, x: Tensor, y: Tensor) -> Tensor:
 
 def by_loop(algorithm: Any, batch: Batch, meaning: str) -> dict[str, Tensor]:
     """Stacked gradients from one backward pass for each unit."""
-    size = 1 if algorithm.unit == "example" else batch.y.shape[1]
+    size = batch.y[0].numel() * len(batch.y) // algorithm.units(batch, 0).count
     x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
     network = copy.deepcopy(algorithm.network)
     if meaning == "rows":
@@ -281,8 +291,8 @@ class Constant(nn.Module):
 def check(algorithm: Any, batch: Batch, meaning: str) -> None:
     """Stacks to 1e-10, and the masks of every tau in every component."""
     wanted = by_loop(algorithm, batch, meaning)
-    found, result = stacked_gradients(algorithm, batch)
-    assert result.batch_norm == algorithm.batch_norm
+    found, result = stacked_of(algorithm, batch)
+    assert result.batch_norm == algorithm.units(batch, 0).batch_norm
     assert found.keys() == wanted.keys()
     for name, stack in wanted.items():
         torch.testing.assert_close(found[name], stack, rtol=1e-10, atol=1e-10, msg=name)
@@ -295,7 +305,7 @@ def masks(algorithm: Any, batch: Batch, meaning: str) -> None:
     for level in range(units + 1):
         values = dict(vars(algorithm.hparams), tau=level / units)
         algorithm.hparams = type(algorithm.hparams)(**values)
-        combined_backward(algorithm, batch, 0)
+        combined_of(algorithm, batch)
         for name, parameter in algorithm.network.named_parameters():
             stack = stacks[name].clone()
             stack[stack.abs() < 1e-13] = 0
@@ -334,7 +344,7 @@ def test_other_layers_fall_back_and_are_exact(name: str, cls: Any, batch: Batch)
 )
 def test_the_fallback_says_so(name: str, what: str) -> None:
     with pytest.warns(UserWarning, match=f"gradients of the {what} are made by torch.func"):
-        stacked_gradients(made(FALLBACKS[name]), tiny_batch(TASKS["multiclass"]))
+        stacked_of(made(FALLBACKS[name]), tiny_batch(TASKS["multiclass"]))
 
 
 @pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
@@ -360,7 +370,7 @@ def test_batch_normalisation_has_four_meanings(name: str, meaning: str, unit: st
     algorithm = made(NORMALISED[name], algorithms.get(unit), batch_norm=meaning)
     if unit == "ExampleANDMask" and meaning == "environment":
         with pytest.raises(ValueError, match="more than one value per channel"):
-            stacked_gradients(algorithm, batch)
+            stacked_of(algorithm, batch)
         return
     before = copy.deepcopy(algorithm)
     check(algorithm, batch, meaning)
@@ -368,8 +378,9 @@ def test_batch_normalisation_has_four_meanings(name: str, meaning: str, unit: st
 
 
 def test_the_default_meaning_depends_on_the_unit() -> None:
-    assert made(NORMALISED["dense"], ANDMASK).batch_norm == "environment"
-    assert made(NORMALISED["dense"], algorithms.get("ExampleANDMask")).batch_norm == "rows"
+    batch = tiny_batch(TASKS["multiclass"])
+    for name, meaning in (("ANDMask", "environment"), ("ExampleANDMask", "rows")):
+        assert made(NORMALISED["dense"], algorithms.get(name)).units(batch, 0).batch_norm == meaning
 
 
 @pytest.mark.parametrize("meaning", ["environment", "rows", "pooled"])
@@ -379,7 +390,7 @@ def test_running_statistics_are_those_of_the_forward_passes(name: str, meaning: 
     batch = tiny_batch(TASKS["multiclass"], 1, 3, 4)
     algorithm = made(NORMALISED[name], ANDMASK, batch_norm=meaning)
     network = copy.deepcopy(algorithm.network)
-    stacked_gradients(algorithm, batch)
+    stacked_of(algorithm, batch)
     for x in batch.x if meaning == "environment" else [batch.x.flatten(0, 1)]:
         network(x)
     for key, value in network.state_dict().items():
@@ -443,7 +454,7 @@ def test_fixed_parameters_get_no_gradient() -> None:
     problem = Problem((4,), Task("regression"), ("a", "b"), 10)
     network = build("Linear", {}, (4,), 1, 0).double()
     algorithm = Through(network, problem, Through.Hparams(**PLAIN))
-    combined_backward(algorithm, tiny_batch(Task("regression"), environments=2), 0)
+    combined_of(algorithm, tiny_batch(Task("regression"), environments=2))
     named = network.named_parameters()
     assert {n for n, p in named if p.grad is not None} == {"featurizer.1.weight"}
 
@@ -453,7 +464,7 @@ def test_the_network_is_left_as_it_was() -> None:
     x = torch.ones(2, 4, dtype=torch.float64)
     before = algorithm.network(x)
     with pytest.raises(IndexError):
-        stacked_gradients(algorithm, Batch(torch.ones(2, 3, 4).double(), torch.full((2, 3), 7)))
+        stacked_of(algorithm, Batch(torch.ones(2, 3, 4).double(), torch.full((2, 3), 7)))
     assert torch.equal(algorithm.network(x), before)
     assert not any("forward" in module.__dict__ for module in algorithm.network.modules())
 
@@ -466,9 +477,9 @@ def test_nothing_is_stacked_for_examples(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Product, "stacked", refused)
     algorithm = made(FEATURIZERS["mlp"], algorithms.get("ExampleANDMask"))
-    combined_backward(algorithm, tiny_batch(TASKS["multiclass"]), 0)
+    combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
     with pytest.raises(AssertionError, match="a stack was made"):
-        stacked_gradients(algorithm, tiny_batch(TASKS["multiclass"]))
+        stacked_of(algorithm, tiny_batch(TASKS["multiclass"]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -494,7 +505,7 @@ def test_a_gradient_that_is_not_a_number_stays_visible() -> None:
         algorithm = made(FEATURIZERS[name], algorithms.get(unit))
         batch = tiny_batch(TASKS["multiclass"])
         batch.x[1, 2, 0] = float("nan")
-        combined_backward(algorithm, batch, 0)
+        combined_of(algorithm, batch)
         weight = algorithm.network.classifier.weight
         assert weight.grad.isnan().all()
 
@@ -517,7 +528,7 @@ def test_an_output_that_the_risk_does_not_depend_on(cls: Any) -> None:
 def test_a_parameter_that_no_risk_depends_on_gets_none() -> None:
     algorithm = made(FEATURIZERS["mlp"], ANDMASK)
     algorithm.network.spare = nn.Linear(3, 3).double()
-    combined_backward(algorithm, tiny_batch(TASKS["multiclass"]), 0)
+    combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
     assert all(p.grad is None for p in algorithm.network.spare.parameters())
     assert algorithm.network.classifier.weight.grad is not None
 
@@ -537,11 +548,13 @@ def test_a_layers_stack_is_freed_before_the_next_is_made(
 
     monkeypatch.setattr(Product, "stacked", watched)
     cls = Through if unit == "environment" else ThroughExamples
-    combined_backward(made(FEATURIZERS["mlp"], cls), tiny_batch(TASKS["multiclass"]), 0)
+    combined_of(made(FEATURIZERS["mlp"], cls), tiny_batch(TASKS["multiclass"]))
     assert len(alive) == 3
 
 
 class ThroughExamples(Through):
     """Combines the gradients of examples."""
 
-    unit = "example"
+    @property
+    def reduction(self) -> Reduction:
+        return Reduction(combine=self.combine, unit="example")

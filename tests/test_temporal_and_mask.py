@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 import torch
+from oodbench.algorithms.temporal_and_mask import TemporalANDMask
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
 from oodbench.errors import UserError
 from oodbench.networks import build
-from oodbench.optimizers import TemporalANDMask
 from oodbench.tasks import Task
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 
