@@ -78,7 +78,7 @@ def coinrun_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a small copy of every set of WILDS."""
-    from tests import wilds_copies
+    from tests.helpers import wilds_copies
 
     root = tmp_path_factory.mktemp("wilds")
     wilds_copies.write(root)

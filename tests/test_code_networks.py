@@ -6,7 +6,7 @@ import torch
 
 from oodbench.errors import UserError
 from oodbench.networks import build
-from tests.transformers_copies import TOKENS, small_codegpt
+from tests.helpers.transformers_copies import TOKENS, small_codegpt
 
 SMALL = {"weights": "none", "layers": 2, "width": 16, "heads": 2}
 

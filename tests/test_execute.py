@@ -18,9 +18,9 @@ from oodbench.records import Results, RunSpec
 from oodbench.registry import load_plugins
 from oodbench.run import Run
 from oodbench.stack import Stack
-from tests.sweeps import outcome, tiny
+from tests.helpers.sweeps import outcome, tiny
 
-TOGETHER = Settings(plugins=("tests.odd_methods",), batch_runs=64)
+TOGETHER = Settings(plugins=("tests.helpers.odd_methods",), batch_runs=64)
 
 
 class Killed(BaseException):

@@ -14,7 +14,7 @@ from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.records import RunDirectory
 from oodbench.streams import MemoryMapped
-from tests.pictures import draw
+from tests.helpers.pictures import draw
 from tests.test_vision import resnet_file
 
 

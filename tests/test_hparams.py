@@ -9,7 +9,6 @@ import json
 import math
 import statistics
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,8 +31,9 @@ from oodbench.hparams import (
     uniform_int,
 )
 from oodbench.networks import networks
+from tests.helpers.paths import ROOT
 
-GOLDEN = Path(__file__).parent / "golden" / "hparams.json"
+GOLDEN = ROOT / "tests" / "golden" / "hparams.json"
 FAMILIES = ("", "digits", "images", "linear", "noisy_labels", "small_images", "synthetic", "text")
 
 

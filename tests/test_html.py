@@ -20,7 +20,8 @@ from oodbench.page import contents, costs
 from oodbench.report import app
 from oodbench.selection import choose
 from oodbench.tables import leaderboard, number
-from tests.made import Made, flat, rising
+from tests.helpers.made import Made, flat, rising
+from tests.helpers.paths import ROOT
 
 NASTY = "<script>alert(1)</script>"
 PERCENT = "a_b%"
@@ -281,4 +282,4 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
 
 def test_its_rooms_do_without_torch() -> None:
     code = "import sys, oodbench.watch, oodbench.why; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

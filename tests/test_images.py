@@ -15,7 +15,7 @@ from oodbench.errors import UserError
 from oodbench.images import MEAN, STD
 from oodbench.kept_arrays import keep
 from oodbench.streams import MemoryMapped
-from tests.pictures import draw, picture
+from tests.helpers.pictures import draw, picture
 
 CLASSES = ("cat", "dog", "rat")
 VALUES: dict[str, object] = {"root": "set", "size": 24}

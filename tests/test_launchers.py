@@ -21,10 +21,10 @@ from oodbench.pool import local
 from oodbench.records import Results
 from oodbench.registry import load_plugins
 from oodbench.resources import Resources
-from tests.sweeps import outcome, settle, tiny, tiny_file
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import outcome, settle, tiny, tiny_file
 
-ROOT = Path(__file__).resolve().parent.parent
-PLUGIN = "tests.odd_methods"
+PLUGIN = "tests.helpers.odd_methods"
 
 
 def job(plan: Plan, out: Path, workers: int = 2) -> Job:

@@ -8,8 +8,8 @@ from oodbench.errors import UserError
 from oodbench.frames import Frames, load_frames
 from oodbench.measure import Line, Measured, Panel, measure, read
 from oodbench.targets import Curve, Experiment, Target
-from tests.made import Curve as Values
-from tests.made import Made, flat
+from tests.helpers.made import Curve as Values
+from tests.helpers.made import Made, flat
 
 
 def target(**fields: object) -> Target:

@@ -2,13 +2,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.memory import SIDE
-from tests.stored_data import write
+from tests.helpers.memory import SIDE
+from tests.helpers.paths import ROOT
+from tests.helpers.stored_data import write
 
 
 def peak(folder: Path, kind: str) -> float:
-    command = [sys.executable, "-m", "tests.memory", str(folder), kind]
-    root = Path(__file__).parent.parent
+    command = [sys.executable, "-m", "tests.helpers.memory", str(folder), kind]
+    root = ROOT
     done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
     return float(done.stdout)
 

@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from oodbench import official
 from oodbench.datasets import datasets
-from tests.wilds_copies import COPIES, logits, opened, right, rows
+from tests.helpers.wilds_copies import COPIES, logits, opened, right, rows
 
 ALL = pytest.mark.parametrize("name", COPIES)
 

@@ -13,8 +13,8 @@ from filelock import FileLock
 
 from oodbench.datasets import make
 from oodbench.plan import make_plan, read, validate
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "own_data.md").read_text()
 RECIPE = ROOT / "docs" / "own_data"
 

@@ -12,7 +12,7 @@ import pytest
 from oodbench.frames import load_frames
 from oodbench.html import write
 from oodbench.tables import leaderboard
-from tests.made import Made
+from tests.helpers.made import Made
 from tests.test_html import NASTY, PERCENT
 from tests.test_html import made as made  # a fixture
 

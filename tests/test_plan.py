@@ -7,7 +7,7 @@ from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.plan import find, make_plan, read, validate
-from tests.sweeps import TINY, tiny
+from tests.helpers.sweeps import TINY, tiny
 
 
 def specs(**changes: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from oodbench.prediction_metrics import (
 from oodbench.predictions import Predictions
 from oodbench.records import Results
 from oodbench.selection import choose
-from tests.sweeps import outcome, tiny, tiny_file
+from tests.helpers.sweeps import outcome, tiny, tiny_file
 
 SHORT = {"steps": 10, "evaluate_every": 5}
 

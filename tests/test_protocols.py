@@ -14,8 +14,9 @@ from oodbench.paths import folder
 from oodbench.plan import make_plan
 from oodbench.records import RunSpec
 from oodbench.sweep_file import find, read
+from tests.helpers.paths import ROOT
 
-GOLDEN = Path(__file__).parent / "golden" / "protocols.json"
+GOLDEN = ROOT / "tests" / "golden" / "protocols.json"
 PROTOCOL = "irm-colored-mnist-2019"
 
 

@@ -12,8 +12,8 @@ import yaml
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.plan import make_plan, validate
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 

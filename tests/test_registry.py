@@ -6,6 +6,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.registry import Registry, load_plugins
+from tests.helpers.paths import ROOT
 
 
 class One:
@@ -54,7 +55,7 @@ class Foreign(Algorithm):
 
 def run(code: str, folder: Path) -> str:
     """What a fresh interpreter prints that finds `folder` on its path and works elsewhere."""
-    environment = {"PYTHONPATH": f"{folder}:{Path(__file__).parents[1]}", "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": f"{folder}:{ROOT}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd="/"
     )

@@ -18,8 +18,8 @@ from oodbench.layout import blocks, sheet
 from oodbench.records import Results, RunSpec
 from oodbench.report import app, print_table
 from oodbench.tables import leaderboard, mean_and_error, number
+from tests.helpers.paths import GOLDEN
 
-GOLDEN = Path(__file__).parent / "golden"
 NASTY = r"a_b%<x>|&[*]\$"
 
 

@@ -25,9 +25,9 @@ from oodbench.seeds import derive
 from oodbench.selection import choose
 from oodbench.sweep import app
 from oodbench.tpe import suggest
-from tests.sweeps import TINY, outcome, tiny, tiny_file
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import TINY, outcome, tiny, tiny_file
 
-ROOT = Path(__file__).resolve().parent.parent
 SEARCH = {"method": "tpe", "runs": 40}
 CHANGES: dict[str, Any] = {"algorithms": ["IRM"], "search": SEARCH}
 PLAN = tiny(**CHANGES)
@@ -184,7 +184,7 @@ def test_only_the_evidence_of_its_rule_counts(tmp_path: Path, undisturbed: Resul
 def test_failed_and_diverged_runs_do_not_stop_it(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"algorithms": ["Raising", "Exploding"], "steps": 80, "trials": 1}
     changes["search"] = SEARCH | {"runs": 15}
-    launched = launch(tmp_path, "--plugin", "tests.odd_methods", **changes)
+    launched = launch(tmp_path, "--plugin", "tests.helpers.odd_methods", **changes)
     assert launched.exit_code == 1
     states = [state for state, _ in outcome(Results(tmp_path / "out")).values()]
     assert (states.count("failed"), states.count("diverged")) == (15, 15)

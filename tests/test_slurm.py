@@ -13,9 +13,10 @@ from oodbench.records import Results
 from oodbench.resources import Resources, minutes, parse_yaml, resources
 from oodbench.slurm import Array, planned_arrays
 from oodbench.snapshot import code_folder, fingerprint, freeze
-from tests.sweeps import tiny, tiny_file
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import tiny, tiny_file
 
-GOLDEN = Path(__file__).parent / "golden" / "sbatch.sh"
+GOLDEN = ROOT / "tests" / "golden" / "sbatch.sh"
 FULL: dict[str, Any] = {
     "partition": "gpu",
     "account": "mine",

@@ -12,7 +12,7 @@ from oodbench.records import RunSpec
 from oodbench.run import Run
 from oodbench.stack import Stack
 from oodbench.stack_sizes import DEVICE_SHARE, alone, room
-from tests.sweeps import tiny
+from tests.helpers.sweeps import tiny
 
 
 def crowd(**changes: Any) -> list[RunSpec]:

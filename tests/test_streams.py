@@ -22,7 +22,7 @@ from oodbench.records import RunDirectory, RunSpec
 from oodbench.run import Run
 from oodbench.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
-from tests.stored_data import rows, write
+from tests.helpers.stored_data import rows, write
 
 CPU = torch.device("cpu")
 

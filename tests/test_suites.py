@@ -14,7 +14,7 @@ from oodbench.images import Suite
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.records import RunDirectory
-from tests.pictures import draw
+from tests.helpers.pictures import draw
 
 LAYOUTS = {
     "PACS": ("PACS", "art_painting cartoon photo sketch"),

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from oodbench.records import Results
 from oodbench.sweep import app
-from tests.sweeps import outcome, tiny_file
+from tests.helpers.sweeps import outcome, tiny_file
 
 TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
@@ -41,14 +41,14 @@ def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
 def test_launch_status_retry_and_clean(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, **TINY, algorithms=["ERM", "Raising"])
     out = tmp_path / "out"
-    launched = launch(sweep, out, "--plugin", "tests.odd_methods")
+    launched = launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
     assert launched.exit_code == 1
     assert "1 done, 1 failed of 2 runs" in launched.output
     status = run("status", out)
     assert status.exit_code == 0
     assert "failed: Raising on LinearSEM" in status.output
     assert "the third step is one too many" in status.output
-    again = launch(sweep, out, "--plugin", "tests.odd_methods")
+    again = launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
     assert again.exit_code == 1
     retried = run("retry", out, "--launcher", "debug")
     assert retried.exit_code == 1 and "Raising" in retried.output

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from oodbench.errors import UserError
 from oodbench.inputs import VOCABULARY, hashed_words, word_pieces
 from oodbench.networks import build
-from tests.transformers_copies import small_distilbert
+from tests.helpers.transformers_copies import small_distilbert
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 0, 0], [8, 9, 5, 6, 7, 3, 0]])
 

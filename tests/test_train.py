@@ -13,7 +13,7 @@ from oodbench.records import Results, RunDirectory, RunSpec
 from oodbench.registry import load_plugins
 from oodbench.run import Run, build_algorithm
 from oodbench.train import Training
-from tests.sweeps import tiny
+from tests.helpers.sweeps import tiny
 
 SETTINGS = Settings()
 
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_method_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
-    load_plugins(["tests.odd_methods"])
+    load_plugins(["tests.helpers.odd_methods"])
     directory = RunDirectory(tmp_path / "a")
     assert execute(first(algorithms=["Exploding"]), directory, SETTINGS)[0] == "diverged"
     end = directory.end()
@@ -155,7 +155,7 @@ def test_a_huge_learning_rate_diverges_and_counts_as_it_is(tmp_path: Path) -> No
 
 
 def test_an_error_is_kept_with_its_traceback(tmp_path: Path) -> None:
-    load_plugins(["tests.odd_methods"])
+    load_plugins(["tests.helpers.odd_methods"])
     directory = RunDirectory(tmp_path / "a")
     state, message = execute(first(algorithms=["Raising"]), directory, SETTINGS)
     assert (state, message) == ("failed", "RuntimeError: the third step is one too many")

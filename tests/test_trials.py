@@ -12,7 +12,7 @@ from oodbench.records import Results
 from oodbench.sweep import app as sweep
 from oodbench.tables import scores
 from oodbench.trials import trials
-from tests.sweeps import tiny_file
+from tests.helpers.sweeps import tiny_file
 
 
 @pytest.fixture(scope="module")

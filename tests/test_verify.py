@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from oodbench import sweep_file, targets
 from oodbench.measure import Measured
 from oodbench.verify import app
-from tests.sweeps import TINY
+from tests.helpers.sweeps import TINY
 
 EXPERIMENT = {
     "title": "Tiny",

@@ -17,11 +17,10 @@ import pytest
 from oodbench import watch
 from oodbench.errors import UserError
 from oodbench.records import Results
-from tests.made import Made, flat
+from tests.helpers.made import Made, flat
+from tests.helpers.paths import ROOT
 from tests.test_page import browser as browser  # a fixture
 from tests.test_page import pytestmark as needs_browser
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture

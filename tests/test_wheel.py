@@ -13,8 +13,7 @@ from oodbench.datasets import datasets
 from oodbench.paths import folder
 from oodbench.registry import Registry
 from oodbench.targets import names
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.helpers.paths import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from oodbench.frames import load_frames
 from oodbench.report import app
 from oodbench.tables import leaderboard, number
 from oodbench.why import text, why
-from tests.made import Made, flat
+from tests.helpers.made import Made, flat
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from oodbench.plan import make_plan, validate
 from oodbench.records import Results
 from oodbench.selection import choose
 from oodbench.tables import leaderboard
-from tests.transformers_copies import small_distilbert
-from tests.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
+from tests.helpers.transformers_copies import small_distilbert
+from tests.helpers.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
 
 ALL = pytest.mark.parametrize("name", COPIES)
 

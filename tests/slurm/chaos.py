@@ -24,10 +24,10 @@ from oodbench.records import Results
 from oodbench.registry import load_plugins
 from oodbench.resources import Resources
 from oodbench.slurm import slurm
+from tests.helpers.sweeps import outcome, settle, tiny
 from tests.slurm.cluster import Cluster, missing
-from tests.sweeps import outcome, settle, tiny
 
-PLUGIN = "tests.odd_methods"
+PLUGIN = "tests.helpers.odd_methods"
 SECONDS = 300.0
 """The longest that a round may take after its last blow."""
 LAUNCHES = 3

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from oodbench.records import Results
+from tests.helpers.sweeps import settle, tiny_file
 from tests.slurm.cluster import Cluster, missing
-from tests.sweeps import settle, tiny_file
 
 LAUNCH = [sys.executable, "-m", "oodbench.sweep", "launch", "--launcher", "slurm", "--yes"]
 

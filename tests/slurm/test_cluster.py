@@ -19,8 +19,8 @@ from oodbench.records import Results
 from oodbench.states import states
 from oodbench.submissions import Submissions
 from oodbench.sweep import app
+from tests.helpers.sweeps import settle, tiny_file
 from tests.slurm.cluster import Cluster
-from tests.sweeps import settle, tiny_file
 
 SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
 
@@ -83,14 +83,14 @@ def test_status_cancel_and_retry(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     results = Results(out)
     drain(cluster, "drain")
-    launch(sweep, out, "--plugin", "tests.odd_methods", "--slurm", "begin=now+1")
+    launch(sweep, out, "--plugin", "tests.helpers.odd_methods", "--slurm", "begin=now+1")
     shown = run("status", out).output
     assert re.search(r"queued: 1 runs: job \d+_0: \w+", shown), shown
     assert "2 jobs cancelled" in run("cancel", out).output
     assert set(settle(results).values()) == {"planned"}
     assert stranger in cluster.ask("squeue", "-h", "-o", "%i")
     drain(cluster, "resume")
-    launch(sweep, out, "--plugin", "tests.odd_methods")
+    launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
     watched = run("status", out, "--watch")
     assert watched.exit_code == 0
     shown = run("status", out).output

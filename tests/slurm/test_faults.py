@@ -17,10 +17,10 @@ from oodbench.registry import load_plugins
 from oodbench.resources import Resources
 from oodbench.slurm import slurm
 from oodbench.states import states
+from tests.helpers.sweeps import outcome, settle, tiny
 from tests.slurm.cluster import Cluster
-from tests.sweeps import outcome, settle, tiny
 
-PLUGIN = "tests.odd_methods"
+PLUGIN = "tests.helpers.odd_methods"
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:

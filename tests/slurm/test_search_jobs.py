@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from oodbench.records import Results
 from oodbench.states import states
 from oodbench.sweep import app
+from tests.helpers.sweeps import outcome, tiny_file
 from tests.slurm.cluster import Cluster
-from tests.sweeps import outcome, tiny_file
 
 CHANGES: dict[str, Any] = {
     "algorithms": ["Slow"],
@@ -24,7 +24,7 @@ CHANGES: dict[str, Any] = {
 
 def launch(sweep: Path, out: Path, launcher: str, *more: str) -> None:
     given = ["launch", str(sweep), "--out", str(out), "--launcher", launcher, "--yes"]
-    launched = CliRunner().invoke(app, [*given, "--plugin", "tests.odd_methods", *more])
+    launched = CliRunner().invoke(app, [*given, "--plugin", "tests.helpers.odd_methods", *more])
     assert launched.exit_code == 0, launched.output
 
 

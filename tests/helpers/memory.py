@@ -1,6 +1,6 @@
-"""The memory at most of a run in a process of its own: `python -m tests.memory FOLDER stored|memory`.
+"""The memory at most of a run in a process of its own: `python -m tests.helpers.memory FOLDER stored|memory`.
 
-The folder holds the files of `tests.stored_data.write`, with `SIDE` pixels a side. Prints megabytes.
+The folder holds the files of `tests.helpers.stored_data.write`, with `SIDE` pixels a side. Prints megabytes.
 Pages of mapped files do not count: the system takes them back when it needs them.
 """
 
@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import tests.stored_data as stored_data
+import tests.helpers.stored_data as stored_data
 from oodbench.allocator import keep_freed_memory
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate

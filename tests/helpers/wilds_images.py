@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from tests.wilds_folders import from_package, start
+from tests.helpers.wilds_folders import from_package, start
 
 
 def _image(path: Path, y: float, seed: int, size: tuple[int, int] = (96, 96)) -> None:
