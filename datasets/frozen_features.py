@@ -17,9 +17,9 @@ from oodbench.hparams import defaults, hparam
 from oodbench.images import Images
 from oodbench.kept_arrays import Rows, keep, pieces
 from oodbench.networks import Network, build, networks
-from oodbench.resources import assignments
 from oodbench.streams import MemoryMapped, Stored
 from oodbench.vision import sha256, weights_file
+from oodbench.yaml_values import assignments
 
 IN_MEMORY = 2**30
 """Bytes of features up to which they are held in memory."""

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from oodbench.errors import UserError, reports_mistakes
-from oodbench.resources import assignments
+from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
     from oodbench.datasets import Dataset
@@ -125,7 +125,7 @@ def coinrun(
     name = expert
     if policy is not None:
         from oodbench.coinrun.policy import load
-        from oodbench.paths import md5
+        from oodbench.datasets import md5
 
         load(policy)
         name = f"policy {md5(policy)}"

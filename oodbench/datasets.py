@@ -1,5 +1,7 @@
 """The interface of a dataset with environments, and the registry of the folder datasets/."""
 
+import gzip
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,9 +13,7 @@ from torch import Tensor
 
 from oodbench.errors import UserError
 from oodbench.hparams import checked, defaults
-from oodbench.paths import folder
-from oodbench.paths import md5 as md5
-from oodbench.registry import Registry
+from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
 from oodbench.tasks import Task
 
@@ -216,3 +216,9 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
     values = {**defaults(cls.Options), **options}
     dataset: Dataset = cls(checked(cls.Options, values, f"the options of {name}"), data_dir)
     return dataset
+
+
+def md5(file: Path) -> str:
+    """The md5 of a file, as `Metadata.checksums` holds it: of what a .gz file unpacks to."""
+    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()

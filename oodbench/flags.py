@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from oodbench.resources import Resources, assignments, parse_yaml
+from oodbench.resources import Resources
+from oodbench.yaml_values import assignments, parse_yaml
 
 Flags = dict[str, Any]
 

@@ -83,3 +83,12 @@ def load_plugins(modules: Iterable[str]) -> None:
                 raise UserError(f"plug-in '{module}' needs the missing '{error.name}'") from error
             near = [p.stem for p in Path.cwd().glob("*.py")]
             raise unknown("plug-in module", module, near, f"{Path.cwd()} or sys.path") from error
+
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def folder(name: str) -> Path:
+    """The folder `name` of the project, in a checkout and in an installed wheel alike."""
+    checkout = _PACKAGE.parent
+    return (checkout if (checkout / "pyproject.toml").is_file() else _PACKAGE) / name

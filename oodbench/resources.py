@@ -3,14 +3,14 @@
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from oodbench.errors import UserError, unknown
+from oodbench.yaml_values import parse_yaml
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 _MEMORY = re.compile(r"(?P<number>\d+)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
@@ -112,38 +112,6 @@ def megabytes(text: str) -> int:
         raise ValueError("must be an amount of memory, such as 8G")
     power = "KMGT".index(match["unit"].upper() or "M") - 1
     return math.ceil(int(match["number"]) * 1024.0**power)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which 1:30:00 is text, not the number 5400 of YAML 1.1."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$") if tag.endswith(":int") else pattern)
-        for tag, pattern in resolvers
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def parse_yaml(text: str, place: str) -> Any:
-    """The value of a YAML text; raises UserError naming the place."""
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{place} is not YAML: {' '.join(str(error).split())}") from error
-
-
-def assignments(flag: str, settings: Sequence[str]) -> dict[str, Any]:
-    """The values of a flag's `key=value`, read as YAML; raises UserError."""
-    values = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"{flag} takes key=value, not '{setting}'")
-        values[key] = parse_yaml(value, f"{flag} {key}")
-    return values
 
 
 def user_file() -> Path:

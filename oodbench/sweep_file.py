@@ -7,10 +7,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
-from oodbench.paths import folder
 from oodbench.protocols import under
-from oodbench.resources import assignments, parse_yaml
+from oodbench.registry import folder
 from oodbench.search import Search
+from oodbench.yaml_values import assignments, parse_yaml
 
 
 class Component(BaseModel):

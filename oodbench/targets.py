@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from oodbench.errors import UserError, unknown
-from oodbench.resources import parse_yaml
 from oodbench.selection import RULES
+from oodbench.yaml_values import parse_yaml
 
 FOLDER = Path(__file__).parent / "targets"
 

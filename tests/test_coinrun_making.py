@@ -17,8 +17,8 @@ from oodbench.coinrun.making import FIRST_UNSEEN, make, make_shard
 from oodbench.coinrun.planner import Episode
 from oodbench.coinrun.shards import TRAINING, UNSEEN, Settings, Shard, read, shards
 from oodbench.data import app
+from oodbench.datasets import md5
 from oodbench.errors import UserError
-from oodbench.paths import md5
 
 SETTINGS = Settings(levels=3, states=20, test_levels=4, expert="planner")
 FLAGS = ["--levels", "3", "--states", "20", "--test-levels", "4"]

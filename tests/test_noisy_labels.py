@@ -20,8 +20,8 @@ from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.job import Settings
-from oodbench.paths import folder
 from oodbench.plan import Plan, make_plan, single
+from oodbench.registry import folder
 from oodbench.run import Run
 from oodbench.sweep_file import validate
 

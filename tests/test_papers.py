@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from oodbench import papers, targets
 from oodbench.measure import Line, Measured, Panel
 from oodbench.papers import app, committed, digest, draw, index, page, panels
-from oodbench.paths import folder
+from oodbench.registry import folder
 from oodbench.targets import load, names
 
 DOCS = folder("docs") / "papers"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.paths import folder
 from oodbench.plan import make_plan
 from oodbench.records import RunSpec
+from oodbench.registry import folder
 from oodbench.sweep_file import find, read
 from tests.helpers.paths import ROOT
 

@@ -10,9 +10,10 @@ from oodbench.errors import UserError
 from oodbench.job import Job, Settings
 from oodbench.plan import read
 from oodbench.records import Results
-from oodbench.resources import Resources, minutes, parse_yaml, resources
+from oodbench.resources import Resources, minutes, resources
 from oodbench.slurm import Array, planned_arrays
 from oodbench.snapshot import code_folder, fingerprint, freeze
+from oodbench.yaml_values import parse_yaml
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny, tiny_file
 

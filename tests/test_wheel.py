@@ -10,8 +10,7 @@ import pytest
 
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
-from oodbench.paths import folder
-from oodbench.registry import Registry
+from oodbench.registry import Registry, folder
 from oodbench.targets import names
 from tests.helpers.paths import ROOT
 

@@ -38,8 +38,8 @@ from oodbench.coinrun.shards import (
     write,
 )
 from oodbench.coinrun.simulator import package
+from oodbench.datasets import md5
 from oodbench.errors import UserError
-from oodbench.paths import md5
 from oodbench.seeds import derive
 
 PLANNER = "planner"
