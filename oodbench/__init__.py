@@ -18,8 +18,8 @@ def load(directory: str | PathLike[str]) -> "pd.DataFrame":
     `environment`, `split`, `metric`, `value`, `count`, and a column `hparams.NAME` for every
     hyperparameter. Raises `oodbench.errors.UserError` if there is no sweep.
     """
-    from oodbench.export import tidy
-    from oodbench.frames import load_frames
-    from oodbench.records import Results
+    from oodbench.results.directory import Results
+    from oodbench.results.export import tidy
+    from oodbench.results.frames import load_frames
 
     return tidy(load_frames(Results(Path(directory))))

@@ -6,7 +6,7 @@ from typing import Any
 from oodbench.errors import UserError
 from oodbench.job import Job
 from oodbench.plan import Sweep
-from oodbench.records import RunSpec
+from oodbench.results.run_spec import RunSpec
 from oodbench.search import Study, objectives
 
 

@@ -25,7 +25,8 @@ from oodbench.execute import execute
 from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
-from oodbench.records import Results, RunSpec
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run
 from oodbench.tasks import Task
 

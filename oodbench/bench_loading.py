@@ -18,7 +18,7 @@ from oodbench.datasets import make
 from oodbench.images import MEAN, STD
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.records import RunSpec
+from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run
 
 Row = tuple[str, str, str, str]

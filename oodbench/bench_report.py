@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from oodbench.records import Results, RunSpec
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 from oodbench.statistics import hierarchical_bootstrap, paired_differences
 
 Row = tuple[str, str, str, str]
@@ -106,8 +107,8 @@ def page_cost(directory: Path) -> list[Row]:
 def memory(directory: Path) -> Row:
     """Peak memory of loading and selecting: that of the program, and 100,000 times that of a run."""
     code = (
-        "import resource, sys; from pathlib import Path; from oodbench.records import Results;"
-        "import oodbench.cache, oodbench.selection as s; from oodbench.frames import load_frames;"
+        "import resource, sys; from pathlib import Path; from oodbench.results.directory import Results;"
+        "import oodbench.results.cache, oodbench.selection as s; from oodbench.results.frames import load_frames;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; base = peak();"
         "f = load_frames(Results(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
     )

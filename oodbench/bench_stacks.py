@@ -9,7 +9,8 @@ from typing import Any
 from oodbench.execute import execute_together
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.records import Results, RunSpec
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 
 ROUNDS = 3
 SAMPLE = 8

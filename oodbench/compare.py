@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.frames import Frames
 from oodbench.layout import Block, Sheet, sheet
 from oodbench.ranking import (
     block_table,
@@ -20,7 +19,8 @@ from oodbench.ranking import (
     mean_ranks,
     rank_stability,
 )
-from oodbench.selection import CELL, RULES, candidates, sweep_runs
+from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.selection import RULES, candidates
 from oodbench.statistics import BAND, Difference, noise, paired_differences
 from oodbench.tables import PROPORTIONS, at, leaderboard, number, scores
 

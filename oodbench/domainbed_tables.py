@@ -13,11 +13,10 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from oodbench.domainbed import ENVIRONMENTS
 from oodbench.errors import UserError
-from oodbench.frames import Frames
 from oodbench.layout import Block, Sheet, blocks
-from oodbench.selection import sweep_runs
+from oodbench.results.domainbed import ENVIRONMENTS
+from oodbench.results.frames import Frames, sweep_runs
 from oodbench.tables import AVERAGE, leaderboard
 
 ALGORITHMS = (

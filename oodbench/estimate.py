@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from oodbench.job import Settings
-from oodbench.records import RunSpec
+from oodbench.results.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from oodbench.run import Run

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oodbench.datasets import Environment
-from oodbench.records import Evaluation
+from oodbench.results.run_spec import Evaluation
 from oodbench.streams import ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
 

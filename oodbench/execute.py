@@ -11,8 +11,9 @@ from filelock import BaseFileLock, Timeout
 
 from oodbench.errors import UserError
 from oodbench.job import MOST, Interrupts, Settings
-from oodbench.provenance import provenance
-from oodbench.records import RunDirectory, RunSpec
+from oodbench.results.directory import RunDirectory
+from oodbench.results.provenance import provenance
+from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run
 from oodbench.stack import Stack, kind
 from oodbench.stack_sizes import alone, room

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.page import BASELINE, contents
-from oodbench.records import Results, write_whole
+from oodbench.results.directory import Results, write_whole
 
 WEB = Path(__file__).resolve().parent / "web"
 SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app")

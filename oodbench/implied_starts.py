@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from oodbench.frames import Frames
 from oodbench.job import Settings
 from oodbench.measure import Measured
 from oodbench.plan import make_plan
+from oodbench.results.frames import Frames
 from oodbench.run import Run
 from oodbench.sweep_file import find, read
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from oodbench.records import Results, RunSpec
 from oodbench.resources import Resources
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 from oodbench.search import Searches, Study
 
 Specs = dict[str, RunSpec]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from oodbench.errors import UserError
 from oodbench.findings import Finding
 from oodbench.plan import single
-from oodbench.records import RunDirectory
+from oodbench.results.directory import RunDirectory
 
 Array = NDArray[np.float64]
 KEPT, NORM = "kept ", "weight norm "

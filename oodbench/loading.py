@@ -13,7 +13,7 @@ from oodbench.batches import Batches
 from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
 from oodbench.job import Settings
-from oodbench.records import RunSpec
+from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.splits import split
 from oodbench.streams import Part, Stored

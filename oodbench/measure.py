@@ -10,8 +10,8 @@ import pandas as pd
 from pydantic import BaseModel
 
 from oodbench.errors import UserError
-from oodbench.frames import Frames
-from oodbench.selection import CELL, ENDED, candidates, choose, sweep_runs
+from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
+from oodbench.selection import candidates, choose
 from oodbench.targets import LAST, ORACLE_LAST, Curve, Experiment, Reading, Target
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from oodbench.errors import UserError
 from oodbench.findings import COLOURS, Finding
 from oodbench.kept import KEPT
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from oodbench.tables import mean_and_error
 
 SCORED = {"train": "training labels", "mislabeled": "wrong labels", "test": "test"}

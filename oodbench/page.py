@@ -12,9 +12,9 @@ import pandas as pd
 
 from oodbench.contrasts import contrasts
 from oodbench.errors import UserError, unknown
-from oodbench.frames import Frames, load_frames
-from oodbench.records import Results
-from oodbench.selection import CELL, RULES, candidates, sweep_runs
+from oodbench.results.directory import Results
+from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
+from oodbench.selection import RULES, candidates
 from oodbench.tables import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
 from oodbench.traces import (
     ROLES,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from oodbench.errors import UserError, unknown
-from oodbench.records import RunSpec
+from oodbench.results.run_spec import RunSpec
 from oodbench.search import Study, study
 from oodbench.search import check as check_search
 from oodbench.seeds import derive

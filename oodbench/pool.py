@@ -17,8 +17,8 @@ from pathlib import Path
 
 from oodbench.job import MOST, Job, Settings
 from oodbench.progress import Display
-from oodbench.provenance import slurm_job
-from oodbench.records import Results, RunDirectory
+from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.provenance import slurm_job
 
 PATIENCE = 5.0
 """Seconds for which a run that another process holds is asked for again at the end."""

@@ -8,11 +8,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.frames import Frames, load_frames
-from oodbench.join import stacked
-from oodbench.predictions import Array, Predictions, read
-from oodbench.records import Results
-from oodbench.selection import ENDED, RULES, choose
+from oodbench.results.directory import Results
+from oodbench.results.frames import ENDED, Frames, load_frames
+from oodbench.results.join import stacked
+from oodbench.results.predictions import Array, Predictions, read
+from oodbench.selection import RULES, choose
 
 BINS = 15
 

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from oodbench.job import Job
-from oodbench.records import RunSpec
+from oodbench.results.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from oodbench.plan import Plan

@@ -27,8 +27,8 @@ from tabulate import tabulate
 
 from oodbench.errors import UserError, reports_mistakes
 from oodbench.process_tree import Cost, cost_of
-from oodbench.provenance import commit
-from oodbench.records import Results
+from oodbench.results.directory import Results
+from oodbench.results.provenance import commit
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2

@@ -8,9 +8,9 @@ import typer
 
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.formats import FORMATS
-from oodbench.frames import Frames, load_frames
 from oodbench.layout import Sheet, sheet
-from oodbench.records import Results
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, load_frames
 from oodbench.selection import RULES, choose, usual
 from oodbench.tables import leaderboard
 
@@ -92,7 +92,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
 ) -> None:
     """Write all records, one evaluation a row, as a Parquet file; `oodbench.load` has the columns."""
-    from oodbench.export import write_parquet
+    from oodbench.results.export import write_parquet
 
     print(f"{write_parquet(load_frames(Results(directory)), out)} rows are in {out}.")
 
@@ -104,7 +104,7 @@ def import_domainbed(
     out: Annotated[Path, typer.Option(help="The results directory to write.")],
 ) -> None:
     """Turn results of DomainBed into a results directory."""
-    from oodbench.domainbed import import_sweep
+    from oodbench.results.domainbed import import_sweep
 
     print(f"{import_sweep(folder, out)} runs of {folder} are in {out}.")
 
@@ -123,7 +123,7 @@ def compare(
 ) -> None:
     """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks, noise."""
     from oodbench.compare import comparison
-    from oodbench.join import joined
+    from oodbench.results.join import joined
 
     frames = joined(directories, allow_mixed)
     print_sheet(comparison(frames, baseline, selection or usual(frames), metric), format_)

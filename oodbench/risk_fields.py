@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.frames import Frames
 from oodbench.measure import Line, Measured, Panel
+from oodbench.results.frames import Frames
 from oodbench.risk_toys import on_risks
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -9,10 +9,10 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from oodbench.algorithms import Outputs, Problem, algorithms
-from oodbench.frames import Frames
 from oodbench.hparams import checked, defaults
 from oodbench.measure import Line, Measured, Panel
 from oodbench.networks import build
+from oodbench.results.frames import Frames
 from oodbench.tasks import Task
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -16,8 +16,9 @@ from oodbench.hparams import checked
 from oodbench.job import Settings
 from oodbench.loading import batches, load_data
 from oodbench.networks import build
-from oodbench.predictions import keep, keep_examples
-from oodbench.records import Evaluation, RunDirectory, RunSpec
+from oodbench.results.directory import RunDirectory
+from oodbench.results.predictions import keep, keep_examples
+from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 
 

@@ -3,7 +3,7 @@
 A study is the search of one (dataset, test environments, algorithm). Its draw k is trained on every
 trial, and its values follow from the results of the draws 0 to k - at_a_time alone, so that the
 number of workers, their speed and whatever interrupts them change nothing. The disk is the memory:
-results are in the runs' records, chosen draws in the study's journal (see `oodbench.records`), to
+results are in the runs' records, chosen draws in the study's journal (see `oodbench.results.directory`), to
 which whoever ends a run adds what can be chosen then. Imports no torch.
 """
 
@@ -15,9 +15,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from oodbench.errors import UserError
-from oodbench.frames import load_frames
 from oodbench.hparams import Value, distributions
-from oodbench.records import Journal, Results, RunSpec
+from oodbench.results.directory import Journal, Results
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.tpe import Space, suggest
 

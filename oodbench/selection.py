@@ -7,25 +7,18 @@ differ (arXiv:2007.01434, section 3 and its code): it breaks ties between draws 
 one, and its oracle sees a run's last step only. Imports no torch.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.frames import Frames
+from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
 
 Integers = npt.NDArray[np.int64]
-
-CELL = ["dataset_label", "label", "test_environments", "trial"]
-"""The columns of a run that make its cell."""
-ENDED = ("done", "diverged")
-"""The states of a run that is complete; a diverged one counts with the records that it has."""
 
 
 @dataclass(frozen=True)
@@ -122,51 +115,6 @@ def usual_of(runs: Iterable[tuple[float, Sequence[str]]]) -> str:
     validation environments out: data that come with splits of their own.
     """
     return "val_env" if all(holdout == 0 and own for holdout, own in runs) else "train_val"
-
-
-def sweep_runs(frames: Frames) -> pd.DataFrame:
-    """The planned runs with the column `dataset_label` filled, and `helper`.
-
-    A run that has not started has no label yet: it takes that of a started run of the same data, or
-    the dataset's name and the options that differ. A helper is a run whose pair of test environments is
-    there for `leave_one_out`: one of the two is also held out alone. It makes no cell of its own.
-    Raises UserError if no run is planned.
-    """
-    if frames.runs.empty:
-        raise UserError("the sweep plans no run")
-    runs: pd.DataFrame = frames.runs.reset_index(drop=True)
-    for name in ("dataset_label", "metric", "higher_is_better", "search_draws"):
-        if name not in runs:
-            runs[name] = None
-    if "training_environments" not in runs:
-        runs["training_environments"] = [()] * len(runs)
-    if runs["dataset_label"].isna().any():
-        data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
-        known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
-        runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
-    tests = list(zip(runs["dataset_label"], runs["test_environments"], strict=True))
-    alone = {(d, t[0]) for d, t in tests if len(t) == 1}
-    runs["helper"] = [len(t) == 2 and any((d, e) in alone for e in t) for d, t in tests]
-    return runs
-
-
-def _plain_labels(runs: pd.DataFrame) -> pd.Series:
-    """The dataset's name, with the options in which the sweep's runs of it differ."""
-
-    def text(options: Mapping[str, Any]) -> str:
-        return ", ".join(f"{k}={options[k]}" for k in differing if k in options)
-
-    labels = runs["dataset"].copy()
-    for _, group in runs.groupby("dataset"):
-        variants = list({json.dumps(o, sort_keys=True): o for o in group["options"]}.values())
-        keys = dict.fromkeys(k for options in variants for k in options)
-        differing = [k for k in keys if any(o.get(k) != variants[0].get(k) for o in variants)]
-        if differing:
-            labels.loc[group.index] = [
-                f"{name}({text(options)})"
-                for name, options in zip(group["dataset"], group["options"], strict=True)
-            ]
-    return labels
 
 
 def find(name: str) -> Rule:

@@ -27,9 +27,10 @@ from oodbench import cluster
 from oodbench.errors import UserError
 from oodbench.job import Job, Settings
 from oodbench.pool import local, stop
-from oodbench.provenance import commit
-from oodbench.records import Results, RunSpec
 from oodbench.resources import Resources, minutes
+from oodbench.results.directory import Results
+from oodbench.results.provenance import commit
+from oodbench.results.run_spec import RunSpec
 from oodbench.search import Searches, Study
 from oodbench.snapshot import code_folder, fingerprint, freeze
 from oodbench.states import states

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import oodbench
-from oodbench.provenance import commit
+from oodbench.results.provenance import commit
 
 FOLDERS = ("oodbench", "algorithms", "datasets", "sweeps", "pyproject.toml")
 """What of a checkout runs need; of an installed wheel, the package alone."""

@@ -19,7 +19,7 @@ from oodbench.algorithms import Algorithm, Batch
 from oodbench.datasets import Dataset
 from oodbench.evaluate import evaluate_stacked, shapes, stacked
 from oodbench.networks import Network
-from oodbench.records import Evaluation
+from oodbench.results.run_spec import Evaluation
 from oodbench.run import Run
 from oodbench.stacked_layers import LINEAR, Collector, stacked_linear
 from oodbench.stacked_optimizers import StackedOptimizer, settings

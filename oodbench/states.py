@@ -13,7 +13,7 @@ from typing import Any
 from oodbench import cluster
 from oodbench.cluster import QueuedJob
 from oodbench.errors import UserError
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from oodbench.submissions import Submission, Submissions
 
 STATES = ("planned", "queued", "running", "done", "diverged", "failed", "lost")

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from oodbench.progress import title
-from oodbench.records import Results, RunSpec
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 from oodbench.states import STATES, State, slurm_answers, states
 
 LINES = 20

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from oodbench.records import Results, write_whole
+from oodbench.results.directory import Results, write_whole
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from oodbench.frames import Frames
 from oodbench.measure import Measured, last_values
+from oodbench.results.frames import Frames
 from oodbench.targets import Reading
 
 CHANCE = 0.5

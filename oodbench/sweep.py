@@ -19,8 +19,9 @@ from oodbench.job import Settings as RunSettings
 from oodbench.launching import show_jobs, train
 from oodbench.plan import Plan, Sweep, find, make_plan, read
 from oodbench.progress import show_plan
-from oodbench.records import Results, RunSpec
 from oodbench.resources import resources
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 from oodbench.states import states
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)

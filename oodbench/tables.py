@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import unknown
-from oodbench.frames import Frames
-from oodbench.selection import CELL, ENDED, RULES, choose, sweep_runs
+from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
+from oodbench.results.provenance import code
+from oodbench.selection import RULES, choose
 
 OFFICIAL = (
     *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
@@ -212,15 +213,6 @@ def _draws(runs: pd.DataFrame) -> str:
     if len(set(told.values())) == 1:
         return next(iter(told.values()))
     return ", ".join(f"{label} {text}" for label, text in told.items())
-
-
-def code(provenance: Mapping[str, Any]) -> str:
-    """The version and commit that trained a run."""
-    if "code" in provenance:
-        return str(provenance["code"])
-    commit = str(provenance.get("commit") or "no commit")
-    short = commit[:12] + ("+" if commit[12:].endswith("+") else "")
-    return f"oodbench {provenance.get('oodbench', '?')} ({short})"
 
 
 def number(mean: float, stderr: float, metric: str) -> str:

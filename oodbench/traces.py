@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.frames import Frames
+from oodbench.results.frames import Frames
 
 ROLES = ("other", "training", "validation", "test")
 """What an environment is to a run."""

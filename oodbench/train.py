@@ -13,7 +13,8 @@ from torch import Tensor
 
 from oodbench.allocator import keep_freed_memory
 from oodbench.job import Interrupts, Settings
-from oodbench.records import Evaluation, RunDirectory, RunSpec
+from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.run import Run
 
 CHECK_EVERY = 50

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
 from oodbench.findings import COLOURS, Finding
-from oodbench.frames import load_frames
-from oodbench.records import Results
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
 from oodbench.tables import scores
 
 

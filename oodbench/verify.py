@@ -12,11 +12,11 @@ from rich.table import Table
 from oodbench import sweep_file
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.formats import FORMATS
-from oodbench.frames import Frames, load_frames
 from oodbench.measure import Measured, measure
-from oodbench.provenance import commit
-from oodbench.records import Results
 from oodbench.report import print_sheet
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, load_frames
+from oodbench.results.provenance import commit
 from oodbench.targets import Experiment, load, names
 from oodbench.verdicts import compare, sheet
 from oodbench.version import __version__

@@ -14,7 +14,7 @@ from typing import Any
 from oodbench.errors import UserError
 from oodbench.html import render, to_json
 from oodbench.page import STATES, contents
-from oodbench.records import LOST_AFTER, Results
+from oodbench.results.directory import LOST_AFTER, Results
 
 HOST = "127.0.0.1"
 POLL = 5.0

@@ -10,8 +10,8 @@ import pandas as pd
 from tabulate import tabulate
 
 from oodbench.errors import UserError, unknown
-from oodbench.frames import Frames
-from oodbench.selection import CELL, ENDED, RULES, candidates, find, sweep_runs
+from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
+from oodbench.selection import RULES, candidates, find
 from oodbench.tables import PROPORTIONS, at, mean_and_error, number
 
 

@@ -12,7 +12,7 @@ from oodbench.errors import UserError
 from oodbench.execute import execute
 from oodbench.job import Settings
 from oodbench.plan import make_plan
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from oodbench.run import Run
 from oodbench.sweep_file import find, read, validate
 

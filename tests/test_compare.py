@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 from oodbench.compare import OVERALL, comparison
 from oodbench.errors import UserError
 from oodbench.formats import FORMATS
-from oodbench.frames import load_frames
-from oodbench.join import joined
 from oodbench.layout import Block, sheet
-from oodbench.records import Results, RunSpec
 from oodbench.report import app
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
+from oodbench.results.join import joined
+from oodbench.results.run_spec import RunSpec
 from oodbench.tables import leaderboard, scores
 
 NASTY = r"a_b%<script>&#^~\{}$|*[x]"

@@ -29,7 +29,7 @@ from oodbench.kept import kept as diagnose_kept
 from oodbench.kept import read
 from oodbench.noise import expected
 from oodbench.plan import single
-from oodbench.records import RunDirectory
+from oodbench.results.directory import RunDirectory
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 
 PNG = b"\x89PNG\r\n"

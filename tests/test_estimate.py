@@ -8,7 +8,7 @@ from oodbench import estimate, evaluate
 from oodbench.estimate import forecast
 from oodbench.job import Settings, crowds
 from oodbench.plan import make_plan, validate
-from oodbench.records import RunSpec
+from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run
 
 SWEEP = {

@@ -14,8 +14,9 @@ from oodbench import execute as module
 from oodbench import train as training
 from oodbench.execute import execute_together
 from oodbench.job import Settings
-from oodbench.records import Results, RunSpec
 from oodbench.registry import load_plugins
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run
 from oodbench.stack import Stack
 from tests.helpers.sweeps import outcome, tiny

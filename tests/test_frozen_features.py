@@ -12,7 +12,7 @@ from oodbench.execute import execute
 from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
-from oodbench.records import RunDirectory
+from oodbench.results.directory import RunDirectory
 from oodbench.streams import MemoryMapped
 from tests.helpers.pictures import draw
 from tests.test_vision import resnet_file

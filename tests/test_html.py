@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.frames import load_frames
 from oodbench.html import embedded, render
 from oodbench.page import contents, costs
 from oodbench.report import app
+from oodbench.results.frames import load_frames
 from oodbench.selection import choose
 from oodbench.tables import leaderboard, number
 from tests.helpers.made import Made, flat, rising

@@ -18,9 +18,9 @@ from oodbench.job import CROWD, Job, Settings, crowds
 from oodbench.launchers import LAUNCHERS, devices
 from oodbench.plan import Plan
 from oodbench.pool import local
-from oodbench.records import Results
 from oodbench.registry import load_plugins
 from oodbench.resources import Resources
+from oodbench.results.directory import Results
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import outcome, settle, tiny, tiny_file
 

@@ -5,8 +5,8 @@ import pytest
 
 from oodbench import success
 from oodbench.errors import UserError
-from oodbench.frames import Frames, load_frames
 from oodbench.measure import Line, Measured, Panel, measure, read
+from oodbench.results.frames import Frames, load_frames
 from oodbench.targets import Curve, Experiment, Target
 from tests.helpers.made import Curve as Values
 from tests.helpers.made import Made, flat

@@ -7,11 +7,11 @@ from typer.testing import CliRunner
 from oodbench.diagnose import app
 from oodbench.errors import UserError
 from oodbench.execute import execute
-from oodbench.frames import load_frames
 from oodbench.job import Settings
 from oodbench.memorization import memorization
 from oodbench.plan import make_plan
-from oodbench.records import Results
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
 from oodbench.sweep_file import validate
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from oodbench.frames import load_frames
 from oodbench.html import write
+from oodbench.results.frames import load_frames
 from oodbench.tables import leaderboard
 from tests.helpers.made import Made
 from tests.test_html import NASTY, PERCENT

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from oodbench import report, sweep
 from oodbench.errors import UserError
 from oodbench.execute import execute
-from oodbench.frames import load_frames
 from oodbench.job import Settings
 from oodbench.prediction_metrics import (
     calibration_error,
@@ -19,8 +18,9 @@ from oodbench.prediction_metrics import (
     with_metric,
     worst_group_accuracy,
 )
-from oodbench.predictions import Predictions
-from oodbench.records import Results
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
+from oodbench.results.predictions import Predictions
 from oodbench.selection import choose
 from tests.helpers.sweeps import outcome, tiny, tiny_file
 

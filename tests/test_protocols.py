@@ -11,8 +11,8 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.plan import make_plan
-from oodbench.records import RunSpec
 from oodbench.registry import folder
+from oodbench.results.run_spec import RunSpec
 from oodbench.sweep_file import find, read
 from tests.helpers.paths import ROOT
 

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.formats import FORMATS, LATEX, latex, markdown, terminal
-from oodbench.frames import load_frames
 from oodbench.layout import blocks, sheet
-from oodbench.records import Results, RunSpec
 from oodbench.report import app, print_table
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec
 from oodbench.tables import leaderboard, mean_and_error, number
 from tests.helpers.paths import GOLDEN
 

@@ -16,10 +16,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from oodbench.errors import UserError
-from oodbench.frames import load_frames
 from oodbench.plan import make_plan, validate
-from oodbench.records import Results, RunSpec
 from oodbench.report import app as report
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec
 from oodbench.search import Searches
 from oodbench.seeds import derive
 from oodbench.selection import choose

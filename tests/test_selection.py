@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oodbench.errors import UserError
-from oodbench.frames import Frames, load_frames
-from oodbench.records import Results, RunSpec
-from oodbench.selection import RULES, choose, sweep_runs, usual
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, load_frames, sweep_runs
+from oodbench.results.run_spec import RunSpec
+from oodbench.selection import RULES, choose, usual
 
 ENVIRONMENTS = ("A", "B", "T")
 Values = dict[tuple[str, str], float]

@@ -9,8 +9,8 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.job import Job, Settings
 from oodbench.plan import read
-from oodbench.records import Results
 from oodbench.resources import Resources, minutes, resources
+from oodbench.results.directory import Results
 from oodbench.slurm import Array, planned_arrays
 from oodbench.snapshot import code_folder, fingerprint, freeze
 from oodbench.yaml_values import parse_yaml

@@ -16,7 +16,7 @@ from oodbench.job import Settings
 from oodbench.loading import Data, load_data
 from oodbench.networks import Network, networks
 from oodbench.plan import make_plan, validate
-from oodbench.records import Evaluation, RunSpec
+from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.run import Run, build_algorithm
 from oodbench.stack import Stack, kind, obstacle
 

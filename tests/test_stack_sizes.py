@@ -8,7 +8,7 @@ import torch
 
 from oodbench import stack_sizes
 from oodbench.job import CROWD, Settings, crowds
-from oodbench.records import RunSpec
+from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run
 from oodbench.stack import Stack
 from oodbench.stack_sizes import DEVICE_SHARE, alone, room

@@ -18,7 +18,8 @@ from oodbench.evaluate import evaluate, logits
 from oodbench.execute import execute
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.records import RunDirectory, RunSpec
+from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run
 from oodbench.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from oodbench.datasets import datasets, make
-from oodbench.domainbed import ENVIRONMENTS
 from oodbench.errors import UserError
 from oodbench.execute import execute
 from oodbench.images import Suite
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.records import RunDirectory
+from oodbench.results.directory import RunDirectory
+from oodbench.results.domainbed import ENVIRONMENTS
 from tests.helpers.pictures import draw
 
 LAYOUTS = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from oodbench.sweep import app
 from tests.helpers.sweeps import outcome, tiny_file
 

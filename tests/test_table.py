@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.plan import make_plan, validate
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from oodbench.splits import split
 from oodbench.sweep import app
 

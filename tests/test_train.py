@@ -9,8 +9,9 @@ from oodbench import train as training
 from oodbench.execute import execute
 from oodbench.job import Interrupts, Settings
 from oodbench.loading import load_data
-from oodbench.records import Results, RunDirectory, RunSpec
 from oodbench.registry import load_plugins
+from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run, build_algorithm
 from oodbench.train import Training
 from tests.helpers.sweeps import tiny

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from oodbench.diagnose import app as diagnose
 from oodbench.errors import UserError
-from oodbench.frames import load_frames
-from oodbench.records import Results
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
 from oodbench.sweep import app as sweep
 from oodbench.tables import scores
 from oodbench.trials import trials

@@ -16,7 +16,7 @@ import pytest
 
 from oodbench import watch
 from oodbench.errors import UserError
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from tests.helpers.made import Made, flat
 from tests.helpers.paths import ROOT
 from tests.test_page import browser as browser  # a fixture
@@ -102,7 +102,7 @@ def test_a_run_is_lost_by_silence_alone(
     made.add("<b>D", "ERM", ("a",), 1, flat(0.7), state="running")
     quick(server)
     assert states(ask(server, "/data.json")[2]) == ["done", "running"]
-    monkeypatch.setattr("oodbench.records.LOST_AFTER", 0.0)
+    monkeypatch.setattr("oodbench.results.directory.LOST_AFTER", 0.0)
     quick(server)
     assert states(ask(server, "/data.json")[2]) == ["done", "running"]  # nothing changed on disk
     monkeypatch.setattr(watch, "LOST_AFTER", 0.0)

@@ -5,8 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.frames import load_frames
 from oodbench.report import app
+from oodbench.results.frames import load_frames
 from oodbench.tables import leaderboard, number
 from oodbench.why import text, why
 from tests.helpers.made import Made, flat

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from oodbench.records import Results, RunSpec
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 
 Curve = Callable[[str, str, int], float]
 """Environment, split and step to the metric's value."""

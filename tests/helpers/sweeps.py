@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from oodbench.plan import Plan, make_plan, validate
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from oodbench.states import states
 
 TINY: dict[str, Any] = {

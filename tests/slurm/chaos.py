@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from oodbench.frames import load_frames
 from oodbench.job import Job, Settings
 from oodbench.launchers import debug
 from oodbench.plan import Plan
-from oodbench.records import Results
 from oodbench.registry import load_plugins
 from oodbench.resources import Resources
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
 from oodbench.slurm import slurm
 from tests.helpers.sweeps import outcome, settle, tiny
 from tests.slurm.cluster import Cluster, missing

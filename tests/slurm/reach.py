@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from tests.helpers.sweeps import settle, tiny_file
 from tests.slurm.cluster import Cluster, missing
 

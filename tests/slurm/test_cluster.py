@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from oodbench import cluster as slurm_commands
 from oodbench.cluster import queue
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from oodbench.states import states
 from oodbench.submissions import Submissions
 from oodbench.sweep import app

@@ -12,9 +12,9 @@ import pytest
 from oodbench.job import Job, Settings
 from oodbench.launchers import debug
 from oodbench.plan import Plan
-from oodbench.records import Results
 from oodbench.registry import load_plugins
 from oodbench.resources import Resources
+from oodbench.results.directory import Results
 from oodbench.slurm import slurm
 from oodbench.states import states
 from tests.helpers.sweeps import outcome, settle, tiny

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.records import Results
+from oodbench.results.directory import Results
 from oodbench.states import states
 from oodbench.sweep import app
 from tests.helpers.sweeps import outcome, tiny_file

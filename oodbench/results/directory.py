@@ -10,85 +10,24 @@ OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               done.json | failed.json   how it ended; written whole and renamed
 """
 
-import hashlib
 import json
 import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from oodbench.errors import UserError
-from oodbench.provenance import slurm_job
+from oodbench.results.provenance import slurm_job
+from oodbench.results.run_spec import RunSpec
 
 SCHEMA = 1
 LOST_AFTER = 120.0
 """Seconds without a heartbeat after which a run that another machine trained counts as lost."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSpec:
-    """One training, by everything that its numbers depend on."""
-
-    dataset: str
-    options: dict[str, Any] = field(default_factory=dict)
-    algorithm: str
-    hparams: dict[str, Any]
-    label: str
-    """The row of the table; the algorithm's name unless the sweep gives another."""
-    network: str
-    network_hparams: dict[str, Any]
-    test_environments: tuple[str, ...]
-    validation_environments: tuple[str, ...] = ()
-    draw: int
-    trial: int
-    steps: int
-    evaluate_every: int
-    holdout: float = 0.2
-
-    @property
-    def id(self) -> str:
-        """A hash of the values: no path, host or code version."""
-        text = json.dumps(asdict(self), sort_keys=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    @property
-    def kind(self) -> tuple[str, ...]:
-        """What runs that may be trained together have in common: all that is no number to try.
-
-        Runs of a kind differ in trial, draw, steps, label and in numbers among the hyperparameters.
-        """
-        fixed = {
-            name: value
-            for name, value in self.hparams.items()
-            if name in ("batch_size", "environments_per_step")
-            or isinstance(value, bool | str | None)
-        }
-        shared = (self.options, fixed, self.network_hparams, self.test_environments, self.holdout)
-        names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
-        return *names, *(json.dumps(value, sort_keys=True) for value in shared)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """The spec that `asdict` and JSON made `values` of."""
-        tuples = ("test_environments", "validation_environments")
-        fields: dict[str, Any] = {k: tuple(v) if k in tuples else v for k, v in values.items()}
-        return cls(**fields)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One metric of one (environment, split); both None for a metric of the predictor itself."""
-
-    environment: str | None
-    split: str | None
-    metric: str
-    value: float
-    count: int
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.domainbed import import_sweep
 from oodbench.domainbed_tables import tables
 from oodbench.errors import UserError
-from oodbench.frames import load_frames
-from oodbench.records import Results
 from oodbench.report import app
+from oodbench.results.directory import Results
+from oodbench.results.domainbed import import_sweep
+from oodbench.results.frames import load_frames
 from oodbench.selection import choose
 
 STEPS = (0, 300, 600)

@@ -3,7 +3,7 @@
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -54,3 +54,12 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
         "threads": threads,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def code(provenance: Mapping[str, Any]) -> str:
+    """The version and commit that trained a run."""
+    if "code" in provenance:
+        return str(provenance["code"])
+    commit = str(provenance.get("commit") or "no commit")
+    short = commit[:12] + ("+" if commit[12:].endswith("+") else "")
+    return f"oodbench {provenance.get('oodbench', '?')} ({short})"

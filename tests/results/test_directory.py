@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oodbench.errors import UserError
-from oodbench.frames import load_frames
-from oodbench.records import LOST_AFTER, Results, RunDirectory, RunSpec
+from oodbench.results.directory import LOST_AFTER, Results, RunDirectory
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec
 
 SPEC = RunSpec(
     dataset="D",
@@ -64,7 +65,7 @@ def test_a_spec_survives_json() -> None:
 
 
 def test_records_import_no_torch() -> None:
-    code = "import sys, oodbench, oodbench.records, oodbench.sweep; print('torch' in sys.modules)"
+    code = "import sys, oodbench, oodbench.results.directory, oodbench.sweep; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
 

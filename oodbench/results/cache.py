@@ -19,8 +19,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from oodbench.parse import COSTS, METRICS, Read, read
-from oodbench.records import Results, RunSpec
+from oodbench.results.directory import Results
+from oodbench.results.parse import COSTS, METRICS, Read, read
+from oodbench.results.run_spec import RunSpec
 
 VERSION = 2
 REWRITE = 0.01
@@ -30,7 +31,7 @@ REWRITE = 0.01
 def load(
     results: Results, runs: Mapping[str, RunSpec] | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The planned runs and their records; see `oodbench.frames`."""
+    """The planned runs and their records; see `oodbench.results.frames`."""
     with _no_collection():
         if runs is not None:
             specs = {i: asdict(spec) for i, spec in runs.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oodbench.errors import UserError
-from oodbench.records import RunDirectory
+from oodbench.results.directory import RunDirectory
 
 LARGEST = float(np.finfo(np.float16).max)
 

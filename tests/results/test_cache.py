@@ -7,10 +7,11 @@ import pytest
 
 import oodbench
 from oodbench.errors import UserError
-from oodbench.export import write_parquet
-from oodbench.frames import Frames, load_frames
-from oodbench.parse import COSTS
-from oodbench.records import Results, RunSpec
+from oodbench.results.directory import Results
+from oodbench.results.export import write_parquet
+from oodbench.results.frames import Frames, load_frames
+from oodbench.results.parse import COSTS
+from oodbench.results.run_spec import RunSpec
 
 
 def spec(trial: int) -> RunSpec:

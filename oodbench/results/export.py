@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from oodbench.frames import Frames
-from oodbench.selection import sweep_runs
+from oodbench.results.frames import Frames, sweep_runs
 
 TIMES = ("training_seconds", "waiting_seconds")
 RUN_COLUMNS = (

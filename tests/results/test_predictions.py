@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.predictions import keep, keep_examples, read
-from oodbench.records import Results
+from oodbench.results.directory import Results
+from oodbench.results.predictions import keep, keep_examples, read
 
 
 def test_what_is_kept_is_read(tmp_path: Path) -> None:

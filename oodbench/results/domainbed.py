@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import UserError
-from oodbench.records import Results, RunSpec
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 
 SPAWRIOUS = ("Test", "SC_group_1", "SC_group_2")
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {

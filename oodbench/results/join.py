@@ -13,10 +13,9 @@ import pandas as pd
 from pandas.api.types import union_categoricals
 
 from oodbench.errors import UserError
-from oodbench.frames import Frames, load_frames
-from oodbench.records import Results
-from oodbench.selection import CELL, ENDED, sweep_runs
-from oodbench.tables import code
+from oodbench.results.directory import Results
+from oodbench.results.frames import CELL, ENDED, Frames, load_frames, sweep_runs
+from oodbench.results.provenance import code
 
 PROTOCOL = (
     "steps",

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from oodbench.errors import UserError
-from oodbench.records import Results, RunDirectory
+from oodbench.results.directory import Results, RunDirectory
 
 CHUNK = 250
 """Runs that are parsed together."""

@@ -1,0 +1,93 @@
+"""A results directory in memory. Imports no torch, and pandas only to load one."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from oodbench.errors import UserError
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A results directory in memory."""
+
+    METRIC_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
+
+    runs: Any
+    """A run a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
+    `dataset_label`, `training_environments`, `metric`, `higher_is_better` (missing if never started);
+    `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
+    `evaluation_seconds` and `memory_mb` as recorded up to then; `search` (how its draw was
+    chosen) and `search_draws` (how many draws the search of its cell will have; missing for random
+    draws)."""
+    metrics: Any
+    """An evaluation a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
+    a value that was not finite is NaN. `id` and the three names are categorical."""
+
+
+def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Frames:
+    """The planned runs, or these (by id), and their records as two data frames.
+
+    Raises UserError if there is no sweep or a line of JSON is no record.
+    """
+    from oodbench.results.cache import load
+
+    return Frames(*load(results, runs))
+
+
+CELL = ["dataset_label", "label", "test_environments", "trial"]
+"""The columns of a run that make its cell."""
+
+
+ENDED = ("done", "diverged")
+"""The states of a run that is complete; a diverged one counts with the records that it has."""
+
+
+def sweep_runs(frames: Frames) -> pd.DataFrame:
+    """The planned runs with the column `dataset_label` filled, and `helper`.
+
+    A run that has not started has no label yet: it takes that of a started run of the same data, or
+    the dataset's name and the options that differ. A helper is a run whose pair of test environments is
+    there for `leave_one_out`: one of the two is also held out alone. It makes no cell of its own.
+    Raises UserError if no run is planned.
+    """
+    if frames.runs.empty:
+        raise UserError("the sweep plans no run")
+    runs: pd.DataFrame = frames.runs.reset_index(drop=True)
+    for name in ("dataset_label", "metric", "higher_is_better", "search_draws"):
+        if name not in runs:
+            runs[name] = None
+    if "training_environments" not in runs:
+        runs["training_environments"] = [()] * len(runs)
+    if runs["dataset_label"].isna().any():
+        data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
+        known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
+        runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
+    tests = list(zip(runs["dataset_label"], runs["test_environments"], strict=True))
+    alone = {(d, t[0]) for d, t in tests if len(t) == 1}
+    runs["helper"] = [len(t) == 2 and any((d, e) in alone for e in t) for d, t in tests]
+    return runs
+
+
+def _plain_labels(runs: pd.DataFrame) -> pd.Series:
+    """The dataset's name, with the options in which the sweep's runs of it differ."""
+
+    def text(options: Mapping[str, Any]) -> str:
+        return ", ".join(f"{k}={options[k]}" for k in differing if k in options)
+
+    labels = runs["dataset"].copy()
+    for _, group in runs.groupby("dataset"):
+        variants = list({json.dumps(o, sort_keys=True): o for o in group["options"]}.values())
+        keys = dict.fromkeys(k for options in variants for k in options)
+        differing = [k for k in keys if any(o.get(k) != variants[0].get(k) for o in variants)]
+        if differing:
+            labels.loc[group.index] = [
+                f"{name}({text(options)})"
+                for name, options in zip(group["dataset"], group["options"], strict=True)
+            ]
+    return labels
