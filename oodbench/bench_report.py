@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from oodbench.report.statistics import hierarchical_bootstrap, paired_differences
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
-from oodbench.statistics import hierarchical_bootstrap, paired_differences
 
 Row = tuple[str, str, str, str]
 ENVIRONMENTS = ("A", "B", "C", "D")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.compare import OVERALL, gains
-from oodbench.ranking import (
+from oodbench.report.comparison import OVERALL, gains
+from oodbench.report.ranking import (
     block_table,
     cliques,
     critical_difference,
@@ -16,7 +16,7 @@ from oodbench.ranking import (
     mean_ranks,
     rank_stability,
 )
-from oodbench.statistics import BAND, Difference
+from oodbench.report.statistics import BAND, Difference
 from oodbench.traces import significant
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from oodbench.algorithms import Batch, algorithms
 from oodbench.errors import UserError
-from oodbench.findings import Finding
 from oodbench.gradients import stacked_gradients
 from oodbench.job import Settings
 from oodbench.measure import Line, Measured, Panel
 from oodbench.plan import single
+from oodbench.report.figures import Finding
 from oodbench.results.frames import Frames
 from oodbench.run import Run
 from oodbench.seeds import derive

@@ -26,8 +26,8 @@ from scipy.optimize import nnls
 from tabulate import tabulate
 
 from oodbench.errors import reports_mistakes
-from oodbench.findings import Finding, save
 from oodbench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
+from oodbench.report.figures import Finding, save
 
 BLOCKS, BLOCK_SECONDS = 5, 0.15
 """A figure is the median of so many blocks of at least so long each."""

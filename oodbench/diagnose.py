@@ -8,7 +8,7 @@ import typer
 from oodbench.errors import UserError, reports_mistakes
 
 if TYPE_CHECKING:
-    from oodbench.findings import Finding
+    from oodbench.report.figures import Finding
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -121,7 +121,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _show(finding: "Finding", name: str, out: Path) -> None:
-    from oodbench.findings import show
+    from oodbench.report.figures import show
 
     show(finding, name, out)
 

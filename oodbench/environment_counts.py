@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
-from oodbench.findings import Finding
 from oodbench.job import Settings
 from oodbench.noise import expected
 from oodbench.plan import single
+from oodbench.report.figures import Finding
 from oodbench.run import Run
 
 OPTIONS = {"num_revolutions": 1, "shortcut_dims": 4}

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from oodbench.errors import UserError
-from oodbench.findings import Finding
 from oodbench.plan import single
+from oodbench.report.figures import Finding
 from oodbench.results.directory import RunDirectory
 
 Array = NDArray[np.float64]

@@ -51,7 +51,7 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
     if elsewhere:
         console.print(f"{elsewhere} runs are being trained by another launch.")
     if final["done"] + final["diverged"]:
-        from oodbench.report import print_table
+        from oodbench.report.printing import print_table
 
         try:
             print_table(results)

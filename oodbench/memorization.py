@@ -9,10 +9,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
-from oodbench.findings import COLOURS, Finding
 from oodbench.kept import KEPT
+from oodbench.report.figures import COLOURS, Finding
+from oodbench.report.leaderboard import mean_and_error
 from oodbench.results.directory import Results
-from oodbench.tables import mean_and_error
 
 SCORED = {"train": "training labels", "mislabeled": "wrong labels", "test": "test"}
 """The environments of `NoisyLabels`, and what accuracy on them is accuracy on."""

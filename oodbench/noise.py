@@ -15,9 +15,9 @@ from scipy.stats import binom
 
 from oodbench.algorithms import Problem, algorithms
 from oodbench.errors import UserError
-from oodbench.findings import Finding
 from oodbench.measure import Line, Measured, Panel
 from oodbench.networks import build
+from oodbench.report.figures import Finding
 from oodbench.results.frames import Frames
 from oodbench.seeds import derive
 from oodbench.tasks import Task

@@ -12,10 +12,10 @@ import pandas as pd
 
 from oodbench.contrasts import contrasts
 from oodbench.errors import UserError, unknown
+from oodbench.report.leaderboard import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
 from oodbench.selection import RULES, candidates
-from oodbench.tables import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
 from oodbench.traces import (
     ROLES,
     SPLITS,

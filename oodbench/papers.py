@@ -12,9 +12,9 @@ import typer
 from matplotlib.figure import Figure
 
 from oodbench.errors import UserError, reports_mistakes
-from oodbench.findings import COLOURS, STYLE
-from oodbench.formats import markdown
 from oodbench.measure import Line, Measured, Panel
+from oodbench.report.figures import COLOURS, STYLE
+from oodbench.report.formats import markdown
 from oodbench.targets import Experiment, Target, load, names
 from oodbench.verdicts import Comparison, compare, sheet
 

@@ -20,7 +20,7 @@ from oodbench.consistency import (
     inconsistency,
     volume_ratio,
 )
-from oodbench.findings import Finding
+from oodbench.report.figures import Finding
 
 DIAGONAL: dict[str, tuple[Sequence[float], Sequence[float]]] = {
     "equal": ((1.0, 1.0), (1.0, 1.0)),

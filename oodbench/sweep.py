@@ -213,7 +213,7 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
 @reports_mistakes
 def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
-    from oodbench.prediction_metrics import spare
+    from oodbench.report.prediction_metrics import spare
 
     results = _results(sweep, out)
     planned = results.plan()["runs"]

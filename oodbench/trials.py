@@ -6,10 +6,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
-from oodbench.findings import COLOURS, Finding
+from oodbench.report.figures import COLOURS, Finding
+from oodbench.report.leaderboard import scores
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.tables import scores
 
 
 def trials(results: Path, rules: tuple[str, ...], threshold: float) -> Finding:

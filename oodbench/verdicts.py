@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.layout import Block, Sheet
 from oodbench.measure import Measured, mean_and_error
+from oodbench.report.sheet import Block, Sheet
 from oodbench.targets import Experiment, Target
 
 LIMIT = 3.0

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from oodbench import sweep_file
 from oodbench.errors import UserError, reports_mistakes, unknown
-from oodbench.formats import FORMATS
 from oodbench.measure import Measured, measure
-from oodbench.report import print_sheet
+from oodbench.report.formats import FORMATS
+from oodbench.report.printing import print_sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.provenance import commit

@@ -23,12 +23,12 @@ from oodbench.diagnose import app
 from oodbench.environment_counts import accuracy, environments, threshold
 from oodbench.errors import UserError
 from oodbench.execute import execute
-from oodbench.findings import Finding, save
 from oodbench.job import Settings
 from oodbench.kept import kept as diagnose_kept
 from oodbench.kept import read
 from oodbench.noise import expected
 from oodbench.plan import single
+from oodbench.report.figures import Finding, save
 from oodbench.results.directory import RunDirectory
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.html import embedded, render
 from oodbench.page import contents, costs
-from oodbench.report import app
+from oodbench.report.cli import app
+from oodbench.report.leaderboard import leaderboard, number
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
-from oodbench.tables import leaderboard, number
 from tests.helpers.made import Made, flat, rising
 from tests.helpers.paths import ROOT
 
@@ -281,5 +281,5 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
 
 
 def test_its_rooms_do_without_torch() -> None:
-    code = "import sys, oodbench.watch, oodbench.why; assert 'torch' not in sys.modules"
+    code = "import sys, oodbench.watch, oodbench.report.why; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

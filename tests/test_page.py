@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oodbench.html import write
+from oodbench.report.leaderboard import leaderboard
 from oodbench.results.frames import load_frames
-from oodbench.tables import leaderboard
 from tests.helpers.made import Made
 from tests.test_html import NASTY, PERCENT
 from tests.test_html import made as made  # a fixture

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from oodbench.errors import UserError
 from oodbench.plan import make_plan, validate
-from oodbench.report import app as report
+from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec

@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 from oodbench.diagnose import app as diagnose
 from oodbench.errors import UserError
+from oodbench.report.leaderboard import scores
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.sweep import app as sweep
-from oodbench.tables import scores
 from oodbench.trials import trials
 from tests.helpers.sweeps import tiny_file
 

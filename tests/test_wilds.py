@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench import official, report, sweep
+from oodbench import official, sweep
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.execute import execute
@@ -20,11 +20,12 @@ from oodbench.inputs import distilbert_tokenizer
 from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
+from oodbench.report import cli as report
+from oodbench.report.leaderboard import leaderboard
 from oodbench.results import predictions
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
-from oodbench.tables import leaderboard
 from tests.helpers.transformers_copies import small_distilbert
 from tests.helpers.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.domainbed_tables import tables
 from oodbench.errors import UserError
-from oodbench.report import app
+from oodbench.report.cli import app
+from oodbench.report.domainbed_tables import tables
 from oodbench.results.directory import Results
 from oodbench.results.domainbed import import_sweep
 from oodbench.results.frames import load_frames

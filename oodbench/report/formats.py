@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 from tabulate import tabulate
 
-from oodbench.layout import Block, Sheet
-from oodbench.statistics import half_width
+from oodbench.report.sheet import Block, Sheet
+from oodbench.report.statistics import half_width
 
 LATEX = {
     "\\": r"\textbackslash{}",

@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 
 from oodbench.errors import reports_mistakes, unknown
-from oodbench.formats import FORMATS
-from oodbench.layout import Sheet, sheet
+from oodbench.report.formats import FORMATS
+from oodbench.report.printing import print_sheet, print_table
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
-from oodbench.selection import RULES, choose, usual
-from oodbench.tables import leaderboard
+from oodbench.results.frames import load_frames
+from oodbench.selection import RULES, usual
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -25,39 +24,6 @@ Selection = Annotated[
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
-
-
-def print_table(
-    results: Results,
-    selection: str | None = None,
-    format_: str = "terminal",
-    metric: str | None = None,
-) -> None:
-    """Print the leaderboard of a results directory; raises UserError for unknown names."""
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
-    loaded = load_frames(results)
-    rule = selection or usual(loaded)
-    frames = _with_kept(results, loaded, rule, metric)
-    print_sheet(sheet(leaderboard(frames, rule, metric)), format_)
-
-
-def _with_kept(results: Results, frames: Frames, selection: str, metric: str | None) -> Frames:
-    """With the metric from the kept predictions, if it is one of theirs and not recorded."""
-    if metric is None or metric in frames.metrics["metric"].cat.categories:
-        return frames
-    from oodbench.prediction_metrics import METRICS, with_metric
-
-    if metric not in METRICS:
-        return frames
-    return with_metric(results, frames, choose(frames, selection), metric, METRICS[metric])
-
-
-def print_sheet(found: Sheet, format_: str) -> None:
-    """Print tables in a format; raises UserError if there is none of that name."""
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
-    print(FORMATS[format_](found), end="")
 
 
 @app.callback()
@@ -78,7 +44,7 @@ def table(
     if rules not in TABLES:
         raise unknown("rules", rules, TABLES)
     if rules == "domainbed":
-        from oodbench.domainbed_tables import tables
+        from oodbench.report.domainbed_tables import tables
 
         print_sheet(tables(load_frames(Results(directory))), format_)
     else:
@@ -122,7 +88,7 @@ def compare(
     allow_mixed: Annotated[bool, typer.Option(help="Although protocol or code differ.")] = False,
 ) -> None:
     """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks, noise."""
-    from oodbench.compare import comparison
+    from oodbench.report.comparison import comparison
     from oodbench.results.join import joined
 
     frames = joined(directories, allow_mixed)
@@ -170,12 +136,8 @@ def why(
     selection: Selection = None,
 ) -> None:
     """List the runs, draws and steps behind a cell, and which were chosen."""
-    from oodbench import why as room
+    from oodbench.report import why as room
 
     frames = load_frames(Results(directory))
     cell = room.why(frames, dataset, algorithm, test_env, selection or usual(frames))
     print(room.text(cell), end="")
-
-
-if __name__ == "__main__":
-    app()

@@ -7,7 +7,7 @@ import scipy.stats
 import statsmodels.api as sm
 from statsmodels.stats.power import TTestPower
 
-from oodbench import statistics as st
+from oodbench.report import statistics as st
 
 
 def scores(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from oodbench.tables import AVERAGE, COLUMN, PROPORTIONS, Leaderboard, number
+from oodbench.report.leaderboard import AVERAGE, COLUMN, PROPORTIONS, Leaderboard, number
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.compare import OVERALL, comparison
 from oodbench.errors import UserError
-from oodbench.formats import FORMATS
-from oodbench.layout import Block, sheet
-from oodbench.report import app
+from oodbench.report.cli import app
+from oodbench.report.comparison import OVERALL, comparison
+from oodbench.report.formats import FORMATS
+from oodbench.report.leaderboard import leaderboard, scores
+from oodbench.report.sheet import Block, sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.join import joined
 from oodbench.results.run_spec import RunSpec
-from oodbench.tables import leaderboard, scores
 
 NASTY = r"a_b%<script>&#^~\{}$|*[x]"
 CODE = {"oodbench": "0.1.0", "commit": "0123456789abcdef"}

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.formats import FORMATS
-from oodbench.report import app
-from tests.test_compare import NASTY, Sweep, spec
+from oodbench.report.cli import app
+from oodbench.report.formats import FORMATS
+from tests.report.test_comparison import NASTY, Sweep, spec
 
 
 def command(*arguments: object) -> tuple[int, str, str]:

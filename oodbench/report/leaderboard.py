@@ -72,7 +72,7 @@ def leaderboard(frames: Frames, rule: str = "train_val", metric: str | None = No
 
 
 def scores(frames: Frames, rule: str = "train_val", metric: str | None = None) -> pd.DataFrame:
-    """The values of which a leaderboard has the means, as `oodbench.statistics` takes them.
+    """The values of which a leaderboard has the means, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
     `higher`, `metric`; only of complete cells. A missing value is NaN.

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.layout import Block, Sheet, sheet
-from oodbench.ranking import (
+from oodbench.report.leaderboard import PROPORTIONS, at, leaderboard, number, scores
+from oodbench.report.ranking import (
     block_table,
     critical_difference,
     friedman,
@@ -19,10 +19,10 @@ from oodbench.ranking import (
     mean_ranks,
     rank_stability,
 )
+from oodbench.report.sheet import Block, Sheet, sheet
+from oodbench.report.statistics import BAND, Difference, noise, paired_differences
 from oodbench.results.frames import CELL, Frames, sweep_runs
 from oodbench.selection import RULES, candidates
-from oodbench.statistics import BAND, Difference, noise, paired_differences
-from oodbench.tables import PROPORTIONS, at, leaderboard, number, scores
 
 OVERALL = "all datasets"
 

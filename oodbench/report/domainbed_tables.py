@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.layout import Block, Sheet, blocks
+from oodbench.report.leaderboard import AVERAGE, leaderboard
+from oodbench.report.sheet import Block, Sheet, blocks
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.frames import Frames, sweep_runs
-from oodbench.tables import AVERAGE, leaderboard
 
 ALGORITHMS = (
     *("ERM", "ERMPlusPlus", "Fish", "IRM", "GroupDRO", "Mixup", "MLDG", "CORAL", "MMD", "DANN"),

@@ -10,9 +10,9 @@ import pandas as pd
 from tabulate import tabulate
 
 from oodbench.errors import UserError, unknown
+from oodbench.report.leaderboard import PROPORTIONS, at, mean_and_error, number
 from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
 from oodbench.selection import RULES, candidates, find
-from oodbench.tables import PROPORTIONS, at, mean_and_error, number
 
 
 @dataclass(frozen=True)

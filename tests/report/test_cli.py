@@ -12,13 +12,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.formats import FORMATS, LATEX, latex, markdown, terminal
-from oodbench.layout import blocks, sheet
-from oodbench.report import app, print_table
+from oodbench.report.cli import app
+from oodbench.report.formats import FORMATS, LATEX, latex, markdown, terminal
+from oodbench.report.leaderboard import leaderboard, mean_and_error, number
+from oodbench.report.printing import print_table
+from oodbench.report.sheet import blocks, sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
-from oodbench.tables import leaderboard, mean_and_error, number
 from tests.helpers.paths import GOLDEN
 
 NASTY = r"a_b%<x>|&[*]\$"

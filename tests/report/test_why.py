@@ -5,10 +5,10 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.report import app
+from oodbench.report.cli import app
+from oodbench.report.leaderboard import leaderboard, number
+from oodbench.report.why import text, why
 from oodbench.results.frames import load_frames
-from oodbench.tables import leaderboard, number
-from oodbench.why import text, why
 from tests.helpers.made import Made, flat
 
 

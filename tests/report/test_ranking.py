@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 from statsmodels.stats.multitest import multipletests
 
-from oodbench import ranking
+from oodbench.report import ranking
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what scikit-posthocs imports is not ours

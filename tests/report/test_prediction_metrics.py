@@ -7,11 +7,12 @@ import pytest
 from sklearn.metrics import accuracy_score
 from typer.testing import CliRunner
 
-from oodbench import report, sweep
+from oodbench import sweep
 from oodbench.errors import UserError
 from oodbench.execute import execute
 from oodbench.job import Settings
-from oodbench.prediction_metrics import (
+from oodbench.report import cli as report
+from oodbench.report.prediction_metrics import (
     calibration_error,
     probabilities,
     spare,

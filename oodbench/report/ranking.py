@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.statistics import plain_mean
+from oodbench.report.statistics import plain_mean
 
 
 def block_table(scores: pd.DataFrame, by: Sequence[str] = ("dataset",)) -> pd.DataFrame:

@@ -1,0 +1,42 @@
+"""Tables on the terminal."""
+
+from oodbench.errors import unknown
+from oodbench.report.formats import FORMATS
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.sheet import Sheet, sheet
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, load_frames
+from oodbench.selection import choose, usual
+
+
+def print_table(
+    results: Results,
+    selection: str | None = None,
+    format_: str = "terminal",
+    metric: str | None = None,
+) -> None:
+    """Print the leaderboard of a results directory; raises UserError for unknown names."""
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    loaded = load_frames(results)
+    rule = selection or usual(loaded)
+    frames = _with_kept(results, loaded, rule, metric)
+    print_sheet(sheet(leaderboard(frames, rule, metric)), format_)
+
+
+def _with_kept(results: Results, frames: Frames, selection: str, metric: str | None) -> Frames:
+    """With the metric from the kept predictions, if it is one of theirs and not recorded."""
+    if metric is None or metric in frames.metrics["metric"].cat.categories:
+        return frames
+    from oodbench.report.prediction_metrics import METRICS, with_metric
+
+    if metric not in METRICS:
+        return frames
+    return with_metric(results, frames, choose(frames, selection), metric, METRICS[metric])
+
+
+def print_sheet(found: Sheet, format_: str) -> None:
+    """Print tables in a format; raises UserError if there is none of that name."""
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    print(FORMATS[format_](found), end="")
