@@ -48,7 +48,7 @@ print(oodbench.__file__)
 print(",".join(algorithms))
 print(",".join(datasets))
 print(",".join(sorted(p.name for p in folder("sweeps").glob("*.yaml"))))
-from oodbench.html import render
+from oodbench.report.html.render import render
 print(len(render({"version": "", "title": ""})))
 from oodbench.targets import load, names
 print(",".join(load(n).name for n in names()))

@@ -103,7 +103,7 @@ def html(
     baseline: Baseline = "ERM",
 ) -> None:
     """Write the report as one HTML file that needs no network."""
-    from oodbench.html import write
+    from oodbench.report.html.render import write
 
     path = out or directory / "report.html"
     write(Results(directory), path, baseline)
@@ -118,7 +118,7 @@ def watch(
     baseline: Baseline = "ERM",
 ) -> None:
     """Serve the report on this machine alone; an open page follows the sweep while it runs."""
-    from oodbench.watch import Server
+    from oodbench.report.html.server import Server
 
     with Server(Results(directory), port, baseline) as server:
         with suppress(KeyboardInterrupt):

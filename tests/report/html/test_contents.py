@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from oodbench.html import write
+from oodbench.report.html.render import write
 from oodbench.report.leaderboard import leaderboard
 from oodbench.results.frames import load_frames
 from tests.helpers.made import Made
-from tests.test_html import NASTY, PERCENT
-from tests.test_html import made as made  # a fixture
+from tests.report.html.test_render import NASTY, PERCENT
+from tests.report.html.test_render import made as made  # a fixture
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from oodbench.page import BASELINE, contents
+from oodbench.report.html.contents import BASELINE, contents
 from oodbench.results.directory import Results, write_whole
 
 WEB = Path(__file__).resolve().parent / "web"

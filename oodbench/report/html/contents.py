@@ -10,13 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.contrasts import contrasts
 from oodbench.errors import UserError, unknown
-from oodbench.report.leaderboard import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
-from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
-from oodbench.selection import RULES, candidates
-from oodbench.traces import (
+from oodbench.report.html.contrasts import contrasts
+from oodbench.report.html.curves import (
     ROLES,
     SPLITS,
     Distinct,
@@ -26,6 +22,10 @@ from oodbench.traces import (
     significant,
     traces,
 )
+from oodbench.report.leaderboard import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
+from oodbench.results.directory import Results
+from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
+from oodbench.selection import RULES, candidates
 from oodbench.version import __version__
 
 STATES = ("done", "diverged", "failed", "running", "lost", "queued", "planned")

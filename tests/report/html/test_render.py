@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.html import embedded, render
-from oodbench.page import contents, costs
 from oodbench.report.cli import app
+from oodbench.report.html.contents import contents, costs
+from oodbench.report.html.render import embedded, render
 from oodbench.report.leaderboard import leaderboard, number
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
@@ -136,7 +136,7 @@ def test_long_curves_are_thinned_and_keep_their_end(
 ) -> None:
     sweep = Made(tmp_path)
     sweep.add("D", "ERM", ("a",), 0, flat(0.5), steps=range(1, 101))
-    monkeypatch.setattr("oodbench.traces.CURVE_VALUES", 60)
+    monkeypatch.setattr("oodbench.report.html.curves.CURVE_VALUES", 60)
     tree = contents(sweep.results)
     (steps,) = tree["steps"]
     assert steps == list(range(10, 101, 10))
@@ -281,5 +281,5 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
 
 
 def test_its_rooms_do_without_torch() -> None:
-    code = "import sys, oodbench.watch, oodbench.report.why; assert 'torch' not in sys.modules"
+    code = "import sys, oodbench.report.html.server, oodbench.report.why; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

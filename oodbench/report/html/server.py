@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import UserError
-from oodbench.html import render, to_json
-from oodbench.page import STATES, contents
+from oodbench.report.html.contents import STATES, contents
+from oodbench.report.html.render import render, to_json
 from oodbench.results.directory import LOST_AFTER, Results
 
 HOST = "127.0.0.1"

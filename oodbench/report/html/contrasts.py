@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from oodbench.report.comparison import OVERALL, gains
+from oodbench.report.html.curves import significant
 from oodbench.report.ranking import (
     block_table,
     cliques,
@@ -17,7 +18,6 @@ from oodbench.report.ranking import (
     rank_stability,
 )
 from oodbench.report.statistics import BAND, Difference
-from oodbench.traces import significant
 
 
 def contrasts(scores: pd.DataFrame, names: Mapping[str, Any], baseline: str) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from oodbench import watch
 from oodbench.errors import UserError
+from oodbench.report.html import server as watch
 from oodbench.results.directory import Results
 from tests.helpers.made import Made, flat
 from tests.helpers.paths import ROOT
-from tests.test_page import browser as browser  # a fixture
-from tests.test_page import pytestmark as needs_browser
+from tests.report.html.test_contents import browser as browser  # a fixture
+from tests.report.html.test_contents import pytestmark as needs_browser
 
 
 @pytest.fixture
