@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-
-from oodbench.coinrun.shards import (
+from oodbench.data.cli.coinrun.shards import (
     FOLDER,
     MANIFEST,
     TRAINING,
@@ -20,11 +18,13 @@ from oodbench.coinrun.shards import (
     read,
     shards,
 )
-from oodbench.coinrun.simulator import ACTIONS, IMAGE
+from oodbench.data.cli.coinrun.simulator import ACTIONS, IMAGE
+from torch import Tensor
+
+from oodbench.data.streams import MemoryMapped, Part
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.streams import MemoryMapped, Part
 from oodbench.tasks import Task
 
 
@@ -47,7 +47,7 @@ class CoinRun(Dataset):
     one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
     states and 2,000 test levels. `python -m oodbench.data make coinrun` makes the data, in hard
     mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
-    a search (`oodbench.coinrun.planner`) or a policy of the user's.
+    a search (`oodbench.data.cli.coinrun.planner`) or a policy of the user's.
     """
 
     @dataclass(frozen=True, kw_only=True)

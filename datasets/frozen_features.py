@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oodbench.data.array_cache import Rows, keep, pieces
+from oodbench.data.images import Images
+from oodbench.data.streams import MemoryMapped, Stored
 from oodbench.datasets import Dataset, Environment, Metadata, make, register
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, hparam
-from oodbench.images import Images
-from oodbench.kept_arrays import Rows, keep, pieces
 from oodbench.networks import Network, build, networks
-from oodbench.streams import MemoryMapped, Stored
 from oodbench.vision import sha256, weights_file
 from oodbench.yaml_values import assignments
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from oodbench.data.images import ImageFolders, Images, Place, class_folders
 from oodbench.datasets import Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.images import ImageFolders, Images, Place, class_folders
 from oodbench.tasks import Task
 
 

@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from oodbench.data.images import Images, Listing
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.errors import UserError
-from oodbench.images import Images, Listing
 
 from .table import Listed
 

@@ -1,7 +1,7 @@
 """PACS."""
 
+from oodbench.data.images import Place, Suite
 from oodbench.datasets import Metadata, register
-from oodbench.images import Place, Suite
 
 
 @register(

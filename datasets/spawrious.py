@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from oodbench.data.images import Images, Listing, image_files
 from oodbench.datasets import Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.images import Images, Listing, image_files
 from oodbench.tasks import Task
 
 BREEDS = ("bulldog", "corgi", "dachshund", "labrador")

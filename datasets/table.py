@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oodbench.data.csv_rows import NumberedRows
 from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import defaults, hparam
-from oodbench.rows import NumberedRows
 from oodbench.tasks import Task
 
 SPLITS = ("in", "out")

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from oodbench import inputs, official
+from oodbench.data import encodings as inputs
+from oodbench.data import wilds as official
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from oodbench.official import Prediction
+from oodbench.data.wilds import Prediction
 from oodbench.tasks import Kind
 
 DATA = """

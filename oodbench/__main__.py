@@ -2,8 +2,9 @@
 
 import typer
 
-from oodbench import data, diagnose, sweep, verify
+from oodbench import diagnose, sweep, verify
 from oodbench import list as listing
+from oodbench.data import cli as data
 from oodbench.report import cli as report
 
 main = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Batch
+from oodbench.data.streams import ReadAhead, Request, Stored
 from oodbench.seeds import derive
-from oodbench.streams import ReadAhead, Request, Stored
 
 Transform = Callable[[Tensor, torch.Generator], Tensor]
 """Inputs as they are kept or read (N, ...) to those of the network, (N, *input_shape)."""

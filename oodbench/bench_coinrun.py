@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
-from oodbench.coinrun.making import PLANNER, make_shard
-from oodbench.coinrun.shards import TRAINING, UNSEEN, Settings, Shard
-from oodbench.coinrun.simulator import package
+from oodbench.data.cli.coinrun.making import PLANNER, make_shard
+from oodbench.data.cli.coinrun.shards import TRAINING, UNSEEN, Settings, Shard
+from oodbench.data.cli.coinrun.simulator import package
 from oodbench.errors import UserError
 
 Row = tuple[str, str, str, str]

@@ -14,8 +14,8 @@ from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from oodbench.allocator import keep_freed_memory
+from oodbench.data.images import MEAN, STD
 from oodbench.datasets import make
-from oodbench.images import MEAN, STD
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.results.run_spec import RunSpec

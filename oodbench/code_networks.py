@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from oodbench.data.encodings import CODEGPT, pretrained, transformers
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.inputs import CODEGPT, pretrained, transformers
 from oodbench.networks import Network, register
 
 

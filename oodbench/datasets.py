@@ -50,7 +50,7 @@ class Environment:
     """The examples of one environment."""
 
     x: Any
-    """Inputs: a tensor (N, ...), or `oodbench.streams.Stored`. `Dataset.transform` takes them to
+    """Inputs: a tensor (N, ...), or `oodbench.data.streams.Stored`. `Dataset.transform` takes them to
     (N, *input_shape)."""
     y: Tensor
     """Targets, (N, ...), see `Task`."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.datasets import Environment
 from oodbench.results.run_spec import Evaluation
-from oodbench.streams import ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
 
 CHUNK = 64, 8192

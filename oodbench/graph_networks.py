@@ -1,15 +1,15 @@
-"""A network for molecules as rows of an atom and three bonds each (see `oodbench.inputs.molecule`)."""
+"""A network for molecules as rows of an atom and three bonds each (see `oodbench.data.encodings.molecule`)."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from oodbench.data.encodings import ATOM, BOND, ROW
+from oodbench.data.wilds import package
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.inputs import ATOM, BOND, ROW
 from oodbench.networks import Network, register
-from oodbench.official import package
 
 
 class _Embedding(nn.Module):

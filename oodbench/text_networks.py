@@ -1,4 +1,4 @@
-"""Networks for texts as ids of words or word pieces, of which 0 fills up (see `oodbench.inputs`)."""
+"""Networks for texts as ids of words or word pieces, of which 0 fills up (see `oodbench.data.encodings`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oodbench.data.encodings import VOCABULARY, pretrained, transformers
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.inputs import VOCABULARY, pretrained, transformers
 from oodbench.networks import Network, register
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
+from oodbench.data.cli.coinrun.making import make
+from oodbench.data.cli.coinrun.shards import Settings
 
-from oodbench.coinrun.making import make
-from oodbench.coinrun.shards import Settings
 from tests.slurm.cluster import Cluster, missing
 
 # a shell starts what is to run in the background with Ctrl-C ignored, and so would be what we start
@@ -88,7 +88,7 @@ def written_wilds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wilds_dir(written_wilds: Path) -> Iterator[Path]:
     """The same, as the working directory too, where transformers looks for a folder of a name."""
-    from oodbench import official
+    from oodbench.data import wilds as official
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(written_wilds)

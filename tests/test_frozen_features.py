@@ -5,7 +5,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from oodbench.data import app
+from oodbench.data.cli import app
+from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.execute import execute
@@ -13,7 +14,6 @@ from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
-from oodbench.streams import MemoryMapped
 from tests.helpers.pictures import draw
 from tests.test_vision import resnet_file
 

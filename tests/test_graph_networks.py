@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from oodbench.data.encodings import ROW, molecule
 from oodbench.errors import UserError
-from oodbench.inputs import ROW, molecule
 from oodbench.networks import build
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench.data import app
+from oodbench.data.cli import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.job import Settings

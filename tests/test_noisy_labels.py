@@ -15,7 +15,7 @@ import yaml
 from torchvision.datasets import CIFAR10
 from typer.testing import CliRunner
 
-from oodbench.data import app
+from oodbench.data.cli import app
 from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.hparams import defaults

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from oodbench.official import package
+from oodbench.data.wilds import package
 from oodbench.tasks import Task
 from oodbench.tiny import TASKS, tiny_batch
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from oodbench.data.encodings import VOCABULARY, hashed_words, word_pieces
 from oodbench.errors import UserError
-from oodbench.inputs import VOCABULARY, hashed_words, word_pieces
 from oodbench.networks import build
 from tests.helpers.transformers_copies import small_distilbert
 

@@ -12,11 +12,12 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench import official, sweep
+from oodbench import sweep
+from oodbench.data import wilds as official
+from oodbench.data.encodings import distilbert_tokenizer
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.execute import execute
-from oodbench.inputs import distilbert_tokenizer
 from oodbench.job import Settings
 from oodbench.networks import build
 from oodbench.plan import make_plan, validate

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.hparams import hparam
-from oodbench.streams import MemoryMapped
 from oodbench.tasks import Task
 
 METADATA = Metadata(

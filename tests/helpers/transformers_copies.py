@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from oodbench.inputs import CODEGPT, DISTILBERT, distilbert_tokenizer
+from oodbench.data.encodings import CODEGPT, DISTILBERT, distilbert_tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "star", "kind", "awful"]
 TOKENS = 32

@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from oodbench.official import package
+from oodbench.data.wilds import package
 
 
 def start(root: Path, name: str, version: str) -> Path:

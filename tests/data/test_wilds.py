@@ -8,7 +8,7 @@ import torch
 from scipy.stats import pearsonr
 from sklearn.metrics import average_precision_score, f1_score
 
-from oodbench import official
+from oodbench.data import wilds as official
 from oodbench.datasets import datasets
 from tests.helpers.wilds_copies import COPIES, logits, opened, right, rows
 

@@ -46,7 +46,7 @@ def check(
     name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
 ) -> None:
     """Read every example: environments, sizes, balance, unreadable files, what environments share."""
-    from oodbench.inspection import inspect
+    from oodbench.data.inspection import inspect
 
     dataset = _dataset(name, data_dir, set_, plugin)
     found = inspect(dataset)
@@ -118,13 +118,13 @@ def coinrun(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
 ) -> None:
     """Images of CoinRun and an expert's actions; the same command again goes on where it stopped."""
-    from oodbench.coinrun.making import PLANNER, make
-    from oodbench.coinrun.shards import Settings
+    from oodbench.data.cli.coinrun.making import PLANNER, make
+    from oodbench.data.cli.coinrun.shards import Settings
 
     policy = None if expert == PLANNER else Path(expert)
     name = expert
     if policy is not None:
-        from oodbench.coinrun.policy import load
+        from oodbench.data.cli.coinrun.policy import load
         from oodbench.datasets import md5
 
         load(policy)
@@ -148,7 +148,3 @@ def _verify(dataset: "Dataset") -> None:
     name, count = dataset.name, len(dataset.checksums)
     where = f"{count} files in {dataset.data_dir}"
     print(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")
-
-
-if __name__ == "__main__":
-    app()

@@ -3,9 +3,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-
-from oodbench.coinrun.planner import FRAMES, MOVES, TEMPERATURE, Planner
-from oodbench.coinrun.simulator import Simulator, scene
+from oodbench.data.cli.coinrun.planner import FRAMES, MOVES, TEMPERATURE, Planner
+from oodbench.data.cli.coinrun.simulator import Simulator, scene
 
 LEVEL = 3
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from oodbench.data.streams import Stored, chunk_size
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
-from oodbench.streams import Stored, chunk_size
 from oodbench.tasks import Task
 
 CHUNK = 4096

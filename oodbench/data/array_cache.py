@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.errors import UserError
-from oodbench.streams import ReadAhead, Stored, chunk_size
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 import torch
 from torch import Tensor
 
+from oodbench.data.inspection import inspect
+from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
-from oodbench.inspection import inspect
-from oodbench.streams import Stored
 from oodbench.tasks import Task
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
+from oodbench.data.cli.coinrun import making
+from oodbench.data.cli.coinrun.making import FIRST_UNSEEN, make, make_shard
+from oodbench.data.cli.coinrun.planner import Episode
+from oodbench.data.cli.coinrun.shards import TRAINING, UNSEEN, Settings, Shard, read, shards
 from typer.testing import CliRunner, Result
 
-from oodbench.coinrun import making
-from oodbench.coinrun.making import FIRST_UNSEEN, make, make_shard
-from oodbench.coinrun.planner import Episode
-from oodbench.coinrun.shards import TRAINING, UNSEEN, Settings, Shard, read, shards
-from oodbench.data import app
+from oodbench.data.cli import app
 from oodbench.datasets import md5
 from oodbench.errors import UserError
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from oodbench.data.csv_rows import NumberedRows
 from oodbench.errors import UserError
-from oodbench.rows import NumberedRows
 
 CSV = 'a, b,c\n1,x,2\n\n3,"y\nz",4.5\n'
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from oodbench.data import app
+from oodbench.data.cli import app
 
 RAW = Path("MNIST") / "raw"
 

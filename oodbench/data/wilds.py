@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oodbench.data.encodings import pretrained
+from oodbench.data.streams import Stored
 from oodbench.errors import UserError
-from oodbench.inputs import pretrained
-from oodbench.streams import Stored
 
 Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """What a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs for labels,

@@ -9,12 +9,12 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder as TorchvisionFolder
 from typer.testing import CliRunner
 
-from oodbench.data import app
+from oodbench.data.array_cache import keep
+from oodbench.data.cli import app
+from oodbench.data.images import MEAN, STD
+from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.images import MEAN, STD
-from oodbench.kept_arrays import keep
-from oodbench.streams import MemoryMapped
 from tests.helpers.pictures import draw, picture
 
 CLASSES = ("cat", "dog", "rat")
@@ -124,7 +124,7 @@ def test_a_cache_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 def test_a_cache_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path)
     full = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("oodbench.kept_arrays.shutil.disk_usage", lambda path: full)
+    monkeypatch.setattr("oodbench.data.array_cache.shutil.disk_usage", lambda path: full)
     with pytest.raises(UserError, match=r"needs 6.22e-05 GB and 1e-06 GB are free"):
         make("ImageFolder", VALUES, tmp_path).cache(1)
 
@@ -167,7 +167,7 @@ def test_a_torn_cache_is_named(tmp_path: Path) -> None:
 def test_files_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path)
     make("ImageFolder", VALUES, tmp_path).check()
-    monkeypatch.setattr("oodbench.images._problem", lambda file: f"{file} was looked at")
+    monkeypatch.setattr("oodbench.data.images._problem", lambda file: f"{file} was looked at")
     make("ImageFolder", VALUES, tmp_path).check()
     os.utime(next((tmp_path / "set" / "a" / "cat").iterdir()), ns=(1, 1))
     with pytest.raises(UserError, match="was looked at"):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from oodbench.data.images import Suite
 from oodbench.datasets import datasets, make
 from oodbench.errors import UserError
 from oodbench.execute import execute
-from oodbench.images import Suite
 from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory

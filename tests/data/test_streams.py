@@ -12,6 +12,7 @@ from torch import Tensor
 
 from oodbench import train as training
 from oodbench.batches import Batches
+from oodbench.data.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
 from oodbench.evaluate import evaluate, logits
@@ -21,7 +22,6 @@ from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.run import Run
-from oodbench.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.tasks import Task
 from tests.helpers.stored_data import rows, write
 

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from oodbench.augment import domainbed
+from oodbench.data.array_cache import Rows, keep, pieces
+from oodbench.data.augment import domainbed
+from oodbench.data.streams import MemoryMapped, Stored
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.kept_arrays import Rows, keep, pieces
-from oodbench.streams import MemoryMapped, Stored
 from oodbench.tasks import Task
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -78,7 +78,7 @@ class Images(Dataset):
 
     Images are decoded and resized to `size` x `size` when they are read, or once and for all by
     `python -m oodbench.data cache`: the same bytes either way. In training they are augmented as in
-    arXiv:2007.01434 (`oodbench.augment`), with two differences: crops are taken from the resized
+    arXiv:2007.01434 (`oodbench.data.augment`), with two differences: crops are taken from the resized
     image, not from the original one (DomainBed does so for WILDS alone), and the held-out split of a
     training environment is evaluated as it is (DomainBed augments it).
     """

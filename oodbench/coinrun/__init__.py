@@ -1,1 +1,0 @@
-"""Making the data of CoinRun with the game itself; reading them takes `datasets/coinrun.py` alone."""

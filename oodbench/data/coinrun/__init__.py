@@ -1,0 +1,1 @@
+"""CoinRun levels as a dataset: simulator, planner, policy and the shards they are stored in."""
