@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Outputs, Problem, register
 from oodbench.hparams import choice, hparam, log_uniform
-from oodbench.networks import Network
+from oodbench.networks.base import Network
 
 
 def reverse_gradient(x: Tensor, weight: float) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import hparam
-from oodbench.networks import Network
+from oodbench.networks.base import Network
 
 
 class LinearMethod(Algorithm):

@@ -12,7 +12,7 @@ from torch import Tensor
 from oodbench.algorithms import Batch, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam, log_uniform
-from oodbench.networks import Network
+from oodbench.networks.base import Network
 
 from .least_squares import LinearMethod
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Outputs, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
-from oodbench.networks import Network
+from oodbench.networks.base import Network
 from oodbench.penalized import Penalized
 
 

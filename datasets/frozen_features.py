@@ -17,8 +17,8 @@ from oodbench.data.streams import MemoryMapped, Stored
 from oodbench.datasets import Dataset, Environment, Metadata, make, register
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, hparam
-from oodbench.networks import Network, build, networks
-from oodbench.vision import sha256, weights_file
+from oodbench.networks.base import Network, build, networks
+from oodbench.networks.weights import sha256, weights_file
 from oodbench.yaml_values import assignments
 
 IN_MEMORY = 2**30

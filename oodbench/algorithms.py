@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from oodbench.gradients import BATCH_NORM, Reduction, Units, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
-from oodbench.networks import Network
+from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive

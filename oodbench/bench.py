@@ -23,7 +23,7 @@ from oodbench.bench_report import coverages, memory, page_cost, table_time
 from oodbench.bench_stacks import stacks
 from oodbench.execute import execute
 from oodbench.job import Settings
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from oodbench.networks import Scales
-from oodbench.ragged_linear import RaggedLinear
+from oodbench.networks.mlp import RaggedLinear, Scales
 from oodbench.stacks import Gradients, Product, Rows, Stack
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]

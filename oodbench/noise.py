@@ -16,7 +16,7 @@ from scipy.stats import binom
 from oodbench.algorithms import Problem, algorithms
 from oodbench.errors import UserError
 from oodbench.measure import Line, Measured, Panel
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.report.figures import Finding
 from oodbench.results.frames import Frames
 from oodbench.seeds import derive

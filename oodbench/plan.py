@@ -198,7 +198,7 @@ def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) ->
 
 def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> list[RunSpec]:
     from oodbench.algorithms import algorithms
-    from oodbench.networks import networks
+    from oodbench.networks.base import networks
 
     family = dataset.metadata.family
     space = algorithms.get(entry.name).Hparams

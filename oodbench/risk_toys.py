@@ -11,7 +11,7 @@ from torch import Tensor
 from oodbench.algorithms import Outputs, Problem, algorithms
 from oodbench.hparams import checked, defaults
 from oodbench.measure import Line, Measured, Panel
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.results.frames import Frames
 from oodbench.tasks import Task
 

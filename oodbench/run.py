@@ -15,7 +15,7 @@ from oodbench.evaluate import evaluate, logits
 from oodbench.hparams import checked
 from oodbench.job import Settings
 from oodbench.loading import batches, load_data
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import keep, keep_examples
 from oodbench.results.run_spec import Evaluation, RunSpec

@@ -118,7 +118,7 @@ def study(
     that leaves none, or if a fixed one has a list of values, one for each draw.
     """
     from oodbench.algorithms import algorithms
-    from oodbench.networks import networks
+    from oodbench.networks.base import networks
     from oodbench.selection import usual_of
 
     if search.objective == "default":

@@ -18,7 +18,7 @@ from torch.func import vmap
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.datasets import Dataset
 from oodbench.evaluate import evaluate_stacked, shapes, stacked
-from oodbench.networks import Network
+from oodbench.networks.base import Network
 from oodbench.results.run_spec import Evaluation
 from oodbench.run import Run
 from oodbench.stacked_layers import LINEAR, Collector, stacked_linear

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oodbench.gradients import Root
-from oodbench.ragged_linear import RaggedLinear
+from oodbench.networks.mlp import RaggedLinear
 
 Combine = Callable[[Tensor], Tensor]
 LINEAR = (nn.Linear, RaggedLinear)

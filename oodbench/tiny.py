@@ -9,7 +9,7 @@ from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, Problem
 from oodbench.hparams import checked, defaults
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.tasks import Task
 
 TASKS = {

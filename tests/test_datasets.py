@@ -7,7 +7,7 @@ import torch
 
 from oodbench.datasets import Dataset, Environment, Metadata, datasets, make, md5
 from oodbench.errors import UserError
-from oodbench.networks import networks
+from oodbench.networks.base import networks
 from oodbench.tasks import Task
 
 COLORED: dict[str, object] = {"label_noise": 0.1, "flips": [0.2, 0.1, 0.5], "grayscale": True}

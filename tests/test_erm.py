@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.tasks import Task
 from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 

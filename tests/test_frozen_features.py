@@ -11,11 +11,11 @@ from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.execute import execute
 from oodbench.job import Settings
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
 from tests.helpers.pictures import draw
-from tests.test_vision import resnet_file
+from tests.networks.test_vision import resnet_file
 
 
 @pytest.fixture

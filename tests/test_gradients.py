@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.gradients import Backward, Reduction, combined_backward, stacked_gradients
-from oodbench.networks import Network, Scales, build
+from oodbench.networks.base import Network, build
+from oodbench.networks.mlp import Scales
 from oodbench.stacks import Product
 from oodbench.tasks import Task
 from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem

@@ -30,7 +30,7 @@ from oodbench.hparams import (
     uniform,
     uniform_int,
 )
-from oodbench.networks import networks
+from oodbench.networks.base import networks
 from tests.helpers.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "hparams.json"

@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.tasks import Task
 
 ICP: Any = algorithms.get("ICP")

@@ -9,7 +9,7 @@ from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.job import Settings
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.plan import single
 from oodbench.run import Run
 from oodbench.tasks import Task

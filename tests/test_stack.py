@@ -14,7 +14,7 @@ from oodbench.algorithms import algorithms
 from oodbench.datasets import Environment
 from oodbench.job import Settings
 from oodbench.loading import Data, load_data
-from oodbench.networks import Network, networks
+from oodbench.networks.base import Network, networks
 from oodbench.plan import make_plan, validate
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.run import Run, build_algorithm

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
 from oodbench.errors import UserError
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.tasks import Task
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 

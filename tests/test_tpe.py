@@ -19,7 +19,7 @@ from oodbench.hparams import (
     uniform,
     uniform_int,
 )
-from oodbench.networks import networks
+from oodbench.networks.base import networks
 from oodbench.tpe import Space, optuna, suggest
 
 SPACE: Space = {

@@ -19,7 +19,7 @@ from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.execute import execute
 from oodbench.job import Settings
-from oodbench.networks import build
+from oodbench.networks.base import build
 from oodbench.plan import make_plan, validate
 from oodbench.report import cli as report
 from oodbench.report.leaderboard import leaderboard

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from oodbench.ragged_linear import ROWS
 from torch import Tensor, nn
 
-from oodbench.networks import build
-from oodbench.ragged_linear import ROWS, RaggedLinear
+from oodbench.networks.base import build
+from oodbench.networks.mlp import RaggedLinear
 
 
 def values(layer: nn.Module, x: Tensor) -> list[Tensor]:

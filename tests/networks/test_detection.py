@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oodbench.errors import UserError
-from oodbench.networks import build
+from oodbench.networks.base import build
 
 SMALL = {"weights": "none", "body": "resnet18"}
 SHAPE = (3, 32, 32)

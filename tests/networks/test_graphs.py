@@ -6,7 +6,7 @@ from torch import Tensor
 
 from oodbench.data.encodings import ROW, molecule
 from oodbench.errors import UserError
-from oodbench.networks import build
+from oodbench.networks.base import build
 
 
 class Graph:

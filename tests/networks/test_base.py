@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.networks import build, networks
+from oodbench.networks.base import build, networks
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.errors import UserError
-from oodbench.networks import Network, register
+from oodbench.networks.base import Network, register
 
 WIDTHS = (15, 22, 33, 49, 73, 109)
 """Channels at each resolution, the finest first."""

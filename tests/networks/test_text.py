@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from oodbench.data.encodings import VOCABULARY, hashed_words, word_pieces
 from oodbench.errors import UserError
-from oodbench.networks import build
+from oodbench.networks.base import build
 from tests.helpers.transformers_copies import small_distilbert
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 0, 0], [8, 9, 5, 6, 7, 3, 0]])

@@ -1,23 +1,16 @@
 """Networks for images that come from elsewhere: torchvision's, and DomainBed's for digits."""
 
-import hashlib
-import pickle
-import re
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
-from oodbench.networks import Network, register, require_image
-
-PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
-"""Our names of weights that torchvision has published, and its own."""
+from oodbench.networks.base import Network, register
+from oodbench.networks.weights import _load, weights_file
 
 
 class Torchvision(Network):
@@ -143,65 +136,103 @@ class MNISTCNN(Network):
         self.classifier = nn.Linear(inputs, num_outputs)
 
 
-def weights_file(model: str, weights: str) -> Path:
-    """The file of a model's weights, a name in PUBLISHED or a path.
+def conv_block(inputs: int, outputs: int) -> nn.Sequential:
+    """A 3 x 3 convolution without bias that keeps the size, batch normalisation, ReLU."""
+    conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
-    Raises UserError if it is not there.
+
+def require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
+    """The number of channels; raises UserError unless the inputs are (C, H, W), large enough."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < pixels:
+        raise UserError(
+            f"the network {name} takes images of at least {pixels} x {pixels} pixels, "
+            f"not inputs of the shape {input_shape}"
+        )
+    return input_shape[0]
+
+
+@register("ConvNet")
+class ConvNet(Network):
+    """A small convolutional network: `depth` blocks, each halves the image and doubles the width."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The width is that of the first block."""
+
+        width: int = hparam(16, low=1)
+        depth: int = hparam(2, low=1)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        channels = require_image("ConvNet", input_shape, 2**hparams.depth)
+        widths = [channels] + [hparams.width * 2**i for i in range(hparams.depth)]
+        blocks = [
+            nn.Sequential(conv_block(i, o), nn.MaxPool2d(2)) for i, o in itertools.pairwise(widths)
+        ]
+        self.num_features = widths[-1]
+        self.featurizer = nn.Sequential(*blocks, nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+
+class Residual(nn.Module):
+    """x + f(x)."""
+
+    def __init__(self, f: nn.Module) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x + f(x)."""
+        result: Tensor = x + self.f(x)
+        return result
+
+
+class Scale(nn.Module):
+    """x times a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """factor * x."""
+        return self.factor * x
+
+
+@register("FastResNet")
+class FastResNet(Network):
+    """The residual network of arXiv:2009.00329's CIFAR-10 studies (its released code).
+
+    6,573,120 parameters for 3 channels and 10 classes; `width` is that of the first block. The
+    logits are the last layer's output times 1/8.
     """
-    if weights not in PUBLISHED:
-        file = Path(weights).expanduser()
-        if not file.is_file():
-            names = ", ".join(f"`{name}`" for name in ("none", *PUBLISHED))
-            raise UserError(f"weights: there is no file {file} ({names} or a .pth file)")
-        return file
-    from torchvision.models import get_model_weights
 
-    url: str = get_model_weights(model)[PUBLISHED[weights]].url
-    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
-    if not file.is_file():
-        raise UserError(
-            f"the weights `{weights}` of {model} are not in torch's cache: put {url} into "
-            f"{file.parent}, or set the network's `weights` to none or to a file"
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The width is the released code's."""
+
+        width: int = hparam(64, low=1)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        w = hparams.width
+        self.num_features = 8 * w
+        self.featurizer = nn.Sequential(
+            conv_block(require_image("FastResNet", input_shape, 8), w),
+            conv_block(w, 2 * w),
+            nn.MaxPool2d(2),
+            Residual(nn.Sequential(conv_block(2 * w, 2 * w), conv_block(2 * w, 2 * w))),
+            conv_block(2 * w, 4 * w),
+            nn.MaxPool2d(2),
+            conv_block(4 * w, 8 * w),
+            nn.MaxPool2d(2),
+            Residual(nn.Sequential(conv_block(8 * w, 8 * w), conv_block(8 * w, 8 * w))),
+            nn.AdaptiveMaxPool2d(1),
+            nn.Flatten(),
         )
-    if not sha256(file).startswith(file.stem.rpartition("-")[2]):
-        raise UserError(
-            f"{file} is damaged (its SHA-256 is not the one in its name); fetch it anew"
+        self.classifier = nn.Sequential(
+            nn.Linear(self.num_features, num_outputs, bias=False), Scale(1 / 8)
         )
-    return file
-
-
-@lru_cache
-def sha256(file: Path) -> str:
-    """The SHA-256 of a file, looked at once."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-@lru_cache(maxsize=1)
-def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """A state_dict, but for the last layer of a classifier; raises UserError for other files."""
-    state: Any
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError) as error:
-        raise UserError(f"{file} is not a file of weights that torch can read") from error
-    if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
-        raise UserError(f"{file} does not hold a state_dict of tensors")
-    return {
-        re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v  # in the oldest files of DenseNet
-        for k, v in state.items()
-        if not k.startswith(("fc.", "classifier."))
-    }
-
-
-def _load(body: nn.Module, file: Path) -> None:
-    state = stored_weights(file)
-    wanted = body.state_dict()
-    wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
-    wrong += [k for k in state if k not in wanted]
-    if wrong:
-        raise UserError(
-            f"{file} holds no weights of {type(body).__name__} as torchvision names and shapes "
-            f"them: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first"
-        )
-    body.load_state_dict(state)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.networks import Network, register, require_image
-from oodbench.vision import stored_weights, weights_file
+from oodbench.networks.base import Network, register
+from oodbench.networks.vision import require_image
+from oodbench.networks.weights import stored_weights, weights_file
 
 MODEL = "fasterrcnn_resnet50_fpn"
 

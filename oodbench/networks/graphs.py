@@ -9,7 +9,7 @@ from oodbench.data.encodings import ATOM, BOND, ROW
 from oodbench.data.wilds import package
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
-from oodbench.networks import Network, register
+from oodbench.networks.base import Network, register
 
 
 class _Embedding(nn.Module):

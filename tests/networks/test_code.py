@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oodbench.errors import UserError
-from oodbench.networks import build
+from oodbench.networks.base import build
 from tests.helpers.transformers_copies import TOKENS, small_codegpt
 
 SMALL = {"weights": "none", "layers": 2, "width": 16, "heads": 2}

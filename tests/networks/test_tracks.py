@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from oodbench.errors import UserError
-from oodbench.networks import build
-from oodbench.track_networks import WIDTHS
+from oodbench.networks.base import build
+from oodbench.networks.tracks import WIDTHS
 
 
 def test_shapes_and_parameters_are_those_of_the_example() -> None:

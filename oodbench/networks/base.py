@@ -1,0 +1,71 @@
+"""Networks: a featurizer and a classifier, chosen by name and built for an input shape."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.hparams import checked
+from oodbench.registry import Registry
+
+networks: Registry[type["Network"]] = Registry(
+    "network",
+    modules=(
+        *("oodbench.networks.vision", "oodbench.networks.text", "oodbench.networks.graphs"),
+        *("oodbench.networks.detection", "oodbench.networks.text", "oodbench.networks.tracks"),
+    ),
+)
+
+
+def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
+    """Register a network under `name`."""
+    return networks.add(name)
+
+
+class Network(nn.Module):
+    """A predictor in two parts: `featurizer` maps (N, *input_shape) to (N, F), `classifier` to (N, C).
+
+    A subclass declares its `Hparams` and sets the two parts in its constructor.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams:
+        """The network's own hyperparameters."""
+
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Raise UserError if a file that these hyperparameters need is missing; a plan asks."""
+
+    featurizer: nn.Module
+    classifier: nn.Module
+    hparams: Any
+    num_features: int
+
+    def losses(self, x: Tensor, targets: Tensor) -> Tensor | None:
+        """The losses (N,) in training of a network that works out its own; None: the task's."""
+        return None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, *input_shape)."""
+        logits: Tensor = self.classifier(self.featurizer(x))
+        return logits
+
+
+def build(
+    name: str,
+    values: Mapping[str, object],
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    seed: int,
+) -> Network:
+    """The network `name` with its hyperparameters' `values`, its weights drawn from `seed` alone.
+
+    Raises UserError for an unknown name or value.
+    """
+    cls: Any = networks.get(name)
+    torch.manual_seed(seed)
+    hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
+    network: Network = cls(input_shape, num_outputs, hparams)
+    return network

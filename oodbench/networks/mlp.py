@@ -1,0 +1,155 @@
+"""Fully connected networks and linear predictors."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oodbench.hparams import choice, hparam, log_uniform_int
+from oodbench.networks.base import Network, register
+from oodbench.ragged_linear import REGISTER, ROWS, WIDTH
+
+
+class RaggedLinear(nn.Linear):
+    """`nn.Linear` with outputs that lie column by column in memory where that is faster.
+
+    On a CPU a product whose rows end within a register is written at half the speed of others, and
+    so is the gradient with respect to its inputs; columns are as long as the batch. Values are
+    equal up to round-off.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x W' + b: (N, O) of (N, I), or as `nn.Linear` has it."""
+        ragged = self.out_features % REGISTER and self.out_features >= WIDTH
+        if ragged and x.ndim == 2 and len(x) >= ROWS and x.device.type == "cpu":
+            return torch.addmm(self.bias.unsqueeze(1), self.weight, x.t()).t()
+        return F.linear(x, self.weight, self.bias)
+
+
+@register("MLP")
+class MLP(Network):
+    """`depth` hidden layers of `width` units; the last hidden layer is the feature vector."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The defaults follow the papers' networks: 3 x 256 for spirals, 2 x 256 for Colored MNIST."""
+
+        width: int = hparam(
+            256,
+            choice(256, 512),
+            low=1,
+            by_family={"small_images": (256, log_uniform_int(2**6, 2**9))},
+        )
+        depth: int = hparam(
+            2, None, low=1, by_family={"synthetic": (3, choice(3, 5)), "small_images": (2, None)}
+        )
+        dropout: float = hparam(0.0, None, low=0.0, high=0.99)
+        activation: str = hparam(
+            "relu", options=("relu", "leaky_relu"), by_family={"synthetic": ("leaky_relu", None)}
+        )
+        init: str = hparam(
+            "kaiming_uniform",
+            options=("kaiming_uniform", "kaiming_normal", "xavier_uniform"),
+            by_family={
+                "synthetic": ("kaiming_normal", None),
+                "small_images": ("xavier_uniform", None),
+            },
+        )
+        bias: float = hparam(0.0, by_family={"synthetic": (0.01, None)})
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        activation: type[nn.Module] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}[
+            hparams.activation
+        ]
+        sizes = [math.prod(input_shape)] + [hparams.width] * hparams.depth
+        layers: list[nn.Module] = [nn.Flatten()]
+        for i, o in itertools.pairwise(sizes):
+            layers += [RaggedLinear(i, o), activation()]
+            if hparams.dropout > 0:
+                layers.append(nn.Dropout(hparams.dropout))
+        self.num_features = hparams.width
+        self.featurizer = nn.Sequential(*layers)
+        self.classifier = nn.Linear(hparams.width, num_outputs)
+        initialize(self.modules(), hparams.init, hparams.bias)
+
+
+class Scales(nn.Module):
+    """Inputs (N, F), each feature times a weight of its own."""
+
+    def __init__(self, start: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, F)."""
+        return x * self.weight
+
+
+@register("Linear")
+class Linear(Network):
+    """A linear predictor x -> w' (phi x), without intercept: phi is learned from the identity on.
+
+    w starts at ones and stays there unless `train_classifier`, as in the linear structural
+    equation models of arXiv:1907.02893 (phi a matrix, w fixed). With `diagonal` phi is learned as a
+    vector, the weights of the inputs.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """Which factors are learned, and the diagonal of phi before the first update."""
+
+        train_classifier: bool = hparam(False)
+        diagonal: bool = hparam(False)
+        start: float = hparam(1.0)
+        start_std: float = hparam(0.0, low=0.0)
+        """The standard deviation of normal noise on `start`, of each element its own."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        self.num_features = math.prod(input_shape)
+        scales = hparams.start + hparams.start_std * torch.randn(self.num_features)
+        self.featurizer = nn.Sequential(nn.Flatten())
+        if hparams.diagonal:
+            self.featurizer.append(Scales(scales))
+        else:
+            phi = nn.Linear(self.num_features, self.num_features, bias=False)
+            phi.weight = nn.Parameter(torch.diag(scales))
+            self.featurizer.append(phi)
+        self.classifier = nn.Linear(self.num_features, num_outputs, bias=False)
+        nn.init.ones_(self.classifier.weight)
+        self.classifier.weight.requires_grad_(hparams.train_classifier or num_outputs > 1)
+
+
+@register("Head")
+class Head(Network):
+    """A linear classifier of inputs that are features already."""
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
+    ) -> None:
+        super().__init__()
+        self.hparams = hparams
+        self.num_features = math.prod(input_shape)
+        self.featurizer = nn.Flatten()
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+
+def initialize(modules: Iterable[nn.Module], init: str, bias: float) -> None:
+    """Set the weights of every linear layer by the scheme `init` and its biases to a constant."""
+    schemes: dict[str, Callable[[Tensor], Tensor]] = {
+        "kaiming_normal": nn.init.kaiming_normal_,
+        "kaiming_uniform": nn.init.kaiming_uniform_,
+        "xavier_uniform": nn.init.xavier_uniform_,
+    }
+    for module in modules:
+        if isinstance(module, nn.Linear):
+            schemes[init](module.weight)
+            if module.bias is not None:
+                nn.init.constant_(module.bias, bias)

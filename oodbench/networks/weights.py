@@ -1,0 +1,81 @@
+"""Files of pretrained weights: where they are, what they hold, and their checksums."""
+
+import hashlib
+import pickle
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.errors import UserError
+
+PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
+"""Our names of weights that torchvision has published, and its own."""
+
+
+def weights_file(model: str, weights: str) -> Path:
+    """The file of a model's weights, a name in PUBLISHED or a path.
+
+    Raises UserError if it is not there.
+    """
+    if weights not in PUBLISHED:
+        file = Path(weights).expanduser()
+        if not file.is_file():
+            names = ", ".join(f"`{name}`" for name in ("none", *PUBLISHED))
+            raise UserError(f"weights: there is no file {file} ({names} or a .pth file)")
+        return file
+    from torchvision.models import get_model_weights
+
+    url: str = get_model_weights(model)[PUBLISHED[weights]].url
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if not file.is_file():
+        raise UserError(
+            f"the weights `{weights}` of {model} are not in torch's cache: put {url} into "
+            f"{file.parent}, or set the network's `weights` to none or to a file"
+        )
+    if not sha256(file).startswith(file.stem.rpartition("-")[2]):
+        raise UserError(
+            f"{file} is damaged (its SHA-256 is not the one in its name); fetch it anew"
+        )
+    return file
+
+
+@lru_cache
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file, looked at once."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=1)
+def stored_weights(file: Path) -> Mapping[str, Tensor]:
+    """A state_dict, but for the last layer of a classifier; raises UserError for other files."""
+    state: Any
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError) as error:
+        raise UserError(f"{file} is not a file of weights that torch can read") from error
+    if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
+        raise UserError(f"{file} does not hold a state_dict of tensors")
+    return {
+        re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v  # in the oldest files of DenseNet
+        for k, v in state.items()
+        if not k.startswith(("fc.", "classifier."))
+    }
+
+
+def _load(body: nn.Module, file: Path) -> None:
+    state = stored_weights(file)
+    wanted = body.state_dict()
+    wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
+    wrong += [k for k in state if k not in wanted]
+    if wrong:
+        raise UserError(
+            f"{file} holds no weights of {type(body).__name__} as torchvision names and shapes "
+            f"them: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first"
+        )
+    body.load_state_dict(state)
