@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, register
-from oodbench.gradients import Reduction
+from oodbench.gradients.backward import Reduction
+from oodbench.gradients.masks import Layers, sign_mask
 from oodbench.hparams import choice, hparam, uniform
-from oodbench.masks import Layers, sign_mask
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
 """Of a unit's gradient below batch normalisation, see `oodbench.gradients`."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.gradients import BATCH_NORM, Reduction, Units, combined_backward
+from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
 from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Batch, algorithms
 from oodbench.errors import UserError
-from oodbench.gradients import stacked_gradients
+from oodbench.gradients.backward import stacked_gradients
 from oodbench.job import Settings
 from oodbench.measure import Line, Measured, Panel
 from oodbench.plan import single

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oodbench.gradients import Root
+from oodbench.gradients.backward import Root
 from oodbench.networks.mlp import RaggedLinear
 
 Combine = Callable[[Tensor], Tensor]

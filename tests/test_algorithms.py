@@ -10,7 +10,7 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
 from oodbench.conformance import Check, check_algorithm, checks
 from oodbench.errors import UserError
-from oodbench.gradients import Reduction
+from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.tasks import Task
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem

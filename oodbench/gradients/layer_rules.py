@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from oodbench.gradients.factored import Gradients, Product, Rows, Stack
 from oodbench.networks.mlp import RaggedLinear, Scales
-from oodbench.stacks import Gradients, Product, Rows, Stack
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
 Rule = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
-from oodbench.gradients import Backward, Reduction, combined_backward, stacked_gradients
+from oodbench.gradients.backward import Backward, Reduction, combined_backward, stacked_gradients
+from oodbench.gradients.factored import Product
 from oodbench.networks.base import Network, build
 from oodbench.networks.mlp import Scales
-from oodbench.stacks import Product
 from oodbench.tasks import Task
 from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 
@@ -494,7 +494,7 @@ def test_blocks_of_any_size_give_the_same(
         product = Product(left[..., :positions], right[..., :positions], torch.Size([14, 2, 2]))
         stack = product.stacked()
         for size in (1, 60, 2**20):
-            monkeypatch.setattr("oodbench.stacks.BLOCK", {"cpu": size})
+            monkeypatch.setattr("oodbench.gradients.factored.BLOCK", {"cpu": size})
             net, mean = product.signs()
             assert torch.equal(net, stack.sign().sum(0))
             torch.testing.assert_close(mean, stack.mean(0))

@@ -2,7 +2,7 @@
 
 A unit is an environment, with the mean loss of its examples, or a single example. In one backward
 pass over the sum of the risks each layer's cotangents still are those of single examples, since
-the examples do not see each other: `oodbench.layers` turns them into the gradients of that layer's
+the examples do not see each other: `oodbench.gradients.layer_rules` turns them into the gradients of that layer's
 parameters for every unit. A layer's gradients are combined as soon as they are complete and then
 freed, so that no more than the largest layer's are ever stacked.
 
@@ -33,8 +33,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from oodbench.layers import Rule, any_layer, parts
-from oodbench.stacks import Gradients, Stack, add
+from oodbench.gradients.factored import Gradients, Stack, add
+from oodbench.gradients.layer_rules import Rule, any_layer, parts
 
 Visit = Callable[[Tensor, Gradients], None]
 
@@ -259,6 +259,6 @@ def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
 def _say_fallback(what: str) -> None:
     warnings.warn(
         f"the gradients of {what} are made by torch.func: exact, and slower than those of a layer "
-        "that oodbench.layers knows",
+        "that oodbench.gradients.layer_rules knows",
         stacklevel=3,
     )
