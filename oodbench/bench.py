@@ -16,19 +16,19 @@ from tabulate import tabulate
 from torch import nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
-from oodbench.allocator import keep_freed_memory
 from oodbench.bench_coinrun import making
 from oodbench.bench_loading import loading
 from oodbench.bench_report import coverages, memory, page_cost, table_time
 from oodbench.bench_stacks import stacks
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.networks.base import build
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
-from oodbench.run import Run
 from oodbench.tasks import Task
+from oodbench.train.execute import execute
+from oodbench.train.process import keep_freed_memory
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 Row = tuple[str, str, str, str]
 ROUNDS = 15

@@ -13,13 +13,13 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
-from oodbench.allocator import keep_freed_memory
 from oodbench.data.images import MEAN, STD
 from oodbench.datasets import make
-from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.results.run_spec import RunSpec
-from oodbench.run import Run
+from oodbench.train.process import keep_freed_memory
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 Row = tuple[str, str, str, str]
 ENVIRONMENTS = ("a", "b", "test")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oodbench.execute import execute_together
-from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
+from oodbench.train.execute import execute_together
+from oodbench.train.settings import Settings
 
 ROUNDS = 3
 SAMPLE = 8

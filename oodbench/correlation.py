@@ -16,13 +16,13 @@ from torch import Tensor
 from oodbench.algorithms import Batch, algorithms
 from oodbench.errors import UserError
 from oodbench.gradients.backward import stacked_gradients
-from oodbench.job import Settings
 from oodbench.measure import Line, Measured, Panel
 from oodbench.plan import single
 from oodbench.report.figures import Finding
 from oodbench.results.frames import Frames
-from oodbench.run import Run
 from oodbench.seeds import derive
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 MASKS = {"XORMask": "XOR-mask", "ANDMask": "AND-mask"}
 SIGNALS = {"mechanism": slice(2, None), "shortcut": slice(2)}

@@ -75,9 +75,9 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def run_of(algorithm: str, environments: int, batch: int, examples: int) -> Any:
     """A run in memory; `examples` in each environment, `test` among them."""
-    from oodbench.job import Settings
     from oodbench.plan import single
-    from oodbench.run import Run
+    from oodbench.train.run import Run
+    from oodbench.train.settings import Settings
 
     sizes = {"num_examples": examples, "num_test_examples": examples}
     dataset = {"name": "Spirals", "num_environments": environments, **sizes}
@@ -134,7 +134,7 @@ def measured(batch_runs: Sequence[str]) -> dict[str, Any]:
     """The figures: steps by algorithm, evaluations, sweeps by what launched them."""
     import torch
 
-    from oodbench.allocator import keep_freed_memory
+    from oodbench.train.process import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(1)

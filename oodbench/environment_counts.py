@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
-from oodbench.job import Settings
 from oodbench.noise import expected
 from oodbench.plan import single
 from oodbench.report.figures import Finding
-from oodbench.run import Run
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 OPTIONS = {"num_revolutions": 1, "shortcut_dims": 4}
 NETWORK = {"name": "MLP", "hparams": {"width": 64}}

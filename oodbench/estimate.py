@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from oodbench.job import Settings
 from oodbench.results.run_spec import RunSpec
+from oodbench.train.settings import Settings
 
 if TYPE_CHECKING:
-    from oodbench.run import Run
-    from oodbench.train import Program
+    from oodbench.train.loop import Program
+    from oodbench.train.run import Run
 
 BUDGET = 0.3
 """Seconds of updates, and of forward passes, that are measured of each kind of run."""
@@ -64,10 +64,10 @@ def forecast(specs: Sequence[RunSpec], settings: Settings) -> Forecast:
 
 def _measure(alike: Sequence[RunSpec], settings: Settings) -> tuple[float, str | None]:
     """Seconds of all runs of a kind, and why they are trained one at a time if they are."""
-    from oodbench.run import Run
     from oodbench.stack import Stack
     from oodbench.stack_sizes import alone
-    from oodbench.train import Alone
+    from oodbench.train.loop import Alone
+    from oodbench.train.run import Run
 
     runs = [Run(alike[0], settings)]
     reason = alone(runs[0], settings)
@@ -96,7 +96,7 @@ def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
     """Seconds of an evaluation of a run; that of a run trained alone is judged by its beginning."""
     import torch
 
-    from oodbench.evaluate import predictions
+    from oodbench.train.evaluate import predictions
 
     start = time.perf_counter()
     if len(runs) > 1:

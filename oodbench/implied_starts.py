@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from oodbench.job import Settings
 from oodbench.measure import Measured
 from oodbench.plan import make_plan
 from oodbench.results.frames import Frames
-from oodbench.run import Run
 from oodbench.sweep_file import find, read
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 ALL, FIRST, LAST = ("test",), ("3", "4", "test"), ("1", "2", "test")
 PRINTED = {

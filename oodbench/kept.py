@@ -28,8 +28,8 @@ def kept(run: Path | None = None, steps: int = 300, tau: float = 1.0, trial: int
     if run is not None:
         directory = RunDirectory(run)
         return _finding(read(directory), f"AND-mask during the run {run.name}")
-    from oodbench.execute import execute
-    from oodbench.job import Settings
+    from oodbench.train.execute import execute
+    from oodbench.train.settings import Settings
 
     spec = single(
         {"name": "Spirals"},

@@ -17,7 +17,7 @@ from oodbench.slurm import slurm
 
 def debug(job: Job) -> dict[str, str]:
     """Train the runs one after the other in this process."""
-    from oodbench.execute import execute
+    from oodbench.train.execute import execute
 
     states: dict[str, str] = {}
     settings, searches = job.settings_of(0), job.searches()

@@ -8,8 +8,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from oodbench.errors import UserError
-from oodbench.job import Job, crowds
+from oodbench.job import Job
 from oodbench.progress import title
+from oodbench.train.settings import crowds
 
 
 def train(job: Job, launcher: str, workers: int | None, console: Console) -> None:

@@ -159,7 +159,7 @@ def _training(dataset: Any, tests: Sequence[str], validation: Sequence[str]) -> 
 
 def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
     """How many examples each environment has to train on, by the first trial's data and splits."""
-    from oodbench.splits import split
+    from oodbench.train.splits import split
 
     trial = _indices(sweep.trials, "trials")[0]
     return {

@@ -15,10 +15,11 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from oodbench.job import MOST, Job, Settings
+from oodbench.job import Job
 from oodbench.progress import Display
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.provenance import slurm_job
+from oodbench.train.settings import MOST, Settings
 
 PATIENCE = 5.0
 """Seconds for which a run that another process holds is asked for again at the end."""
@@ -198,7 +199,7 @@ def warm_up() -> None:
     """
     if FORKS:
         forkserver.set_forkserver_preload(
-            ["oodbench.execute", "oodbench.pool", "typer", "torch._dynamo"]
+            ["oodbench.train.execute", "oodbench.pool", "typer", "torch._dynamo"]
         )
         with _blocked():
             forkserver.ensure_running()
@@ -272,9 +273,9 @@ def _work(
     os.environ.clear()  # it may be that of an earlier time
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
-    from oodbench.execute import execute_together
-    from oodbench.job import Interrupts
     from oodbench.registry import load_plugins
+    from oodbench.train.execute import execute_together
+    from oodbench.train.settings import Interrupts
 
     interrupts = Interrupts()
     signal.signal(signal.SIGUSR2, lambda *_: interrupts.ask_to_stop())

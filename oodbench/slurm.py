@@ -25,7 +25,7 @@ from submitit.slurm.slurm import SlurmExecutor, _get_default_parameters, _make_s
 
 from oodbench import cluster
 from oodbench.errors import UserError
-from oodbench.job import Job, Settings
+from oodbench.job import Job
 from oodbench.pool import local, stop
 from oodbench.resources import Resources, minutes
 from oodbench.results.directory import Results
@@ -35,6 +35,7 @@ from oodbench.search import Searches, Study
 from oodbench.snapshot import code_folder, fingerprint, freeze
 from oodbench.states import states
 from oodbench.submissions import Submission, Submissions
+from oodbench.train.settings import Settings
 
 MAX_REQUEUES = 10_000
 """Time-outs after which a job is given up: none that matters, as a run goes on where it was."""

@@ -17,12 +17,12 @@ from torch.func import vmap
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.datasets import Dataset
-from oodbench.evaluate import evaluate_stacked, shapes, stacked
 from oodbench.networks.base import Network
 from oodbench.results.run_spec import Evaluation
-from oodbench.run import Run
 from oodbench.stacked_layers import LINEAR, Collector, stacked_linear
 from oodbench.stacked_optimizers import StackedOptimizer, settings
+from oodbench.train.evaluate import evaluate_stacked, shapes, stacked
+from oodbench.train.run import Run
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ import math
 import torch
 from torch import nn
 
-from oodbench.job import CROWD, Settings
-from oodbench.run import Run
 from oodbench.stack import Stack, obstacle
+from oodbench.train.run import Run
+from oodbench.train.settings import CROWD, Settings
 
 CPU_PRODUCTS = 2**22
 """Multiplications of a run's forward pass up to which it is trained in a stack on a CPU: above,

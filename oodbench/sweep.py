@@ -14,8 +14,7 @@ from rich.console import Console
 from oodbench.adopt import adopt
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.flags import Flags, resource_flags
-from oodbench.job import Job, crowds
-from oodbench.job import Settings as RunSettings
+from oodbench.job import Job
 from oodbench.launching import show_jobs, train
 from oodbench.plan import Plan, Sweep, find, make_plan, read
 from oodbench.progress import show_plan
@@ -23,6 +22,8 @@ from oodbench.resources import resources
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.states import states
+from oodbench.train.settings import Settings as RunSettings
+from oodbench.train.settings import crowds
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.plan import make_plan
 from oodbench.results.directory import Results
-from oodbench.run import Run
 from oodbench.sweep_file import find, read, validate
+from oodbench.train.execute import execute
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 OPTIONS = {"levels": 3, "states": 20, "test_levels": 4}
 DATASET = {"name": "CoinRun", **OPTIONS}

@@ -22,8 +22,6 @@ from oodbench.correlation import (
 from oodbench.diagnose import app
 from oodbench.environment_counts import accuracy, environments, threshold
 from oodbench.errors import UserError
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.kept import kept as diagnose_kept
 from oodbench.kept import read
 from oodbench.noise import expected
@@ -31,6 +29,8 @@ from oodbench.plan import single
 from oodbench.report.figures import Finding, save
 from oodbench.results.directory import RunDirectory
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.train.execute import execute
+from oodbench.train.settings import Settings
 
 PNG = b"\x89PNG\r\n"
 

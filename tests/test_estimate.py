@@ -4,12 +4,13 @@ from collections.abc import Sequence
 import pytest
 from torch import Tensor
 
-from oodbench import estimate, evaluate
+from oodbench import estimate
 from oodbench.estimate import forecast
-from oodbench.job import Settings, crowds
 from oodbench.plan import make_plan, validate
 from oodbench.results.run_spec import RunSpec
-from oodbench.run import Run
+from oodbench.train import evaluate
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings, crowds
 
 SWEEP = {
     "name": "plain",

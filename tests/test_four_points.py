@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from oodbench.datasets import make
-from oodbench.job import Settings
 from oodbench.plan import single
-from oodbench.run import Run
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 HPARAMS = {
     "lr": 0.15,

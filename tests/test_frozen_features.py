@@ -9,11 +9,11 @@ from oodbench.data.cli import app
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.networks.base import build
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
+from oodbench.train.execute import execute
+from oodbench.train.settings import Settings
 from tests.helpers.pictures import draw
 from tests.networks.test_vision import resnet_file
 

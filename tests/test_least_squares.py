@@ -5,11 +5,11 @@ import torch
 
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
-from oodbench.job import Settings
 from oodbench.networks.base import build
 from oodbench.plan import single
-from oodbench.run import Run
 from oodbench.tasks import Task
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 LEAST_SQUARES: Any = algorithms.get("LeastSquares")
 

@@ -8,11 +8,11 @@ from torch import Tensor
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.job import Settings
 from oodbench.networks.base import build
 from oodbench.plan import single
-from oodbench.run import Run
 from oodbench.tasks import Task
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("LinearIRM", {}),

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from oodbench.data.cli import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.run import Run
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 
 def listed(count: int = 24) -> pd.DataFrame:

@@ -6,13 +6,13 @@ from typer.testing import CliRunner
 
 from oodbench.diagnose import app
 from oodbench.errors import UserError
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.memorization import memorization
 from oodbench.plan import make_plan
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.sweep_file import validate
+from oodbench.train.execute import execute
+from oodbench.train.settings import Settings
 
 
 def trained(path: Path, dataset: dict[str, object], methods: list[object], trials: int) -> Results:

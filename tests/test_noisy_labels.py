@@ -19,11 +19,11 @@ from oodbench.data.cli import app
 from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.job import Settings
 from oodbench.plan import Plan, make_plan, single
 from oodbench.registry import folder
-from oodbench.run import Run
 from oodbench.sweep_file import validate
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 
 def digits(trial: int = 0, **options: object) -> dict[str, Environment]:

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from oodbench import run as run_module
 from oodbench.algorithms import algorithms
 from oodbench.datasets import Environment
-from oodbench.job import Settings
-from oodbench.loading import Data, load_data
 from oodbench.networks.base import Network, networks
 from oodbench.plan import make_plan, validate
 from oodbench.results.run_spec import Evaluation, RunSpec
-from oodbench.run import Run, build_algorithm
 from oodbench.stack import Stack, kind, obstacle
+from oodbench.train import run as run_module
+from oodbench.train.loading import Data, load_data
+from oodbench.train.run import Run, build_algorithm
+from oodbench.train.settings import Settings
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 SPIRALS: dict[str, Any] = {

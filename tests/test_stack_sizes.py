@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from oodbench import stack_sizes
-from oodbench.job import CROWD, Settings, crowds
 from oodbench.results.run_spec import RunSpec
-from oodbench.run import Run
 from oodbench.stack import Stack
 from oodbench.stack_sizes import DEVICE_SHARE, alone, room
+from oodbench.train.run import Run
+from oodbench.train.settings import CROWD, Settings, crowds
 from tests.helpers.sweeps import tiny
 
 

@@ -12,8 +12,8 @@ from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import Results
-from oodbench.splits import split
 from oodbench.sweep import app
+from oodbench.train.splits import split
 
 
 def frame(count: int = 60) -> pd.DataFrame:

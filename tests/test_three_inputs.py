@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from oodbench.datasets import make
-from oodbench.job import Settings
 from oodbench.plan import single
-from oodbench.run import Run
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 P_X = {"1": (0.4, 0.1), "2": (0.1, 0.4), "3": (0.1, 0.4), "test": (0.25, 0.25)}
 P_Y = {"1": 0.1, "2": 0.1, "3": 0.2, "test": 0.9}

@@ -17,8 +17,6 @@ from oodbench.data import wilds as official
 from oodbench.data.encodings import distilbert_tokenizer
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.networks.base import build
 from oodbench.plan import make_plan, validate
 from oodbench.report import cli as report
@@ -27,6 +25,8 @@ from oodbench.results import predictions
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
+from oodbench.train.execute import execute
+from oodbench.train.settings import Settings
 from tests.helpers.transformers_copies import small_distilbert
 from tests.helpers.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
 

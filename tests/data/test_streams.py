@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench import train as training
-from oodbench.batches import Batches
 from oodbench.data.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
-from oodbench.evaluate import evaluate, logits
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
-from oodbench.run import Run
 from oodbench.tasks import Task
+from oodbench.train import loop as training
+from oodbench.train.batches import Batches
+from oodbench.train.evaluate import evaluate, logits
+from oodbench.train.execute import execute
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 from tests.helpers.stored_data import rows, write
 
 CPU = torch.device("cpu")

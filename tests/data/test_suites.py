@@ -9,11 +9,11 @@ import pytest
 from oodbench.data.images import Suite
 from oodbench.datasets import datasets, make
 from oodbench.errors import UserError
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
 from oodbench.results.domainbed import ENVIRONMENTS
+from oodbench.train.execute import execute
+from oodbench.train.settings import Settings
 from tests.helpers.pictures import draw
 
 LAYOUTS = {

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tests.helpers.stored_data as stored_data
-from oodbench.allocator import keep_freed_memory
-from oodbench.job import Settings
 from oodbench.plan import make_plan, validate
-from oodbench.run import Run
+from oodbench.train.process import keep_freed_memory
+from oodbench.train.run import Run
+from oodbench.train.settings import Settings
 
 SIDE, STEPS = 32, 60
 

@@ -9,8 +9,6 @@ from typer.testing import CliRunner
 
 from oodbench import sweep
 from oodbench.errors import UserError
-from oodbench.execute import execute
-from oodbench.job import Settings
 from oodbench.report import cli as report
 from oodbench.report.prediction_metrics import (
     calibration_error,
@@ -23,6 +21,8 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.predictions import Predictions
 from oodbench.selection import choose
+from oodbench.train.execute import execute
+from oodbench.train.settings import Settings
 from tests.helpers.sweeps import outcome, tiny, tiny_file
 
 SHORT = {"steps": 10, "evaluate_every": 5}

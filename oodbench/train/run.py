@@ -11,15 +11,15 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Problem, algorithms
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError
-from oodbench.evaluate import evaluate, logits
 from oodbench.hparams import checked
-from oodbench.job import Settings
-from oodbench.loading import batches, load_data
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import keep, keep_examples
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
+from oodbench.train.evaluate import evaluate, logits
+from oodbench.train.loading import batches, load_data
+from oodbench.train.settings import Settings
 
 
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:

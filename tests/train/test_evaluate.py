@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from oodbench import evaluate as module
 from oodbench.datasets import Environment
-from oodbench.evaluate import evaluate
 from oodbench.tasks import Task
+from oodbench.train import evaluate as module
+from oodbench.train.evaluate import evaluate
 
 
 def test_values_are_means_over_each_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 import torch
 
-from oodbench import train as training
-from oodbench.execute import execute
-from oodbench.job import Interrupts, Settings
-from oodbench.loading import load_data
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec
-from oodbench.run import Run, build_algorithm
-from oodbench.train import Training
+from oodbench.train import loop as training
+from oodbench.train.execute import execute
+from oodbench.train.loading import load_data
+from oodbench.train.loop import Training
+from oodbench.train.run import Run, build_algorithm
+from oodbench.train.settings import Interrupts, Settings
 from tests.helpers.sweeps import tiny
 
 SETTINGS = Settings()

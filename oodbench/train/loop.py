@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from oodbench.allocator import keep_freed_memory
-from oodbench.job import Interrupts, Settings
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec
-from oodbench.run import Run
+from oodbench.train.process import keep_freed_memory
+from oodbench.train.run import Run
+from oodbench.train.settings import Interrupts, Settings
 
 CHECK_EVERY = 50
 """Steps between two looks at the losses, at the clock and at the progress bar."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm
-from oodbench.batches import Batches
 from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
-from oodbench.job import Settings
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
-from oodbench.splits import split
+from oodbench.train.batches import Batches
+from oodbench.train.settings import Settings
+from oodbench.train.splits import split
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from oodbench.batches import Batches
+from oodbench.train.batches import Batches
 
 
 def data(*sizes: int) -> list[tuple[Tensor, Tensor]]:

@@ -10,14 +10,14 @@ import torch
 from filelock import BaseFileLock, Timeout
 
 from oodbench.errors import UserError
-from oodbench.job import MOST, Interrupts, Settings
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import provenance
 from oodbench.results.run_spec import RunSpec
-from oodbench.run import Run
 from oodbench.stack import Stack, kind
 from oodbench.stack_sizes import alone, room
-from oodbench.train import Alone, Training, begin, train
+from oodbench.train.loop import Alone, Training, begin, train
+from oodbench.train.run import Run
+from oodbench.train.settings import MOST, Interrupts, Settings
 
 Ended = Callable[[str, str, str], None]
 """Is told a run's id, its state and, for a failure, one sentence."""
