@@ -64,10 +64,10 @@ def forecast(specs: Sequence[RunSpec], settings: Settings) -> Forecast:
 
 def _measure(alike: Sequence[RunSpec], settings: Settings) -> tuple[float, str | None]:
     """Seconds of all runs of a kind, and why they are trained one at a time if they are."""
-    from oodbench.stack import Stack
-    from oodbench.stack_sizes import alone
     from oodbench.train.loop import Alone
     from oodbench.train.run import Run
+    from oodbench.train.vectorized.packing import alone
+    from oodbench.train.vectorized.program import Stack
 
     runs = [Run(alike[0], settings)]
     reason = alone(runs[0], settings)

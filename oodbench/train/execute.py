@@ -13,11 +13,11 @@ from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import provenance
 from oodbench.results.run_spec import RunSpec
-from oodbench.stack import Stack, kind
-from oodbench.stack_sizes import alone, room
 from oodbench.train.loop import Alone, Training, begin, train
 from oodbench.train.run import Run
 from oodbench.train.settings import MOST, Interrupts, Settings
+from oodbench.train.vectorized.packing import alone, kind, room
+from oodbench.train.vectorized.program import Stack
 
 Ended = Callable[[str, str, str], None]
 """Is told a run's id, its state and, for a failure, one sentence."""

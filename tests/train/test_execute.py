@@ -13,12 +13,12 @@ from filelock import Timeout
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
-from oodbench.stack import Stack
 from oodbench.train import execute as module
 from oodbench.train import loop as training
 from oodbench.train.execute import execute_together
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
+from oodbench.train.vectorized.program import Stack
 from tests.helpers.sweeps import outcome, tiny
 
 TOGETHER = Settings(plugins=("tests.helpers.odd_methods",), batch_runs=64)

@@ -14,11 +14,12 @@ from oodbench.datasets import Environment
 from oodbench.networks.base import Network, networks
 from oodbench.plan import make_plan, validate
 from oodbench.results.run_spec import Evaluation, RunSpec
-from oodbench.stack import Stack, kind, obstacle
 from oodbench.train import run as run_module
 from oodbench.train.loading import Data, load_data
 from oodbench.train.run import Run, build_algorithm
 from oodbench.train.settings import Settings
+from oodbench.train.vectorized.packing import kind, obstacle
+from oodbench.train.vectorized.program import Stack
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 SPIRALS: dict[str, Any] = {

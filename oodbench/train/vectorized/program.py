@@ -12,61 +12,17 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from oodbench.algorithms import Algorithm, Batch
-from oodbench.datasets import Dataset
-from oodbench.networks.base import Network
 from oodbench.results.run_spec import Evaluation
-from oodbench.stacked_layers import LINEAR, Collector, stacked_linear
-from oodbench.stacked_optimizers import StackedOptimizer, settings
 from oodbench.train.evaluate import evaluate_stacked, shapes, stacked
 from oodbench.train.run import Run
+from oodbench.train.vectorized.linear import Collector, stacked_linear
+from oodbench.train.vectorized.optimizers import StackedOptimizer
 
 T = TypeVar("T")
-
-
-def obstacle(run: Run) -> str | None:
-    """Why a run has to be trained by itself, or None."""
-    algorithm, cls = run.algorithm, type(run.algorithm)
-    reduction = algorithm.reduction
-    modules = list(algorithm.modules())
-    draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
-    if cls.update is not Algorithm.update or cls.step_optimizer is not Algorithm.step_optimizer:
-        return "it has an update of its own"
-    if set(algorithm.optimizers) != {"main"} or settings(algorithm.optimizers["main"]) is None:
-        return "it has an optimizer of its own"
-    if draws_environments and cls.objective is not Algorithm.objective:
-        return "its objective is of environments that every run draws for itself"
-    if run.batches.stored:
-        return "its data are read from disk while it trains"
-    if type(algorithm.network).losses is not Network.losses:
-        return "its network works out its own losses"
-    if any(isinstance(m, nn.Dropout) and m.p > 0 for m in modules):
-        return "dropout draws random numbers for every run"
-    if any(True for _ in algorithm.buffers()):
-        return "it keeps more than parameters, such as the statistics of batch normalisation"
-    if type(run.data.dataset).split_metrics is not Dataset.split_metrics:
-        return "its data come with metrics of their own"
-    if reduction is not None and reduction.unit == "example":
-        return "it combines the gradients of single examples"
-    if reduction is not None and not _linear_only(algorithm.network):
-        return "it combines gradients of other layers than linear ones"
-    return None
-
-
-def _linear_only(network: nn.Module) -> bool:
-    owners = [m for m in network.modules() if any(p.requires_grad for p in m.parameters(False))]
-    return all(type(m) in LINEAR for m in owners)
-
-
-def kind(run: Run) -> tuple[object, ...]:
-    """What runs of one stack have in common, beyond what their specs say."""
-    shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
-    optimizer = settings(run.algorithm.optimizers["main"]) or {}
-    batch = (len(run.names), run.batches.batch_size)
-    return shapes, batch, tuple(map(str, optimizer.items()))
 
 
 class Stack:

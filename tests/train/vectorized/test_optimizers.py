@@ -6,7 +6,7 @@ from oodbench.algorithms.temporal_and_mask import TemporalANDMask
 from torch import nn
 
 from oodbench.optimizers import set_rates
-from oodbench.stacked_optimizers import RULES, StackedOptimizer, settings
+from oodbench.train.vectorized.optimizers import RULES, StackedOptimizer, settings
 
 SHAPES = [(3, 2), (4,)]
 RATES = [(0.1, 0.0), (0.03, 0.2), (0.01, 0.5)]

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from oodbench import stack_sizes
 from oodbench.results.run_spec import RunSpec
-from oodbench.stack import Stack
-from oodbench.stack_sizes import DEVICE_SHARE, alone, room
 from oodbench.train.run import Run
 from oodbench.train.settings import CROWD, Settings, crowds
+from oodbench.train.vectorized import packing as stack_sizes
+from oodbench.train.vectorized.packing import DEVICE_SHARE, alone, room
+from oodbench.train.vectorized.program import Stack
 from tests.helpers.sweeps import tiny
 
 

@@ -1,0 +1,105 @@
+"""Which runs are trained together, and how many: by what stands in the way, cost and memory."""
+
+import math
+
+import torch
+from torch import nn
+
+from oodbench.algorithms import Algorithm
+from oodbench.datasets import Dataset
+from oodbench.networks.base import Network
+from oodbench.train.run import Run
+from oodbench.train.settings import CROWD, Settings
+from oodbench.train.vectorized.linear import LINEAR
+from oodbench.train.vectorized.optimizers import settings
+from oodbench.train.vectorized.program import Stack
+
+CPU_PRODUCTS = 2**22
+"""Multiplications of a run's forward pass up to which it is trained in a stack on a CPU: above,
+arithmetic outweighs what a step costs beside it, and batched products are no faster."""
+CPU_BYTES = 2**29
+"""What a stack may need on a CPU."""
+DEVICE_SHARE = 0.8
+"""The part of a device's free memory that its stacks may need together."""
+
+
+def alone(run: Run, settings: Settings) -> str | None:
+    """Why a run is trained by itself, or None.
+
+    On a CPU, where results are the same bit for bit, this does not depend on who else is left.
+    """
+    if settings.batch_runs == 1:
+        return "--batch-runs is 1"
+    reason = obstacle(run)
+    if reason is not None or settings.batch_runs is not None or settings.device != "cpu":
+        return reason
+    examples = len(run.names) * run.batches.batch_size
+    weights = sum(p.numel() for p in run.algorithm.parameters() if p.dim() > 1)
+    if examples * weights > CPU_PRODUCTS:
+        return "its steps are long enough that several at once are no faster"
+    return None if run.spec.kind in settings.crowds else f"fewer than {CROWD} runs of its kind"
+
+
+def room(run: Run, settings: Settings) -> int:
+    """How many runs such as this one fit into the memory that a stack may take, at least one."""
+    if settings.device == "cpu":
+        return max(1, CPU_BYTES // _bytes(run))
+    torch.cuda.reset_peak_memory_stats(settings.device)
+    before = torch.cuda.memory_allocated(settings.device)
+    Stack([run]).gradients(run.step)
+    need = torch.cuda.max_memory_allocated(settings.device) - before
+    free, _ = torch.cuda.mem_get_info(settings.device)
+    return max(1, int(DEVICE_SHARE * settings.device_share * free / max(1, need)))
+
+
+def _bytes(run: Run) -> int:
+    """About what an update of a run needs: parameters, their gradients, and activations."""
+    trained = sum(p.numel() for p in run.algorithm.parameters())
+    combines = run.algorithm.reduction is not None
+    copies = 6 + (3 * len(run.names) if combines else 0)
+    examples = len(run.names) * run.batches.batch_size
+    widths = math.prod(run.problem.input_shape)
+    widths += sum(m.out_features for m in run.algorithm.modules() if isinstance(m, nn.Linear))
+    return 4 * (copies * trained + 6 * examples * widths)
+
+
+def obstacle(run: Run) -> str | None:
+    """Why a run has to be trained by itself, or None."""
+    algorithm, cls = run.algorithm, type(run.algorithm)
+    reduction = algorithm.reduction
+    modules = list(algorithm.modules())
+    draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
+    if cls.update is not Algorithm.update or cls.step_optimizer is not Algorithm.step_optimizer:
+        return "it has an update of its own"
+    if set(algorithm.optimizers) != {"main"} or settings(algorithm.optimizers["main"]) is None:
+        return "it has an optimizer of its own"
+    if draws_environments and cls.objective is not Algorithm.objective:
+        return "its objective is of environments that every run draws for itself"
+    if run.batches.stored:
+        return "its data are read from disk while it trains"
+    if type(algorithm.network).losses is not Network.losses:
+        return "its network works out its own losses"
+    if any(isinstance(m, nn.Dropout) and m.p > 0 for m in modules):
+        return "dropout draws random numbers for every run"
+    if any(True for _ in algorithm.buffers()):
+        return "it keeps more than parameters, such as the statistics of batch normalisation"
+    if type(run.data.dataset).split_metrics is not Dataset.split_metrics:
+        return "its data come with metrics of their own"
+    if reduction is not None and reduction.unit == "example":
+        return "it combines the gradients of single examples"
+    if reduction is not None and not _linear_only(algorithm.network):
+        return "it combines gradients of other layers than linear ones"
+    return None
+
+
+def _linear_only(network: nn.Module) -> bool:
+    owners = [m for m in network.modules() if any(p.requires_grad for p in m.parameters(False))]
+    return all(type(m) in LINEAR for m in owners)
+
+
+def kind(run: Run) -> tuple[object, ...]:
+    """What runs of one stack have in common, beyond what their specs say."""
+    shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
+    optimizer = settings(run.algorithm.optimizers["main"]) or {}
+    batch = (len(run.names), run.batches.batch_size)
+    return shapes, batch, tuple(map(str, optimizer.items()))
