@@ -2,10 +2,11 @@
 
 import typer
 
-from oodbench import diagnose, sweep, verify
+from oodbench import diagnose, verify
 from oodbench import list as listing
 from oodbench.data import cli as data
 from oodbench.report import cli as report
+from oodbench.sweep import cli as sweep
 
 main = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 main.add_typer(sweep.app, name="sweep")

@@ -21,9 +21,9 @@ from oodbench.bench_loading import loading
 from oodbench.bench_report import coverages, memory, page_cost, table_time
 from oodbench.bench_stacks import stacks
 from oodbench.networks.base import build
-from oodbench.plan import make_plan, validate
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.tasks import Task
 from oodbench.train.execute import execute
 from oodbench.train.process import keep_freed_memory

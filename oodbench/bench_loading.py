@@ -15,8 +15,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from oodbench.data.images import MEAN, STD
 from oodbench.datasets import make
-from oodbench.plan import make_plan, validate
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings

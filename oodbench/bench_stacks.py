@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oodbench.plan import make_plan, validate
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.execute import execute_together
 from oodbench.train.settings import Settings
 

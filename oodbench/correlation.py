@@ -17,10 +17,10 @@ from oodbench.algorithms import Batch, algorithms
 from oodbench.errors import UserError
 from oodbench.gradients.backward import stacked_gradients
 from oodbench.measure import Line, Measured, Panel
-from oodbench.plan import single
 from oodbench.report.figures import Finding
 from oodbench.results.frames import Frames
 from oodbench.seeds import derive
+from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
 

@@ -75,7 +75,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def run_of(algorithm: str, environments: int, batch: int, examples: int) -> Any:
     """A run in memory; `examples` in each environment, `test` among them."""
-    from oodbench.plan import single
+    from oodbench.sweep.plan import single
     from oodbench.train.run import Run
     from oodbench.train.settings import Settings
 

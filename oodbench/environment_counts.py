@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
 from oodbench.noise import expected
-from oodbench.plan import single
 from oodbench.report.figures import Finding
+from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
 

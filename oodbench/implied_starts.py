@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from oodbench.measure import Measured
-from oodbench.plan import make_plan
 from oodbench.results.frames import Frames
-from oodbench.sweep_file import find, read
+from oodbench.sweep.file import find, read
+from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from oodbench.resources import Resources
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
-from oodbench.search import Searches, Study
+from oodbench.sweep.search import Searches, Study
 from oodbench.train.settings import Settings
 
 Specs = dict[str, RunSpec]

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from oodbench.errors import UserError
-from oodbench.plan import single
 from oodbench.report.figures import Finding
 from oodbench.results.directory import RunDirectory
+from oodbench.sweep.plan import single
 
 Array = NDArray[np.float64]
 KEPT, NORM = "kept ", "weight norm "

@@ -6,13 +6,9 @@ where a cluster trains it later.
 """
 
 from collections import deque
-from collections.abc import Callable
 
-from oodbench.errors import UserError
 from oodbench.job import Job
-from oodbench.pool import local
 from oodbench.progress import Display
-from oodbench.slurm import slurm
 
 
 def debug(job: Job) -> dict[str, str]:
@@ -37,24 +33,3 @@ def debug(job: Job) -> dict[str, str]:
             states[run_id] = state
             queue.extend(job.add(searches.advance(run_id)))
     return states
-
-
-LAUNCHERS: dict[str, Callable[[Job], dict[str, str]]] = {
-    "local": local,
-    "debug": debug,
-    "slurm": slurm,
-}
-
-
-def devices(wanted: str) -> tuple[str, ...]:
-    """`auto` (every CUDA device, else the CPU) or a list such as `cuda:0,cuda:1`, checked."""
-    import torch
-
-    count = torch.cuda.device_count()
-    if wanted == "auto":
-        return tuple(f"cuda:{i}" for i in range(count)) or ("cpu",)
-    names = tuple(name.strip() for name in wanted.split(","))
-    for name in names:
-        if name != "cpu" and name not in [f"cuda:{i}" for i in range(count)]:
-            raise UserError(f"there is no device '{name}' here (cpu and {count} CUDA devices)")
-    return names

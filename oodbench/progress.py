@@ -17,13 +17,12 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
 from oodbench.job import Job
 from oodbench.results.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from oodbench.plan import Plan
+    pass
 
 ENDED = ("done", "diverged", "failed")
 
@@ -32,33 +31,6 @@ def title(spec: RunSpec) -> str:
     """A run in a few words."""
     tests = "+".join(spec.test_environments)
     return f"{spec.label} on {spec.dataset} (test {tests}), draw {spec.draw}, trial {spec.trial}"
-
-
-def show_plan(made: "Plan", console: Console) -> None:
-    """Print how many runs of what a sweep holds, and what is impossible and why."""
-    table = Table("dataset", "test environments", "algorithm", "runs", "draws", "trials", "steps")
-    rows: dict[tuple[str, str, str], list[RunSpec]] = {}
-    for spec in made.runs.values():
-        key = (spec.dataset, ", ".join(spec.test_environments), spec.label)
-        rows.setdefault(key, []).append(spec)
-    for key, specs in rows.items():
-        draws, trials = {s.draw for s in specs}, {s.trial for s in specs}
-        numbers = (len(specs), len(draws), len(trials), specs[0].steps)
-        told = [str(n) for n in numbers]
-        if made.sweep.search is not None:
-            total = made.sweep.search.draws(len(trials))
-            told[:2] = [str(total * len(trials)), f"{total} by {made.sweep.search.method.upper()}"]
-        table.add_row(*key, *told)
-    console.print(table)
-    console.print(f"{made.total} runs in sweep '{made.sweep.name}'.", highlight=False)
-    for cell in made.impossible:
-        console.print(
-            f"impossible: {cell.algorithm} on {cell.dataset} "
-            f"(test {', '.join(cell.test_environments)}): {cell.reason}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
 
 
 class Display:

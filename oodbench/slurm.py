@@ -31,10 +31,10 @@ from oodbench.resources import Resources, minutes
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import RunSpec
-from oodbench.search import Searches, Study
 from oodbench.snapshot import code_folder, fingerprint, freeze
 from oodbench.states import states
 from oodbench.submissions import Submission, Submissions
+from oodbench.sweep.search import Searches, Study
 from oodbench.train.settings import Settings
 
 MAX_REQUEUES = 10_000

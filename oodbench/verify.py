@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from oodbench import sweep_file
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.measure import Measured, measure
 from oodbench.report.formats import FORMATS
@@ -17,6 +16,7 @@ from oodbench.report.printing import print_sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.provenance import commit
+from oodbench.sweep import file as sweep_file
 from oodbench.targets import Experiment, load, names
 from oodbench.verdicts import compare, sheet
 from oodbench.version import __version__
@@ -77,7 +77,7 @@ def verify(
 
 def launch(experiment: Experiment, out: Path, trials: int | None, options: Sequence[str]) -> bool:
     """Train what is left of an experiment's sweeps; whether a run failed. Raises UserError."""
-    from oodbench.sweep import app as sweep
+    from oodbench.sweep.cli import app as sweep
 
     failed = False
     for name in experiment.sweeps:

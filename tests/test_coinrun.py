@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.plan import make_plan
 from oodbench.results.directory import Results
-from oodbench.sweep_file import find, read, validate
+from oodbench.sweep.file import find, read, validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from oodbench import costs
-from oodbench.plan import make_plan, validate
 from oodbench.report.figures import save
+from oodbench.sweep.plan import make_plan, validate
 
 
 def test_the_fit_finds_what_made_the_figures() -> None:

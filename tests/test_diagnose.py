@@ -25,9 +25,9 @@ from oodbench.errors import UserError
 from oodbench.kept import kept as diagnose_kept
 from oodbench.kept import read
 from oodbench.noise import expected
-from oodbench.plan import single
 from oodbench.report.figures import Finding, save
 from oodbench.results.directory import RunDirectory
+from oodbench.sweep.plan import single
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from oodbench.datasets import make
-from oodbench.plan import single
+from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
 

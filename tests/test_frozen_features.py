@@ -10,8 +10,8 @@ from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings
 from tests.helpers.pictures import draw

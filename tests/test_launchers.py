@@ -15,12 +15,12 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.job import Job
-from oodbench.launchers import LAUNCHERS, devices
-from oodbench.plan import Plan
 from oodbench.pool import local
 from oodbench.registry import load_plugins
 from oodbench.resources import Resources
 from oodbench.results.directory import Results
+from oodbench.sweep.launch import LAUNCHERS, devices
+from oodbench.sweep.plan import Plan
 from oodbench.train.settings import CROWD, Settings, crowds
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import outcome, settle, tiny, tiny_file

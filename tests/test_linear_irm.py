@@ -9,7 +9,7 @@ from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.plan import single
+from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings

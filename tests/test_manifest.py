@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from oodbench.data.cli import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.plan import make_plan, validate
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
 

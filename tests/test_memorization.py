@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 from oodbench.diagnose import app
 from oodbench.errors import UserError
 from oodbench.memorization import memorization
-from oodbench.plan import make_plan
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.sweep_file import validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings
 

@@ -19,9 +19,9 @@ from oodbench.data.cli import app
 from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.plan import Plan, make_plan, single
 from oodbench.registry import folder
-from oodbench.sweep_file import validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import Plan, make_plan, single
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
 

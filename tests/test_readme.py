@@ -11,7 +11,7 @@ import yaml
 
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
-from oodbench.plan import make_plan, validate
+from oodbench.sweep.plan import make_plan, validate
 from tests.helpers.paths import ROOT
 
 README = (ROOT / "README.md").read_text()

@@ -8,11 +8,11 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.job import Job
-from oodbench.plan import read
 from oodbench.resources import Resources, minutes, resources
 from oodbench.results.directory import Results
 from oodbench.slurm import Array, planned_arrays
 from oodbench.snapshot import code_folder, fingerprint, freeze
+from oodbench.sweep.plan import read
 from oodbench.train.settings import Settings
 from oodbench.yaml_values import parse_yaml
 from tests.helpers.paths import ROOT

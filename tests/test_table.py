@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.plan import make_plan, validate
 from oodbench.results.directory import Results
-from oodbench.sweep import app
+from oodbench.sweep.cli import app
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.splits import split
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from oodbench import targets
 from oodbench.errors import UserError
-from oodbench.sweep_file import find, read
+from oodbench.sweep.file import find, read
 from oodbench.targets import Target, load, names
 
 GOOD = """

@@ -10,7 +10,7 @@ from oodbench.errors import UserError
 from oodbench.report.leaderboard import scores
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.sweep import app as sweep
+from oodbench.sweep.cli import app as sweep
 from oodbench.trials import trials
 from tests.helpers.sweeps import tiny_file
 

@@ -6,8 +6,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from oodbench import sweep_file, targets
+from oodbench import targets
 from oodbench.measure import Measured
+from oodbench.sweep import file as sweep_file
 from oodbench.verify import app
 from tests.helpers.sweeps import TINY
 

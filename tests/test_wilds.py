@@ -12,19 +12,19 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
-from oodbench import sweep
 from oodbench.data import wilds as official
 from oodbench.data.encodings import distilbert_tokenizer
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.plan import make_plan, validate
 from oodbench.report import cli as report
 from oodbench.report.leaderboard import leaderboard
 from oodbench.results import predictions
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
+from oodbench.sweep import cli as sweep
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings
 from tests.helpers.transformers_copies import small_distilbert

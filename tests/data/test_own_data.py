@@ -12,7 +12,7 @@ import yaml
 from filelock import FileLock
 
 from oodbench.datasets import make
-from oodbench.plan import make_plan, read, validate
+from oodbench.sweep.plan import make_plan, read, validate
 from tests.helpers.paths import ROOT
 
 TEXT = (ROOT / "docs" / "own_data.md").read_text()

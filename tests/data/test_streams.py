@@ -13,9 +13,9 @@ from torch import Tensor
 from oodbench.data.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
-from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.tasks import Task
 from oodbench.train import loop as training
 from oodbench.train.batches import Batches

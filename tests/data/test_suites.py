@@ -9,9 +9,9 @@ import pytest
 from oodbench.data.images import Suite
 from oodbench.datasets import datasets, make
 from oodbench.errors import UserError
-from oodbench.plan import make_plan, validate
 from oodbench.results.directory import RunDirectory
 from oodbench.results.domainbed import ENVIRONMENTS
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings
 from tests.helpers.pictures import draw

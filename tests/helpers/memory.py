@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tests.helpers.stored_data as stored_data
-from oodbench.plan import make_plan, validate
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings

@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from oodbench.plan import Plan, make_plan, validate
 from oodbench.results.directory import Results
 from oodbench.states import states
+from oodbench.sweep.plan import Plan, make_plan, validate
 
 TINY: dict[str, Any] = {
     "name": "tiny",

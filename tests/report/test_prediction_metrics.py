@@ -7,7 +7,6 @@ import pytest
 from sklearn.metrics import accuracy_score
 from typer.testing import CliRunner
 
-from oodbench import sweep
 from oodbench.errors import UserError
 from oodbench.report import cli as report
 from oodbench.report.prediction_metrics import (
@@ -21,6 +20,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.predictions import Predictions
 from oodbench.selection import choose
+from oodbench.sweep import cli as sweep
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings
 from tests.helpers.sweeps import outcome, tiny, tiny_file

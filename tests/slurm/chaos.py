@@ -18,12 +18,12 @@ from pathlib import Path
 
 from oodbench.job import Job
 from oodbench.launchers import debug
-from oodbench.plan import Plan
 from oodbench.registry import load_plugins
 from oodbench.resources import Resources
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.slurm import slurm
+from oodbench.sweep.plan import Plan
 from oodbench.train.settings import Settings
 from tests.helpers.sweeps import outcome, settle, tiny
 from tests.slurm.cluster import Cluster, missing

@@ -18,7 +18,7 @@ from oodbench.cluster import queue
 from oodbench.results.directory import Results
 from oodbench.states import states
 from oodbench.submissions import Submissions
-from oodbench.sweep import app
+from oodbench.sweep.cli import app
 from tests.helpers.sweeps import settle, tiny_file
 from tests.slurm.cluster import Cluster
 
@@ -27,7 +27,7 @@ SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("oodbench.sweep.console.width", 300)
+    monkeypatch.setattr("oodbench.sweep.cli.console.width", 300)
     monkeypatch.chdir(tmp_path)
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from oodbench.results.directory import Results
 from oodbench.states import states
-from oodbench.sweep import app
+from oodbench.sweep.cli import app
 from tests.helpers.sweeps import outcome, tiny_file
 from tests.slurm.cluster import Cluster
 

@@ -11,17 +11,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from oodbench.adopt import adopt
 from oodbench.errors import UserError, reports_mistakes, unknown
-from oodbench.flags import Flags, resource_flags
 from oodbench.job import Job
-from oodbench.launching import show_jobs, train
-from oodbench.plan import Plan, Sweep, find, make_plan, read
-from oodbench.progress import show_plan
 from oodbench.resources import resources
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.states import states
+from oodbench.sweep.flags import Flags, resource_flags
+from oodbench.sweep.launch import adopt, show_jobs, train
+from oodbench.sweep.plan import Plan, Sweep, find, make_plan, read
+from oodbench.sweep.status import show_plan
 from oodbench.train.settings import Settings as RunSettings
 from oodbench.train.settings import crowds
 
@@ -63,7 +62,7 @@ def plan(
     batch_runs: BatchRuns = "auto",
 ) -> None:
     """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
-    from oodbench.estimate import forecast
+    from oodbench.sweep.estimate import forecast
 
     made = _plan(read(find(sweep), set_ or ()), plugin, data_dir)
     show_plan(made, console)
@@ -186,7 +185,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Until nothing is left to do.")] = False,
 ) -> None:
     """Say what is planned, queued, running, done, failed or lost, by the disk and by Slurm."""
-    from oodbench import status as view
+    from oodbench.sweep import status as view
 
     results = _results(sweep, out)
     if watch:
@@ -255,8 +254,8 @@ def _results(sweep: str, out: Path | None) -> Results:
 
 def _prepare(launcher: str) -> None:
     """Check a launcher's name, and have it start with what takes it longest."""
-    from oodbench.launchers import LAUNCHERS
     from oodbench.pool import warm_up
+    from oodbench.sweep.launch import LAUNCHERS
 
     if launcher not in LAUNCHERS:
         raise unknown("launcher", launcher, LAUNCHERS)
@@ -279,7 +278,3 @@ def _duration(seconds: float) -> str:
         return f"{seconds / 60:.0f} min"
     hours = seconds / 3600
     return f"{hours:.1f} h" if hours < 100 else f"{hours:,.0f} h"
-
-
-if __name__ == "__main__":
-    app()

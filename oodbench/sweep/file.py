@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
-from oodbench.protocols import under
 from oodbench.registry import folder
-from oodbench.search import Search
+from oodbench.sweep.protocols import under
+from oodbench.sweep.search import Search
 from oodbench.yaml_values import assignments, parse_yaml
 
 
@@ -39,7 +39,7 @@ class Sweep(BaseModel):
 
     name: str = Field(min_length=1)
     protocol: str | None = None
-    """The name in sweeps/ of the protocol that it is under, see `oodbench.protocols`."""
+    """The name in sweeps/ of the protocol that it is under, see `oodbench.sweep.protocols`."""
     datasets: list[str | dict[str, Any]] = Field(min_length=1)
     algorithms: list[str | Row] = Field(min_length=1)
     test_environments: Literal["default", "each", "pairs"] | list[list[str | float]] = "default"

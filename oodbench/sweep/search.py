@@ -20,7 +20,7 @@ from oodbench.results.directory import Journal, Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
-from oodbench.tpe import Space, suggest
+from oodbench.sweep.tpe import Space, suggest
 
 STARTUP = 10
 """Results that TPE has seen before it chooses; the draws before are those of a random search."""
@@ -147,7 +147,7 @@ def study(
 def check(studies: Sequence[Study], test_environments: object) -> None:
     """Raise UserError if optuna is missing or the runs of a study cannot serve its objective."""
     from oodbench.selection import find
-    from oodbench.tpe import optuna
+    from oodbench.sweep.tpe import optuna
 
     optuna()
     for study in studies:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from oodbench.results.directory import Results
-from oodbench.sweep import app
+from oodbench.sweep.cli import app
 from tests.helpers.sweeps import outcome, tiny_file
 
 TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
@@ -16,8 +16,8 @@ TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("oodbench.sweep.console.width", 200)
-    monkeypatch.setattr("oodbench.sweep.console.soft_wrap", True)
+    monkeypatch.setattr("oodbench.sweep.cli.console.width", 200)
+    monkeypatch.setattr("oodbench.sweep.cli.console.soft_wrap", True)
     monkeypatch.chdir(tmp_path)
 
 

@@ -6,7 +6,7 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.plan import find, make_plan, read, validate
+from oodbench.sweep.plan import find, make_plan, read, validate
 from tests.helpers.sweeps import TINY, tiny
 
 

@@ -20,7 +20,7 @@ from oodbench.hparams import (
     uniform_int,
 )
 from oodbench.networks.base import networks
-from oodbench.tpe import Space, optuna, suggest
+from oodbench.sweep.tpe import Space, optuna, suggest
 
 SPACE: Space = {
     "lr": log_uniform(1e-4, 1.0),

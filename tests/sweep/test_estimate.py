@@ -4,10 +4,10 @@ from collections.abc import Sequence
 import pytest
 from torch import Tensor
 
-from oodbench import estimate
-from oodbench.estimate import forecast
-from oodbench.plan import make_plan, validate
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep import estimate
+from oodbench.sweep.estimate import forecast
+from oodbench.sweep.plan import make_plan, validate
 from oodbench.train import evaluate
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings, crowds

@@ -1,19 +1,33 @@
 """What `status` shows: counts, what runs where, what went wrong and where its log is."""
 
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from oodbench.results.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from oodbench.sweep.plan import Plan
+
 import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from oodbench.progress import title
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import RunSpec
 from oodbench.states import STATES, State, slurm_answers, states
 
 LINES = 20
@@ -114,3 +128,30 @@ def _line(results: Results, run_id: str, spec: RunSpec, state: State) -> str:
         if state.state == "lost":
             tail = state.log.read_text(errors="replace").splitlines()[-TAIL:]
     return "\n      ".join([text, *tail])
+
+
+def show_plan(made: "Plan", console: Console) -> None:
+    """Print how many runs of what a sweep holds, and what is impossible and why."""
+    table = Table("dataset", "test environments", "algorithm", "runs", "draws", "trials", "steps")
+    rows: dict[tuple[str, str, str], list[RunSpec]] = {}
+    for spec in made.runs.values():
+        key = (spec.dataset, ", ".join(spec.test_environments), spec.label)
+        rows.setdefault(key, []).append(spec)
+    for key, specs in rows.items():
+        draws, trials = {s.draw for s in specs}, {s.trial for s in specs}
+        numbers = (len(specs), len(draws), len(trials), specs[0].steps)
+        told = [str(n) for n in numbers]
+        if made.sweep.search is not None:
+            total = made.sweep.search.draws(len(trials))
+            told[:2] = [str(total * len(trials)), f"{total} by {made.sweep.search.method.upper()}"]
+        table.add_row(*key, *told)
+    console.print(table)
+    console.print(f"{made.total} runs in sweep '{made.sweep.name}'.", highlight=False)
+    for cell in made.impossible:
+        console.print(
+            f"impossible: {cell.algorithm} on {cell.dataset} "
+            f"(test {', '.join(cell.test_environments)}): {cell.reason}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )

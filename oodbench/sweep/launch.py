@@ -3,13 +3,21 @@
 import math
 import os
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 
 from oodbench.errors import UserError
 from oodbench.job import Job
+from oodbench.launchers import debug
+from oodbench.pool import local
 from oodbench.progress import title
+from oodbench.results.run_spec import RunSpec
+from oodbench.slurm import slurm
+from oodbench.sweep.plan import Sweep
+from oodbench.sweep.search import Study, objectives
 from oodbench.train.settings import crowds
 
 
@@ -80,3 +88,72 @@ def show_jobs(job: Job, launcher: str, console: Console) -> None:
         console.print(f"The first job's {len(first.ids)} runs, {first.workers} at a time:")
         for run_id in first.ids[:5]:
             console.print(f"  {title(job.specs[run_id])}", markup=False, highlight=False)
+
+
+LAUNCHERS: dict[str, Callable[[Job], dict[str, str]]] = {
+    "local": local,
+    "debug": debug,
+    "slurm": slurm,
+}
+
+
+def devices(wanted: str) -> tuple[str, ...]:
+    """`auto` (every CUDA device, else the CPU) or a list such as `cuda:0,cuda:1`, checked."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if wanted == "auto":
+        return tuple(f"cuda:{i}" for i in range(count)) or ("cpu",)
+    names = tuple(name.strip() for name in wanted.split(","))
+    for name in names:
+        if name != "cpu" and name not in [f"cuda:{i}" for i in range(count)]:
+            raise UserError(f"there is no device '{name}' here (cpu and {count} CUDA devices)")
+    return names
+
+
+def adopt(job: Job, launcher: str, sweep: Sweep) -> None:
+    """Write the plan into the results directory, unless it holds another sweep's results."""
+    results, runs = job.results, job.specs
+    if (results.path / "sweep.json").exists():
+        stored = results.plan()
+        if stored["name"] != sweep.name:
+            raise UserError(
+                f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
+                "use another --out"
+            )
+        old, new = stored["settings"]["sweep"], _fixed(sweep, job.studies)
+        for key, value in new.items():
+            if old.get(key) != value:
+                raise UserError(
+                    f"{results.path} holds '{stored['name']}' with {key} {old.get(key)}, not {value}; "
+                    "use another --out"
+                )
+        runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()} | runs
+    elif results.path.exists() and any(results.path.iterdir()):
+        raise UserError(f"{results.path} is not empty and holds no sweep; use another --out")
+    data_dir = job.settings.data_dir
+    settings = {
+        "sweep": _fixed(sweep, job.studies),
+        "data_dir": str(data_dir.absolute()) if data_dir else None,
+        "plugins": list(job.settings.plugins),
+        "keep_predictions": job.settings.keep_predictions,
+        "launcher": launcher,
+        "resources": job.resources.model_dump(exclude_defaults=True),
+    }
+    if sweep.search is not None:
+        study = job.studies[0]
+        settings["search"] = sweep.search.model_dump() | {
+            "objective": objectives(job.studies),
+            "draws": study.total // study.trials,
+        }
+    results.write_plan(sweep.name, settings, runs)
+
+
+def _fixed(sweep: Sweep, studies: Sequence[Study]) -> dict[str, Any]:
+    """What the runs of one results directory must share, so that a table never mixes them."""
+    keys = {"steps", "evaluate_every", "network", "holdout", "validation_environments"}
+    search = None
+    if sweep.search is not None:
+        shared = {"trials": sweep.trials, "objective": objectives(studies)}
+        search = sweep.search.model_dump(exclude={"runs"}) | shared
+    return sweep.model_dump(mode="json", include=keys) | {"search": search}

@@ -16,16 +16,16 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from oodbench.errors import UserError
-from oodbench.plan import make_plan, validate
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
-from oodbench.search import Searches
 from oodbench.seeds import derive
 from oodbench.selection import choose
-from oodbench.sweep import app
-from oodbench.tpe import suggest
+from oodbench.sweep.cli import app
+from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.search import Searches
+from oodbench.sweep.tpe import suggest
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import TINY, outcome, tiny, tiny_file
 
@@ -37,8 +37,8 @@ PLAN = tiny(**CHANGES)
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.sweep.console.width", 200)
-    monkeypatch.setattr("oodbench.sweep.console.soft_wrap", True)
+    monkeypatch.setattr("oodbench.sweep.cli.console.width", 200)
+    monkeypatch.setattr("oodbench.sweep.cli.console.soft_wrap", True)
 
 
 def launch(folder: Path, *more: str, **changes: Any) -> Result:

@@ -10,14 +10,14 @@ from typing import Any
 
 from oodbench.errors import UserError, unknown
 from oodbench.results.run_spec import RunSpec
-from oodbench.search import Study, study
-from oodbench.search import check as check_search
 from oodbench.seeds import derive
-from oodbench.sweep_file import Component, Row
-from oodbench.sweep_file import Sweep as Sweep
-from oodbench.sweep_file import find as find
-from oodbench.sweep_file import read as read
-from oodbench.sweep_file import validate as validate
+from oodbench.sweep.file import Component, Row
+from oodbench.sweep.file import Sweep as Sweep
+from oodbench.sweep.file import find as find
+from oodbench.sweep.file import read as read
+from oodbench.sweep.file import validate as validate
+from oodbench.sweep.search import Study, study
+from oodbench.sweep.search import check as check_search
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Protocols; `python -m tests.test_protocols DATA_DIR` writes the golden file anew, for new names."""
+"""Protocols; `python -m tests.sweep.test_protocols DATA_DIR` writes the golden file anew, for new names."""
 
 import hashlib
 import json
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.plan import make_plan
 from oodbench.registry import folder
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep_file import find, read
+from oodbench.sweep.file import find, read
+from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "protocols.json"
