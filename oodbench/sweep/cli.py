@@ -12,13 +12,13 @@ import typer
 from rich.console import Console
 
 from oodbench.errors import UserError, reports_mistakes, unknown
-from oodbench.job import Job
-from oodbench.resources import resources
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
-from oodbench.states import states
 from oodbench.sweep.flags import Flags, resource_flags
 from oodbench.sweep.launch import adopt, show_jobs, train
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.slurm_resources import resources
+from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import Plan, Sweep, find, make_plan, read
 from oodbench.sweep.status import show_plan
 from oodbench.train.settings import Settings as RunSettings
@@ -198,8 +198,8 @@ def status(
 @reports_mistakes
 def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
-    from oodbench.cluster import cancel as cancel_jobs
-    from oodbench.submissions import Submissions
+    from oodbench.sweep.launchers.slurm_commands import cancel as cancel_jobs
+    from oodbench.sweep.launchers.slurm_submissions import Submissions
 
     submissions = Submissions(_results(sweep, out))
     open_ = [s for s in submissions if not s.cancelled]
@@ -254,8 +254,8 @@ def _results(sweep: str, out: Path | None) -> Results:
 
 def _prepare(launcher: str) -> None:
     """Check a launcher's name, and have it start with what takes it longest."""
-    from oodbench.pool import warm_up
     from oodbench.sweep.launch import LAUNCHERS
+    from oodbench.sweep.launchers.local import warm_up
 
     if launcher not in LAUNCHERS:
         raise unknown("launcher", launcher, LAUNCHERS)

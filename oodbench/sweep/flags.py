@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oodbench.resources import Resources
+from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.yaml_values import assignments, parse_yaml
 
 Flags = dict[str, Any]

@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 
 from oodbench.errors import UserError
-from oodbench.job import Job
-from oodbench.launchers import debug
-from oodbench.pool import local
-from oodbench.progress import title
 from oodbench.results.run_spec import RunSpec
-from oodbench.slurm import slurm
+from oodbench.sweep.launchers.in_process import debug
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.local import local
+from oodbench.sweep.launchers.progress import title
+from oodbench.sweep.launchers.slurm import slurm
 from oodbench.sweep.plan import Sweep
 from oodbench.sweep.search import Study, objectives
 from oodbench.train.settings import crowds
@@ -26,7 +26,7 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
 
     Exits with 1 if runs of the sweep have failed, with 130 if interrupted.
     """
-    from oodbench import launchers
+    from oodbench.sweep.launchers import in_process as launchers
 
     results, specs = job.results, job.specs
     if "search" not in results.plan()["settings"]:  # which chooses few runs at a time
@@ -34,7 +34,7 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
         together = replace(job.settings, crowds=crowds(specs.values(), at_hand))
         job = replace(job, settings=together)
     if launcher == "slurm":
-        from oodbench.slurm import device_of_runs
+        from oodbench.sweep.launchers.slurm import device_of_runs
 
         job = replace(job, devices=(device_of_runs(job.devices[0], job.resources),))
     else:
@@ -74,7 +74,7 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
 
 def show_jobs(job: Job, launcher: str, console: Console) -> None:
     """Show what `launch --launcher slurm` would submit; raises UserError for another launcher."""
-    from oodbench.slurm import device_of_runs, planned_arrays
+    from oodbench.sweep.launchers.slurm import device_of_runs, planned_arrays
 
     if launcher != "slurm":
         raise UserError("--dry-run shows Slurm jobs: add --launcher slurm")

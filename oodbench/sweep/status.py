@@ -26,9 +26,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from oodbench.progress import title
 from oodbench.results.directory import Results
-from oodbench.states import STATES, State, slurm_answers, states
+from oodbench.sweep.launchers.progress import title
+from oodbench.sweep.launchers.states import STATES, State, slurm_answers, states
 
 LINES = 20
 """Runs of one state that are listed."""

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from oodbench.results.directory import Results
-from oodbench.states import states
+from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import Plan, make_plan, validate
 
 TINY: dict[str, Any] = {

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from oodbench.job import Job
-from oodbench.launchers import debug
 from oodbench.registry import load_plugins
-from oodbench.resources import Resources
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.slurm import slurm
+from oodbench.sweep.launchers.in_process import debug
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.slurm import slurm
+from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.plan import Plan
 from oodbench.train.settings import Settings
 from tests.helpers.sweeps import outcome, settle, tiny

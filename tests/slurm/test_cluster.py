@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from oodbench import cluster as slurm_commands
-from oodbench.cluster import queue
 from oodbench.results.directory import Results
-from oodbench.states import states
-from oodbench.submissions import Submissions
 from oodbench.sweep.cli import app
+from oodbench.sweep.launchers import slurm_commands
+from oodbench.sweep.launchers.slurm_commands import queue
+from oodbench.sweep.launchers.slurm_submissions import Submissions
+from oodbench.sweep.launchers.states import states
 from tests.helpers.sweeps import settle, tiny_file
 from tests.slurm.cluster import Cluster
 

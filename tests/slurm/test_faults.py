@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.job import Job
-from oodbench.launchers import debug
 from oodbench.registry import load_plugins
-from oodbench.resources import Resources
 from oodbench.results.directory import Results
-from oodbench.slurm import slurm
-from oodbench.states import states
+from oodbench.sweep.launchers.in_process import debug
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.slurm import slurm
+from oodbench.sweep.launchers.slurm_resources import Resources
+from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import Plan
 from oodbench.train.settings import Settings
 from tests.helpers.sweeps import outcome, settle, tiny

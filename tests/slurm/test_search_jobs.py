@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.results.directory import Results
-from oodbench.states import states
 from oodbench.sweep.cli import app
+from oodbench.sweep.launchers.states import states
 from tests.helpers.sweeps import outcome, tiny_file
 from tests.slurm.cluster import Cluster
 

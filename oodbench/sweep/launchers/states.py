@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oodbench import cluster
-from oodbench.cluster import QueuedJob
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.submissions import Submission, Submissions
+from oodbench.sweep.launchers import slurm_commands as cluster
+from oodbench.sweep.launchers.slurm_commands import QueuedJob
+from oodbench.sweep.launchers.slurm_submissions import Submission, Submissions
 
 STATES = ("planned", "queued", "running", "done", "diverged", "failed", "lost")
 FORGIVEN = 60.0

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.job import Job
-from oodbench.pool import local
 from oodbench.registry import load_plugins
-from oodbench.resources import Resources
 from oodbench.results.directory import Results
 from oodbench.sweep.launch import LAUNCHERS, devices
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.local import local
+from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.plan import Plan
 from oodbench.train.settings import CROWD, Settings, crowds
 from tests.helpers.paths import ROOT
@@ -82,7 +82,7 @@ def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> 
 def test_a_run_that_another_process_holds_is_left_to_it(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oodbench.pool.PATIENCE", 0.5)
+    monkeypatch.setattr("oodbench.sweep.launchers.local.PATIENCE", 0.5)
     asked = job(tiny(), tmp_path)
     with Results(tmp_path).run(asked.ids[0]).lock():
         states = train(asked)

@@ -23,17 +23,17 @@ from filelock import Timeout
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
 from submitit.slurm.slurm import SlurmExecutor, _get_default_parameters, _make_sbatch_string
 
-from oodbench import cluster
 from oodbench.errors import UserError
-from oodbench.job import Job
-from oodbench.pool import local, stop
-from oodbench.resources import Resources, minutes
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import RunSpec
-from oodbench.snapshot import code_folder, fingerprint, freeze
-from oodbench.states import states
-from oodbench.submissions import Submission, Submissions
+from oodbench.sweep.launchers import slurm_commands as cluster
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.local import local, stop
+from oodbench.sweep.launchers.slurm_resources import Resources, minutes
+from oodbench.sweep.launchers.slurm_submissions import Submission, Submissions
+from oodbench.sweep.launchers.snapshot import code_folder, fingerprint, freeze
+from oodbench.sweep.launchers.states import states
 from oodbench.sweep.search import Searches, Study
 from oodbench.train.settings import Settings
 

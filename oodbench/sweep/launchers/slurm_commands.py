@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from oodbench.errors import UserError, unknown
-from oodbench.resources import Resources, megabytes, minutes
+from oodbench.sweep.launchers.slurm_resources import Resources, megabytes, minutes
 
 DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 """Seconds between two attempts while the controller does not answer."""

@@ -18,8 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from oodbench.job import Job
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.launchers.job import Job
 
 if TYPE_CHECKING:
     pass

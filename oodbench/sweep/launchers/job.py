@@ -3,9 +3,9 @@
 import os
 from dataclasses import dataclass, field, replace
 
-from oodbench.resources import Resources
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.search import Searches, Study
 from oodbench.train.settings import Settings
 

@@ -7,8 +7,8 @@ where a cluster trains it later.
 
 from collections import deque
 
-from oodbench.job import Job
-from oodbench.progress import Display
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.progress import Display
 
 
 def debug(job: Job) -> dict[str, str]:

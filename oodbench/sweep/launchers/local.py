@@ -7,19 +7,19 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 
-from oodbench.job import Job
-from oodbench.progress import Display
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
-from oodbench.train.settings import MOST, Settings
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.progress import Display
+from oodbench.sweep.launchers.worker import SIGNALS, _work
+from oodbench.train.settings import MOST
 
 PATIENCE = 5.0
 """Seconds for which a run that another process holds is asked for again at the end."""
@@ -30,8 +30,6 @@ UNKNOWN = 255
 """The exit code of a worker whose server was killed too, and so could not tell."""
 RETURNS = 3
 """Times that a run is taken up again after its process was asked to end, or ended, in the midst."""
-SIGNALS = {signal.SIGUSR2, signal.SIGTERM, signal.SIGINT}
-"""What a cluster, or Ctrl-C, sends to every process of a job that has to go."""
 FORKS = sys.platform == "linux"
 """Whether workers are forked; elsewhere libraries do not bear it."""
 
@@ -199,7 +197,7 @@ def warm_up() -> None:
     """
     if FORKS:
         forkserver.set_forkserver_preload(
-            ["oodbench.train.execute", "oodbench.pool", "typer", "torch._dynamo"]
+            ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer", "torch._dynamo"]
         )
         with _blocked():
             forkserver.ensure_running()
@@ -264,51 +262,3 @@ def _receive(worker: Worker) -> tuple[str, str, str, str]:
         asked = code in (0, -signal.SIGTERM, -signal.SIGUSR2)
         state = "interrupted" if asked else "failed"
         return "died", state, f"its process died (exit code {code})", ""
-
-
-def _work(
-    connection: Connection, results: Path, settings: Settings, environment: Mapping[str, str]
-) -> None:
-    """The life of a worker: train what comes until the launcher closes the connection or dies."""
-    os.environ.clear()  # it may be that of an earlier time
-    os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
-    from oodbench.registry import load_plugins
-    from oodbench.train.execute import execute_together
-    from oodbench.train.settings import Interrupts
-
-    interrupts = Interrupts()
-    signal.signal(signal.SIGUSR2, lambda *_: interrupts.ask_to_stop())
-    if slurm_job() is not None:  # the cluster's warning before a kill
-        signal.signal(signal.SIGTERM, lambda *_: interrupts.ask_to_save())
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    load_plugins(settings.plugins)
-    last = 0.0
-
-    def progress(step: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.2:
-            last = time.monotonic()
-            tell("step", step)
-
-    def tell(kind: str, value: object = "", message: str = "", run_id: str = "") -> None:
-        try:
-            connection.send((kind, value, message, run_id))
-        except OSError:
-            os._exit(1)  # the launcher is gone: leave the run as it is, for the next launch
-
-    while not interrupts.stop:
-        try:
-            if not connection.poll(0.2):
-                continue
-            specs = connection.recv()
-        except (EOFError, OSError):
-            return
-        execute_together(
-            [(spec, Results(results).run(spec.id)) for spec in specs],
-            settings,
-            lambda run_id, state, message: tell("end", state, message, run_id),
-            progress,
-            interrupts,
-        )
-        tell("idle")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.job import Job
-from oodbench.resources import Resources, minutes, resources
 from oodbench.results.directory import Results
-from oodbench.slurm import Array, planned_arrays
-from oodbench.snapshot import code_folder, fingerprint, freeze
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.slurm import Array, planned_arrays
+from oodbench.sweep.launchers.slurm_resources import Resources, minutes, resources
+from oodbench.sweep.launchers.snapshot import code_folder, fingerprint, freeze
 from oodbench.sweep.plan import read
 from oodbench.train.settings import Settings
 from oodbench.yaml_values import parse_yaml

@@ -1,0 +1,63 @@
+"""The life of a process that trains one run after the other."""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from oodbench.results.directory import Results
+from oodbench.results.provenance import slurm_job
+from oodbench.train.settings import Settings
+
+SIGNALS = {signal.SIGUSR2, signal.SIGTERM, signal.SIGINT}
+"""What a cluster, or Ctrl-C, sends to every process of a job that has to go."""
+
+
+def _work(
+    connection: Connection, results: Path, settings: Settings, environment: Mapping[str, str]
+) -> None:
+    """The life of a worker: train what comes until the launcher closes the connection or dies."""
+    os.environ.clear()  # it may be that of an earlier time
+    os.environ.update(environment)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    from oodbench.registry import load_plugins
+    from oodbench.train.execute import execute_together
+    from oodbench.train.settings import Interrupts
+
+    interrupts = Interrupts()
+    signal.signal(signal.SIGUSR2, lambda *_: interrupts.ask_to_stop())
+    if slurm_job() is not None:  # the cluster's warning before a kill
+        signal.signal(signal.SIGTERM, lambda *_: interrupts.ask_to_save())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    load_plugins(settings.plugins)
+    last = 0.0
+
+    def progress(step: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.2:
+            last = time.monotonic()
+            tell("step", step)
+
+    def tell(kind: str, value: object = "", message: str = "", run_id: str = "") -> None:
+        try:
+            connection.send((kind, value, message, run_id))
+        except OSError:
+            os._exit(1)  # the launcher is gone: leave the run as it is, for the next launch
+
+    while not interrupts.stop:
+        try:
+            if not connection.poll(0.2):
+                continue
+            specs = connection.recv()
+        except (EOFError, OSError):
+            return
+        execute_together(
+            [(spec, Results(results).run(spec.id)) for spec in specs],
+            settings,
+            lambda run_id, state, message: tell("end", state, message, run_id),
+            progress,
+            interrupts,
+        )
+        tell("idle")
