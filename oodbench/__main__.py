@@ -2,9 +2,10 @@
 
 import typer
 
-from oodbench import diagnose, verify
 from oodbench import list as listing
+from oodbench import verify
 from oodbench.data import cli as data
+from oodbench.diagnose import cli as diagnose
 from oodbench.report import cli as report
 from oodbench.sweep import cli as sweep
 

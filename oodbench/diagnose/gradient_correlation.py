@@ -5,7 +5,7 @@ network on `Spirals`. Permuting the spirals' points among the examples of each e
 the shortcut alone to tell the classes apart, and permuting the shortcuts leaves the mechanism.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,7 @@ from torch import Tensor
 from oodbench.algorithms import Batch, algorithms
 from oodbench.errors import UserError
 from oodbench.gradients.backward import stacked_gradients
-from oodbench.measure import Line, Measured, Panel
 from oodbench.report.figures import Finding
-from oodbench.results.frames import Frames
 from oodbench.seeds import derive
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
@@ -77,31 +75,6 @@ def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> 
                 kept.double().mean().item(),
             ]
     return found
-
-
-def figure(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The thesis' figure at a few values of tau, a network and a data set for each trial."""
-    taus = [0.0, 0.25, 0.5, 0.75, 1.0]
-    found = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
-    plain = found[:, list(MASKS).index("ANDMask"), 0]
-    values: dict[str, list[float]] = {}
-    panels = []
-    for m, mask in enumerate(MASKS.values()):
-        lines = []
-        for s, signal in enumerate(SIGNALS):
-            line = Line(label=signal, x=[], y=[])
-            for t, tau in enumerate(taus):
-                there = [float(v) for v in found[:, m, t, s] if np.isfinite(v)]
-                if there:
-                    values[f"{mask}, {signal}, tau {tau:g}"] = there
-                    less = found[:, m, t, s] - plain[:, s]
-                    name = f"{mask} less none, {signal}, tau {tau:g}"
-                    values[name] = [float(v) for v in less if np.isfinite(v)]
-                    line.x.append(tau)
-                    line.y.append(float(np.mean(there)))
-            lines.append(line)
-        panels.append(Panel(title=mask, x="tau", y="correlation", lines=lines))
-    return Measured(values=values, panels=panels)
 
 
 def pearson(a: Tensor, b: Tensor) -> float:

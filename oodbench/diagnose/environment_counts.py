@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from oodbench.diagnose.random_gradients import expected
 from oodbench.errors import UserError
-from oodbench.noise import expected
 from oodbench.report.figures import Finding
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run

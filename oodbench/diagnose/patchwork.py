@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from oodbench.consistency import (
+from oodbench.diagnose.consistency import (
     Array,
     bound,
     gauss_newton,

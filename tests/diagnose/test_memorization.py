@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.diagnose import app
+from oodbench.diagnose.cli import app
+from oodbench.diagnose.memorization import memorization
 from oodbench.errors import UserError
-from oodbench.memorization import memorization
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.sweep.file import validate

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from oodbench.diagnose.kept_components import KEPT
 from oodbench.errors import UserError
-from oodbench.kept import KEPT
 from oodbench.report.figures import COLOURS, Finding
 from oodbench.report.leaderboard import mean_and_error
 from oodbench.results.directory import Results

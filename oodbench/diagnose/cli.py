@@ -27,7 +27,7 @@ def kept(
     out: Out = OUT,
 ) -> None:
     """Fraction kept and weight norm of each layer during a run of AND-mask."""
-    from oodbench import kept
+    from oodbench.diagnose import kept_components as kept
 
     _show(kept.kept(run, steps, tau, trial), "kept", out)
 
@@ -42,7 +42,7 @@ def random_gradients(
     out: Out = OUT,
 ) -> None:
     """Size of the mean of random gradients, masked and not: exact and measured."""
-    from oodbench import noise
+    from oodbench.diagnose import random_gradients as noise
 
     counts = _counts(environments)
     _show(noise.random_gradients(counts, tau, components, draws), "random-gradients", out)
@@ -57,7 +57,7 @@ def correlation(
     out: Out = OUT,
 ) -> None:
     """Correlation of masked gradients with mechanism and shortcut, AND and XOR, against tau."""
-    from oodbench.correlation import correlation
+    from oodbench.diagnose.gradient_correlation import correlation
 
     _show(correlation(environments, examples, seeds), "correlation", out)
 
@@ -66,7 +66,7 @@ def correlation(
 @reports_mistakes
 def consistency(out: Out = OUT) -> None:
     """Consistency scores of minima where they are known: diagonal Hessians and the patchwork."""
-    from oodbench.patchwork import consistency
+    from oodbench.diagnose.patchwork import consistency
 
     _show(consistency(), "consistency", out)
 
@@ -80,7 +80,7 @@ def environments(
     out: Out = OUT,
 ) -> None:
     """Test accuracy of ERM and AND-mask by the number of environments."""
-    from oodbench import environment_counts
+    from oodbench.diagnose import environment_counts
 
     finding = environment_counts.environments(_counts(environments), trials, steps)
     _show(finding, "environments", out)
@@ -93,7 +93,7 @@ def memorization(
     out: Out = OUT,
 ) -> None:
     """Accuracy on training, wrong and test labels of every method of a sweep, and its curves."""
-    from oodbench.memorization import memorization
+    from oodbench.diagnose.memorization import memorization
 
     _show(memorization(results), results.resolve().name, out)
 
@@ -107,7 +107,7 @@ def trials(
     out: Out = OUT,
 ) -> None:
     """The test value of every trial of a sweep, and how many reach a threshold."""
-    from oodbench.trials import trials
+    from oodbench.diagnose.trials import trials
 
     rules = tuple(selection.split(","))
     _show(trials(results, rules, threshold), f"{results.resolve().name}-trials", out)
@@ -124,7 +124,3 @@ def _show(finding: "Finding", name: str, out: Path) -> None:
     from oodbench.report.figures import show
 
     show(finding, name, out)
-
-
-if __name__ == "__main__":
-    app()

@@ -4,7 +4,7 @@ Proposition 2 and figure 4 of arXiv:2009.00329: n components, each environment's
 from N(0, sigma^2), d environments. The paper bounds the masked size; here it is exact.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,8 @@ from scipy.stats import binom
 
 from oodbench.algorithms import Problem, algorithms
 from oodbench.errors import UserError
-from oodbench.measure import Line, Measured, Panel
 from oodbench.networks.base import build
 from oodbench.report.figures import Finding
-from oodbench.results.frames import Frames
 from oodbench.seeds import derive
 from oodbench.tasks import Task
 
@@ -120,27 +118,6 @@ def random_gradients(
         "components. Where fewer than one component is expected to be kept, most draws are 0.",
     ]
     return Finding("The mean of random gradients", header, rows, notes, draw, (6.4, 4.2))
-
-
-def figure(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Figure 4, with a draw of the gradients for each trial; what the targets are compared with."""
-    taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
-    values: dict[str, list[float]] = {}
-    for tau, counts in taus.items():
-        for d in counts:
-            unmasked, masked = measured(d, tau, 3000, 1.0, trials, 0)
-            values |= {f"unmasked, d = {d}": unmasked, f"AND-mask, tau {tau:g}, d = {d}": masked}
-    x = [float(d) for d in taus[0.6]]
-    lines = []
-    for name, exact in (
-        ("unmasked", [expected(d, 0.6, 3000).unmasked for d in taus[0.6]]),
-        ("AND-mask, tau 0.6", [expected(d, 0.6, 3000).masked for d in taus[0.6]]),
-    ):
-        found = [float(np.mean(values[f"{name}, d = {d}"])) for d in taus[0.6]]
-        lines.append(Line(label=f"{name}: exact", x=x, y=exact))
-        lines.append(Line(label=f"{name}: measured", x=x, y=found, points=True))
-    panel = Panel(title="Mean of random gradients", x="environments", y="squared norm", lines=lines)
-    return Measured(values=values, panels=[panel])
 
 
 def _estimate(values: Sequence[float]) -> str:

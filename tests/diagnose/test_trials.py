@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.diagnose import app as diagnose
+from oodbench.diagnose.cli import app as diagnose
+from oodbench.diagnose.trials import trials
 from oodbench.errors import UserError
 from oodbench.report.leaderboard import scores
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.sweep.cli import app as sweep
-from oodbench.trials import trials
 from tests.helpers.sweeps import tiny_file
 
 

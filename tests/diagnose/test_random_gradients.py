@@ -3,8 +3,9 @@ import math
 import numpy as np
 import pytest
 
+from oodbench.diagnose.random_gradients import expected, measured, random_gradients
 from oodbench.errors import UserError
-from oodbench.noise import expected, figure, measured, random_gradients
+from oodbench.verify_noise import figure
 
 
 @pytest.mark.parametrize("environments", [1, 2, 7, 16])

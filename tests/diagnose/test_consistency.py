@@ -7,15 +7,14 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
-from oodbench.consistency import (
+from oodbench.diagnose.consistency import (
     bound,
     gauss_newton,
     gauss_newton_diagonal,
     inconsistency,
     volume_ratio,
 )
-from oodbench.errors import UserError
-from oodbench.patchwork import (
+from oodbench.diagnose.patchwork import (
     CHANGED,
     RIDGE,
     THETA,
@@ -26,6 +25,7 @@ from oodbench.patchwork import (
     risk,
     target,
 )
+from oodbench.errors import UserError
 
 PAPER = np.array([[0.01, 1], [1, 0.01]])
 

@@ -10,27 +10,27 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 from oodbench.algorithms import Batch, algorithms
-from oodbench.correlation import (
+from oodbench.diagnose.cli import app
+from oodbench.diagnose.environment_counts import accuracy, environments, threshold
+from oodbench.diagnose.gradient_correlation import (
     PAPER,
     SIGNALS,
     correlation,
     correlations,
-    figure,
     pearson,
     permuted,
 )
-from oodbench.diagnose import app
-from oodbench.environment_counts import accuracy, environments, threshold
+from oodbench.diagnose.kept_components import kept as diagnose_kept
+from oodbench.diagnose.kept_components import read
+from oodbench.diagnose.random_gradients import expected
 from oodbench.errors import UserError
-from oodbench.kept import kept as diagnose_kept
-from oodbench.kept import read
-from oodbench.noise import expected
 from oodbench.report.figures import Finding, save
 from oodbench.results.directory import RunDirectory
 from oodbench.sweep.plan import single
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings
+from oodbench.verify_correlation import figure
 
 PNG = b"\x89PNG\r\n"
 

@@ -1,0 +1,4 @@
+"""Pictures of what the AND-mask does, and why: `python -m oodbench.diagnose`.
+
+It imports `sweep`, `train` and `report`.
+"""
