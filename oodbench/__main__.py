@@ -3,11 +3,11 @@
 import typer
 
 from oodbench import list as listing
-from oodbench import verify
 from oodbench.data import cli as data
 from oodbench.diagnose import cli as diagnose
 from oodbench.report import cli as report
 from oodbench.sweep import cli as sweep
+from oodbench.verify import cli as verify
 
 main = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 main.add_typer(sweep.app, name="sweep")

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from oodbench.measure import Measured
 from oodbench.results.frames import Frames
 from oodbench.sweep.file import find, read
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
+from oodbench.verify.measure import Measured
 
 ALL, FIRST, LAST = ("test",), ("3", "4", "test"), ("1", "2", "test")
 PRINTED = {

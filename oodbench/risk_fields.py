@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.measure import Line, Measured, Panel
 from oodbench.results.frames import Frames
 from oodbench.risk_toys import on_risks
+from oodbench.verify.measure import Line, Measured, Panel
 
 METHODS: dict[str, dict[str, Any]] = {
     "MMREx": {"lambda_min": -1.0},

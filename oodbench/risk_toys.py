@@ -10,10 +10,10 @@ from torch import Tensor
 
 from oodbench.algorithms import Outputs, Problem, algorithms
 from oodbench.hparams import checked, defaults
-from oodbench.measure import Line, Measured, Panel
 from oodbench.networks.base import build
 from oodbench.results.frames import Frames
 from oodbench.tasks import Task
+from oodbench.verify.measure import Line, Measured, Panel
 
 METHODS: dict[str, dict[str, Any]] = {
     "ERM": {},

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from oodbench.measure import Measured, last_values
 from oodbench.results.frames import Frames
-from oodbench.targets import Reading
+from oodbench.verify.measure import Measured, last_values
+from oodbench.verify.targets import Reading
 
 CHANCE = 0.5
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from oodbench.diagnose.gradient_correlation import MASKS, PAPER, SIGNALS, correlations
-from oodbench.measure import Line, Measured, Panel
 from oodbench.results.frames import Frames
+from oodbench.verify.measure import Line, Measured, Panel
 
 
 def figure(trials: int, frames: Mapping[str, Frames]) -> Measured:

@@ -1,7 +1,7 @@
 import pytest
 
 from oodbench.implied_starts import PRINTED, SHRINKING, measure
-from oodbench.targets import load
+from oodbench.verify.targets import load
 
 
 def test_what_the_decay_leaves() -> None:

@@ -11,7 +11,7 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.registry import Registry, folder
-from oodbench.targets import names
+from oodbench.verify.targets import names
 from tests.helpers.paths import ROOT
 
 
@@ -50,7 +50,7 @@ print(",".join(datasets))
 print(",".join(sorted(p.name for p in folder("sweeps").glob("*.yaml"))))
 from oodbench.report.html.render import render
 print(len(render({"version": "", "title": ""})))
-from oodbench.targets import load, names
+from oodbench.verify.targets import load, names
 print(",".join(load(n).name for n in names()))
 """
     file, found_algorithms, found_datasets, sweeps, page, found_targets = python(

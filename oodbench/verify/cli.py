@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from oodbench.errors import UserError, reports_mistakes, unknown
-from oodbench.measure import Measured, measure
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.provenance import commit
 from oodbench.sweep import file as sweep_file
-from oodbench.targets import Experiment, load, names
-from oodbench.verdicts import compare, sheet
+from oodbench.verify.measure import Measured, measure
+from oodbench.verify.targets import Experiment, load, names
+from oodbench.verify.verdicts import compare, sheet
 from oodbench.version import __version__
 
 app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
@@ -130,7 +130,3 @@ def _list(experiments: Sequence[Experiment]) -> None:
         cost = "cheap" if e.cheap else "long"
         table.add_row(e.name, cost, str(len(e.targets)), how, e.title)
     Console().print(table)
-
-
-if __name__ == "__main__":
-    app()

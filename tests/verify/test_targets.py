@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from oodbench import targets
 from oodbench.errors import UserError
 from oodbench.sweep.file import find, read
-from oodbench.targets import Target, load, names
+from oodbench.verify import targets
+from oodbench.verify.targets import Target, load, names
 
 GOOD = """
 title: T

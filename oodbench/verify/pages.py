@@ -1,4 +1,4 @@
-"""The pages docs/papers/: python -m oodbench.papers writes them from the results committed there."""
+"""The pages docs/papers/: python -m oodbench.verify.pages writes them from the results committed there."""
 
 import hashlib
 import math
@@ -12,11 +12,11 @@ import typer
 from matplotlib.figure import Figure
 
 from oodbench.errors import UserError, reports_mistakes
-from oodbench.measure import Line, Measured, Panel
 from oodbench.report.figures import COLOURS, STYLE
 from oodbench.report.formats import markdown
-from oodbench.targets import Experiment, Target, load, names
-from oodbench.verdicts import Comparison, compare, sheet
+from oodbench.verify.measure import Line, Measured, Panel
+from oodbench.verify.targets import Experiment, Target, load, names
+from oodbench.verify.verdicts import Comparison, compare, sheet
 
 DOCS = Path("docs/papers")
 COLUMNS = 3
@@ -64,7 +64,7 @@ def index(docs: Path) -> str:
     lines = [
         "# The papers' numbers, and ours",
         "",
-        "Each page is written by `python -m oodbench.papers` from the results that are committed in",
+        "Each page is written by `python -m oodbench.verify.pages` from the results that are committed in",
         "`results/`, which `python -m oodbench.verify NAME --save docs/papers/results` makes.",
         "Targets agree if ours is within three standard errors of the difference.",
         "",

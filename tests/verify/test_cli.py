@@ -6,10 +6,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from oodbench import targets
-from oodbench.measure import Measured
 from oodbench.sweep import file as sweep_file
-from oodbench.verify import app
+from oodbench.verify import targets
+from oodbench.verify.cli import app
+from oodbench.verify.measure import Measured
 from tests.helpers.sweeps import TINY
 
 EXPERIMENT = {

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from oodbench.errors import UserError
 from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
 from oodbench.selection import candidates, choose
-from oodbench.targets import LAST, ORACLE_LAST, Curve, Experiment, Reading, Target
+from oodbench.verify.targets import LAST, ORACLE_LAST, Curve, Experiment, Reading, Target
 
 
 class Line(BaseModel):

@@ -3,9 +3,9 @@ from statistics import NormalDist
 
 import pytest
 
-from oodbench.measure import Measured
-from oodbench.targets import ErrorKind, Experiment, Target
-from oodbench.verdicts import Comparison, compare, sheet
+from oodbench.verify.measure import Measured
+from oodbench.verify.targets import ErrorKind, Experiment, Target
+from oodbench.verify.verdicts import Comparison, compare, sheet
 
 
 def against(values: list[float], **fields: object) -> Comparison:

@@ -5,9 +5,9 @@ import pytest
 
 from oodbench import success
 from oodbench.errors import UserError
-from oodbench.measure import Line, Measured, Panel, measure, read
 from oodbench.results.frames import Frames, load_frames
-from oodbench.targets import Curve, Experiment, Target
+from oodbench.verify.measure import Line, Measured, Panel, measure, read
+from oodbench.verify.targets import Curve, Experiment, Target
 from tests.helpers.made import Curve as Values
 from tests.helpers.made import Made, flat
 
@@ -106,7 +106,7 @@ def test_a_computation_and_curves(frames: Frames) -> None:
         title="T",
         paper="p",
         sweeps=("made",),
-        compute="tests.test_measure:computed",
+        compute="tests.verify.test_measure:computed",
         curves=(
             Curve(title="over steps", sweep="made", environment="test", scale=10),
             Curve(title="at the end", sweep="made", environment="training", x="hparams.lr"),

@@ -4,11 +4,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from oodbench import papers, targets
-from oodbench.measure import Line, Measured, Panel
-from oodbench.papers import app, committed, digest, draw, index, page, panels
 from oodbench.registry import folder
-from oodbench.targets import load, names
+from oodbench.verify import pages as papers
+from oodbench.verify import targets
+from oodbench.verify.measure import Line, Measured, Panel
+from oodbench.verify.pages import app, committed, digest, draw, index, page, panels
+from oodbench.verify.targets import load, names
 
 DOCS = folder("docs") / "papers"
 EXPERIMENT = """
@@ -28,7 +29,7 @@ targets:
 def test_the_committed_page_is_that_of_the_committed_results(name: str) -> None:
     experiment, measured = load(name), committed(DOCS, name)
     assert (DOCS / f"{name}.md").read_text() == page(experiment, measured), (
-        "`python -m oodbench.papers` writes it"
+        "`python -m oodbench.verify.pages` writes it"
     )
     found = panels(experiment, measured)
     assert not found or digest(found) in (DOCS / f"{name}.svg").read_text()

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.measure import Measured, mean_and_error
 from oodbench.report.sheet import Block, Sheet
-from oodbench.targets import Experiment, Target
+from oodbench.verify.measure import Measured, mean_and_error
+from oodbench.verify.targets import Experiment, Target
 
 LIMIT = 3.0
 """Standard errors of the difference by which a reproducible target may be missed."""

@@ -1,0 +1,4 @@
+"""The papers' printed numbers beside ours: `python -m oodbench.verify`.
+
+It imports `sweep`, `diagnose` and `report`.
+"""
