@@ -30,7 +30,7 @@ from oodbench.sweep.plan import single
 from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings
-from oodbench.verify_correlation import figure
+from oodbench.verify.computations.gradient_correlation import figure
 
 PNG = b"\x89PNG\r\n"
 

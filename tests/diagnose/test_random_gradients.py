@@ -5,7 +5,7 @@ import pytest
 
 from oodbench.diagnose.random_gradients import expected, measured, random_gradients
 from oodbench.errors import UserError
-from oodbench.verify_noise import figure
+from oodbench.verify.computations.random_gradients import figure
 
 
 @pytest.mark.parametrize("environments", [1, 2, 7, 16])

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from oodbench import success
 from oodbench.errors import UserError
 from oodbench.results.frames import Frames, load_frames
+from oodbench.verify.computations import covariate_shift_search as success
 from oodbench.verify.measure import Line, Measured, Panel, measure, read
 from oodbench.verify.targets import Curve, Experiment, Target
 from tests.helpers.made import Curve as Values

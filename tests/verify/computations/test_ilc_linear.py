@@ -1,6 +1,6 @@
 import pytest
 
-from oodbench.implied_starts import PRINTED, SHRINKING, measure
+from oodbench.verify.computations.ilc_linear import PRINTED, SHRINKING, measure
 from oodbench.verify.targets import load
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from oodbench.results.frames import Frames
-from oodbench.risk_toys import on_risks
+from oodbench.verify.computations.rex_toys import on_risks
 from oodbench.verify.measure import Line, Measured, Panel
 
 METHODS: dict[str, dict[str, Any]] = {
