@@ -25,8 +25,8 @@ import typer
 import yaml
 from tabulate import tabulate
 
+from oodbench.bench.process_tree import Cost, cost_of
 from oodbench.errors import UserError, reports_mistakes
-from oodbench.process_tree import Cost, cost_of
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from oodbench import race
+from oodbench.bench import race
+from oodbench.bench.process_tree import Cost
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.process_tree import Cost
 
 STAND_IN = {
     "__init__.py": "",

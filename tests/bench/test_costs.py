@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from oodbench import costs
+from oodbench.bench import costs
 from oodbench.report.figures import save
 from oodbench.sweep.plan import make_plan, validate
 

@@ -1,4 +1,4 @@
-"""How the cost of a sweep grows with environments, examples and runs: python -m oodbench.costs.
+"""How the cost of a sweep grows with environments, examples and runs: python -m oodbench.bench.costs.
 
 Measured in CPU seconds on one thread, on Spirals with the race's network, and fitted by the model
 
@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 from scipy.optimize import nnls
 from tabulate import tabulate
 
+from oodbench.bench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
 from oodbench.errors import reports_mistakes
-from oodbench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
 from oodbench.report.figures import Finding, save
 
 BLOCKS, BLOCK_SECONDS = 5, 0.15

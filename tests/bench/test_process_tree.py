@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.process_tree import cost_of
+from oodbench.bench.process_tree import cost_of
 
 BURN = (
     "import time\nwhile time.process_time() < 0.4: pass\nheld = b'x' * 80_000_000\ntime.sleep(0.6)"
@@ -46,7 +46,7 @@ def test_memory_of_children_is_added(tmp_path: Path) -> None:
 def test_the_command_ends_with_whoever_asked(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     code = (
-        "import sys; from pathlib import Path; from oodbench.process_tree import cost_of; import os;"
+        "import sys; from pathlib import Path; from oodbench.bench.process_tree import cost_of; import os;"
         f"cost_of(['sh', '-c', 'echo $$ > {pid}; sleep 60'], Path({str(tmp_path)!r}), os.environ)"
     )
     asker = subprocess.Popen([sys.executable, "-c", code])

@@ -16,10 +16,9 @@ from tabulate import tabulate
 from torch import nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
-from oodbench.bench_coinrun import making
-from oodbench.bench_loading import loading
-from oodbench.bench_report import coverages, memory, page_cost, table_time
-from oodbench.bench_stacks import stacks
+from oodbench.bench.data import loading, making
+from oodbench.bench.tables import coverages, memory, page_cost, table_time
+from oodbench.bench.vectorized import stacks
 from oodbench.networks.base import build
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
@@ -249,7 +248,3 @@ def main() -> None:
         rows += making(Path(folder) / "coinrun")
     rows += coverages()
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))
-
-
-if __name__ == "__main__":
-    main()
