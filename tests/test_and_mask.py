@@ -9,10 +9,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    network_step,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
 from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 
 ANDMASK: Any = algorithms.get("ANDMask")
 

@@ -8,8 +8,16 @@ from oodbench.algorithms.dann import reverse_gradient
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, algorithms
+from oodbench.conformance.tiny_problems import (
+    LAST,
+    PLAIN,
+    STEPS,
+    TASKS,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
 from oodbench.tasks import Task
-from oodbench.tiny import LAST, PLAIN, STEPS, TASKS, tiny_algorithm, tiny_batch, tiny_problem
 
 BOTH = pytest.mark.parametrize("name", ["DANN", "CDANN"])
 ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))

@@ -5,9 +5,16 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    network_step,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 
 ERM = algorithms.get("ERM")
 SCALES = (0.1, 1.0)

@@ -8,10 +8,17 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
+from oodbench.conformance.tiny_problems import (
+    LAST,
+    PLAIN,
+    TASKS,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.tasks import Task
-from oodbench.tiny import LAST, PLAIN, TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from tests.test_erm import POPULATION, example_1
 
 IRM: Any = algorithms.get("IRM")

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oodbench.algorithms import algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_problem
 from oodbench.errors import UserError
-from oodbench.tiny import TASKS, tiny_algorithm, tiny_problem
 from tests.test_vrex import RISKS, objective
 
 

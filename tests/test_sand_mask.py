@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from oodbench.algorithms import algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_problem
 from oodbench.hparams import defaults, distributions
-from oodbench.tiny import TASKS, tiny_algorithm, tiny_problem
 
 
 def sand_mask(**values: object) -> Any:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.data.wilds import package
 from oodbench.tasks import Task
-from oodbench.tiny import TASKS, tiny_batch
 
 ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 

@@ -6,10 +6,10 @@ from oodbench.algorithms.temporal_and_mask import TemporalANDMask
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.tasks import Task
-from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 
 METHOD: Any = algorithms.get("TemporalANDMask")
 GRADIENTS = torch.tensor([[1.0, -2.0, 0.0], [0.3, 0.1, -0.7], [1.0, -1.0, 0.2], [2.0, -0.5, 0.0]])

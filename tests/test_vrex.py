@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oodbench.algorithms import Outputs, algorithms
-from oodbench.tiny import LAST, TASKS, tiny_algorithm, tiny_problem
+from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
 
 VREX: Any = algorithms.get("VREx")
 RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)

@@ -10,6 +10,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 from oodbench.algorithms import Batch, algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.diagnose.cli import app
 from oodbench.diagnose.environment_counts import accuracy, environments, threshold
 from oodbench.diagnose.gradient_correlation import (
@@ -27,7 +28,6 @@ from oodbench.errors import UserError
 from oodbench.report.figures import Finding, save
 from oodbench.results.directory import RunDirectory
 from oodbench.sweep.plan import single
-from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.train.execute import execute
 from oodbench.train.settings import Settings
 from oodbench.verify.computations.gradient_correlation import figure

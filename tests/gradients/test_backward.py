@@ -11,12 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    network_step,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
 from oodbench.gradients.backward import Backward, Reduction, combined_backward, stacked_gradients
 from oodbench.gradients.factored import Product
 from oodbench.networks.base import Network, build
 from oodbench.networks.mlp import Scales
 from oodbench.tasks import Task
-from oodbench.tiny import PLAIN, TASKS, network_step, tiny_algorithm, tiny_batch, tiny_problem
 
 ANDMASK: Any = algorithms.get("ANDMask")
 

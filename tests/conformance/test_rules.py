@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
-from oodbench.conformance import Check, check_algorithm, checks
+from oodbench.conformance.rules import Check, check_algorithm, checks
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import UserError
 from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.tasks import Task
-from oodbench.tiny import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 
 FOLDER = [
     name

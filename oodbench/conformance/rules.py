@@ -22,9 +22,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.utils import parameters_to_vector
 
 from oodbench.algorithms import Algorithm, Batch, algorithms
-from oodbench.hparams import checked, defaults, distributions, draw
-from oodbench.tasks import Task
-from oodbench.tiny import (
+from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
     LAST,
     PLAIN,
@@ -34,6 +32,8 @@ from oodbench.tiny import (
     tiny_batch,
     tiny_problem,
 )
+from oodbench.hparams import checked, defaults, distributions, draw
+from oodbench.tasks import Task
 
 Check = Callable[[type[Algorithm], Task], None]
 
