@@ -7,7 +7,8 @@ from torch import Tensor
 from oodbench.algorithms import Outputs, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
-from oodbench.penalized import Penalized
+
+from .penalized import Penalized
 
 
 @register("IRM", paper="arXiv:1907.02893")

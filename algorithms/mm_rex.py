@@ -8,7 +8,8 @@ from oodbench.algorithms import Algorithm, Outputs, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network
-from oodbench.penalized import Penalized
+
+from .penalized import Penalized
 
 
 @register("MMREx", paper="arXiv:2003.00688")

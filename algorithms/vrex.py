@@ -6,7 +6,8 @@ from torch import Tensor
 
 from oodbench.algorithms import Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
-from oodbench.penalized import Penalized
+
+from .penalized import Penalized
 
 
 @register("VREx", paper="arXiv:2003.00688")

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from oodbench.data.cli.coinrun.shards import (
+from torch import Tensor
+
+from oodbench.data.coinrun.shards import (
     FOLDER,
     MANIFEST,
     TRAINING,
@@ -18,9 +20,7 @@ from oodbench.data.cli.coinrun.shards import (
     read,
     shards,
 )
-from oodbench.data.cli.coinrun.simulator import ACTIONS, IMAGE
-from torch import Tensor
-
+from oodbench.data.coinrun.simulator import ACTIONS, IMAGE
 from oodbench.data.streams import MemoryMapped, Part
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.errors import UserError
@@ -47,7 +47,7 @@ class CoinRun(Dataset):
     one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
     states and 2,000 test levels. `python -m oodbench.data make coinrun` makes the data, in hard
     mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
-    a search (`oodbench.data.cli.coinrun.planner`) or a policy of the user's.
+    a search (`oodbench.data.coinrun.planner`) or a policy of the user's.
     """
 
     @dataclass(frozen=True, kw_only=True)

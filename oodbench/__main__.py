@@ -3,19 +3,19 @@
 import typer
 
 from oodbench import list as listing
-from oodbench.data import cli as data
-from oodbench.diagnose import cli as diagnose
-from oodbench.report import cli as report
-from oodbench.sweep import cli as sweep
-from oodbench.verify import cli as verify
+from oodbench.data.cli import app as data
+from oodbench.diagnose.cli import app as diagnose
+from oodbench.report.cli import app as report
+from oodbench.sweep.cli import app as sweep
+from oodbench.verify.cli import verify
 
 main = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-main.add_typer(sweep.app, name="sweep")
-main.add_typer(report.app, name="report")
-main.add_typer(data.app, name="data")
-main.add_typer(diagnose.app, name="diagnose")
+main.add_typer(sweep, name="sweep")
+main.add_typer(report, name="report")
+main.add_typer(data, name="data")
+main.add_typer(diagnose, name="diagnose")
 main.add_typer(listing.app, name="list")
-main.command("verify")(verify.verify)
+main.command("verify")(verify)
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -14,13 +14,13 @@ T = TypeVar("T", bound=type)
 
 
 class Registry(Generic[T]):
-    """The classes of one kind by name; the files of the folder `package` and the other `modules` that
-    register some are imported at the first look-up.
+    """The classes of one kind by name; the files of the folder `package` and the entry points of that
+    group, which register them, are imported at the first look-up.
     """
 
-    def __init__(self, kind: str, package: str = "", modules: Sequence[str] = ()) -> None:
+    def __init__(self, kind: str, package: str = "") -> None:
         self.kind = kind
-        self._package, self._modules = package, modules
+        self._package = package
         self._classes: dict[str, T] = {}
         self._loaded = False
 
@@ -57,8 +57,6 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         self._loaded = True
-        for name in self._modules:
-            importlib.import_module(name)
         if not self._package:
             return
         package = importlib.import_module(self._package)
@@ -85,10 +83,12 @@ def load_plugins(modules: Iterable[str]) -> None:
             raise unknown("plug-in module", module, near, f"{Path.cwd()} or sys.path") from error
 
 
-_PACKAGE = Path(__file__).resolve().parent
+def checkout() -> Path:
+    """The folder that holds the package: a checkout, a frozen copy of one, or site-packages."""
+    return Path(__file__).resolve().parent.parent
 
 
 def folder(name: str) -> Path:
     """The folder `name` of the project, in a checkout and in an installed wheel alike."""
-    checkout = _PACKAGE.parent
-    return (checkout if (checkout / "pyproject.toml").is_file() else _PACKAGE) / name
+    root = checkout()
+    return (root if (root / "pyproject.toml").is_file() else root / "oodbench") / name

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from oodbench.data.cli.coinrun.making import make
-from oodbench.data.cli.coinrun.shards import Settings
 
+from oodbench.data.coinrun.making import make
+from oodbench.data.coinrun.shards import Settings
 from tests.slurm.cluster import Cluster, missing
 
 # a shell starts what is to run in the background with Ctrl-C ignored, and so would be what we start

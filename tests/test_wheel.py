@@ -42,8 +42,7 @@ def test_the_wheel_holds_every_algorithm_dataset_and_sweep(site: Path) -> None:
 import oodbench
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
-from oodbench.paths import folder
-from oodbench.registry import Registry
+from oodbench.registry import Registry, folder
 print(oodbench.__file__)
 print(",".join(algorithms))
 print(",".join(datasets))

@@ -1,4 +1,4 @@
-"""What loading images costs, beside DomainBed's way of loading the same files."""
+"""What data cost: loading images, beside DomainBed's way of loading them, and making CoinRun's."""
 
 import itertools
 import multiprocessing
@@ -13,9 +13,10 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
-from oodbench.data.cli.coinrun.making import PLANNER, make_shard
-from oodbench.data.cli.coinrun.shards import TRAINING, UNSEEN, Settings, Shard
-from oodbench.data.cli.coinrun.simulator import package
+from oodbench.data.coinrun.making import PLANNER, make_shard
+from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Shard
+from oodbench.data.coinrun.shards import Settings as MakeSettings
+from oodbench.data.coinrun.simulator import package
 from oodbench.data.images import MEAN, STD
 from oodbench.datasets import make
 from oodbench.errors import UserError
@@ -166,7 +167,6 @@ def loading(folder: Path) -> list[Row]:
     return rows
 
 
-Row = tuple[str, str, str, str]
 PARTS = [Shard(TRAINING, 0), *(Shard(UNSEEN, i) for i in range(4))]
 """A mix as in the small set of docs/coinrun.md: a test level for every 25 states of training."""
 
@@ -177,7 +177,7 @@ def making(folder: Path) -> list[Row]:
         package()
     except UserError:
         return []
-    settings = Settings(levels=8, states=100, test_levels=32, expert=PLANNER)
+    settings = MakeSettings(levels=8, states=100, test_levels=32, expert=PLANNER)
     start = time.process_time()
     for shard in PARTS:
         make_shard(shard, folder, settings, None)

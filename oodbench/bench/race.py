@@ -144,7 +144,7 @@ def theirs(
         "network": {"mlp_width": WIDTH, "mlp_depth": DEPTH, "mlp_dropout": 0.0},
     }
     (folder / "race.json").write_text(json.dumps(race))
-    hook = Path(__file__).parent / "peer"
+    hook = Path(__file__).parent / "domainbed_probe"
     env = environment() | {
         "PATH": f"{peer.python.parent}{os.pathsep}{os.environ['PATH']}",  # it calls `python`
         "PYTHONPATH": f"{hook}{os.pathsep}{peer.path.resolve()}",
@@ -299,7 +299,3 @@ def _write(out: Path, laps: Sequence[Lap], steps: int, peer: Peer | None) -> Non
     (out / "race.json").write_text(json.dumps(found, indent=1) + "\n")
     notes = "".join(f"\n{key}: {value}" for key, value in found["machine"].items())
     (out / "race.md").write_text(f"{table(laps)}\n{notes}\n")
-
-
-if __name__ == "__main__":
-    app()

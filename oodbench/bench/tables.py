@@ -108,7 +108,8 @@ def memory(directory: Path) -> Row:
     """Peak memory of loading and selecting: that of the program, and 100,000 times that of a run."""
     code = (
         "import resource, sys; from pathlib import Path; from oodbench.results.directory import Results;"
-        "import oodbench.results.cache, oodbench.selection as s; from oodbench.results.frames import load_frames;"
+        "import oodbench.results.cache, oodbench.selection as s;"
+        "from oodbench.results.frames import load_frames;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; base = peak();"
         "f = load_frames(Results(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
     )

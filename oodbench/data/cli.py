@@ -118,13 +118,13 @@ def coinrun(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
 ) -> None:
     """Images of CoinRun and an expert's actions; the same command again goes on where it stopped."""
-    from oodbench.data.cli.coinrun.making import PLANNER, make
-    from oodbench.data.cli.coinrun.shards import Settings
+    from oodbench.data.coinrun.making import PLANNER, make
+    from oodbench.data.coinrun.shards import Settings
 
     policy = None if expert == PLANNER else Path(expert)
     name = expert
     if policy is not None:
-        from oodbench.data.cli.coinrun.policy import load
+        from oodbench.data.coinrun.policy import load
         from oodbench.datasets import md5
 
         load(policy)

@@ -2,9 +2,9 @@
 
 A unit is an environment, with the mean loss of its examples, or a single example. In one backward
 pass over the sum of the risks each layer's cotangents still are those of single examples, since
-the examples do not see each other: `oodbench.gradients.layer_rules` turns them into the gradients of that layer's
-parameters for every unit. A layer's gradients are combined as soon as they are complete and then
-freed, so that no more than the largest layer's are ever stacked.
+the examples do not see each other: `oodbench.gradients.layer_rules` turns them into the gradients of
+that layer's parameters for every unit. A layer's gradients are combined as soon as they are complete
+and then freed, so that no more than the largest layer's are ever stacked.
 
 Batch normalisation in training mode is where examples do see each other, and "the gradient of unit
 u" then has four meanings:

@@ -10,13 +10,7 @@ from torch import Tensor, nn
 from oodbench.hparams import checked
 from oodbench.registry import Registry
 
-networks: Registry[type["Network"]] = Registry(
-    "network",
-    modules=(
-        *("oodbench.networks.vision", "oodbench.networks.text", "oodbench.networks.graphs"),
-        *("oodbench.networks.detection", "oodbench.networks.text", "oodbench.networks.tracks"),
-    ),
-)
+networks: Registry[type["Network"]] = Registry("network", "oodbench.networks")
 
 
 def register(name: str) -> Callable[[type["Network"]], type["Network"]]:

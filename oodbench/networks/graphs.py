@@ -1,4 +1,4 @@
-"""A network for molecules as rows of an atom and three bonds each (see `oodbench.data.encodings.molecule`)."""
+"""A network for molecules as rows of an atom and three bonds each; see `data.encodings.molecule`."""
 
 from dataclasses import dataclass
 

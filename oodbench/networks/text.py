@@ -1,4 +1,4 @@
-"""Networks for texts as ids of words or word pieces, of which 0 fills up (see `oodbench.data.encodings`)."""
+"""Networks for texts as ids of words or word pieces, of which 0 fills up; see `data.encodings`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

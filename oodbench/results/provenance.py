@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
+from oodbench.registry import checkout
 from oodbench.version import __version__
 
 
 @cache
 def commit() -> str | None:
     """The git commit of the code, with `+` if files differ from it; None outside a checkout."""
-    here = Path(__file__).resolve().parent.parent
+    here = checkout()
     if (here / "COMMIT").is_file():  # a frozen copy
         return (here / "COMMIT").read_text().strip() or None
     if not (here / ".git").exists():

@@ -53,7 +53,7 @@ class Sweep(BaseModel):
     network: str | Component = "default"
     holdout: float = Field(0.2, ge=0, lt=1)
     resources: dict[str, Any] = {}
-    """What the launcher `slurm` asks for; the keys of `oodbench.sweep.launchers.slurm_resources.Resources`."""
+    """What the launcher `slurm` asks for; the keys of `slurm_resources.Resources`."""
 
 
 def find(sweep: str) -> Path:

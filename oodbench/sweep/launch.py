@@ -26,8 +26,6 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
 
     Exits with 1 if runs of the sweep have failed, with 130 if interrupted.
     """
-    from oodbench.sweep.launchers import in_process as launchers
-
     results, specs = job.results, job.specs
     if "search" not in results.plan()["settings"]:  # which chooses few runs at a time
         at_hand = job.resources.runs_per_job if launcher == "slurm" else math.inf
@@ -38,11 +36,11 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
 
         job = replace(job, devices=(device_of_runs(job.devices[0], job.resources),))
     else:
-        devices = launchers.devices(job.devices[0])
-        count = workers or (os.cpu_count() or 1 if devices == ("cpu",) else len(devices))
-        job = replace(job, devices=devices, workers=count)
+        chosen = devices(job.devices[0])
+        count = workers or (os.cpu_count() or 1 if chosen == ("cpu",) else len(chosen))
+        job = replace(job, devices=chosen, workers=count)
     try:
-        ended = launchers.LAUNCHERS[launcher](job) if job.ids else {}
+        ended = LAUNCHERS[launcher](job) if job.ids else {}
     except KeyboardInterrupt:
         console.print("Interrupted; the same launch goes on where it was.")
         raise SystemExit(130) from None

@@ -16,7 +16,8 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.provenance import commit
 from oodbench.sweep import file as sweep_file
-from oodbench.verify.measure import Measured, measure
+from oodbench.verify.measure import measure
+from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, load, names
 from oodbench.verify.verdicts import compare, sheet
 from oodbench.version import __version__

@@ -1,75 +1,24 @@
 """Our numbers beside the targets': read off sweeps, or computed. Imports no torch."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel
 
 from oodbench.errors import UserError
 from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
 from oodbench.selection import candidates, choose
+from oodbench.verify.computations import find_computation
+from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.targets import LAST, ORACLE_LAST, Curve, Experiment, Reading, Target
-
-
-class Line(BaseModel):
-    """A curve, or points, of a panel."""
-
-    label: str
-    x: list[float]
-    y: list[float]
-    error: list[float] | None = None
-    """Half the height of a band, or of a point's bar."""
-    points: bool = False
-    dx: list[float] | None = None
-    dy: list[float] | None = None
-    """With `dx`: arrows that start at (x, y)."""
-
-
-class Panel(BaseModel):
-    """A picture's part."""
-
-    title: str
-    x: str
-    """The axis."""
-    y: str
-    lines: list[Line]
-    rows: list[str] = []
-    """Names of y = 0, -1, ...; the errors are then of x."""
-    marks: dict[str, float] = {}
-    """Names of values of x at which a line is drawn."""
-
-
-class Measured(BaseModel):
-    """What one experiment gave."""
-
-    values: dict[str, list[float]]
-    """A value for each trial, by the target's key (of a computation: by the target's row)."""
-    panels: list[Panel] = []
-    provenance: dict[str, list[str]] = {}
-    """Protocols, code, data, libraries: what the numbers come from."""
-
-    def text(self) -> str:
-        """As JSON, with a line for each target and panel."""
-        values = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.values.items()]
-        panels = [f"  {panel.model_dump_json(exclude_defaults=True)}" for panel in self.panels]
-        sources = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.provenance.items()]
-        lists = {"values": ("{}", values), "panels": ("[]", panels), "provenance": ("{}", sources)}
-        parts = [
-            f' "{name}": {ends[0]}\n' + ",\n".join(lines) + f"\n {ends[1]}"
-            for name, (ends, lines) in lists.items()
-        ]
-        return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def measure(experiment: Experiment, frames: Mapping[str, Frames], trials: int) -> Measured:
     """Our number of every target that there is one for; `frames` holds the sweeps that have results."""
     values, panels = {}, []
     if experiment.compute is not None:
-        computed = _compute(experiment.compute, trials, frames)
+        computed = find_computation(experiment.compute)(trials, frames)
         panels = computed.panels
         for target in experiment.targets:
             if not target.sweep and target.row in computed.values:
@@ -85,13 +34,6 @@ def measure(experiment: Experiment, frames: Mapping[str, Frames], trials: int) -
 def _scaled(values: Sequence[float], target: Target) -> list[float]:
     """In the source's unit."""
     return [_tidy(target.scale * value) for value in values]
-
-
-def _compute(path: str, trials: int, frames: Mapping[str, Frames]) -> Measured:
-    module, _, function = path.partition(":")
-    found = getattr(import_module(module), function)(trials, frames)
-    assert isinstance(found, Measured)
-    return found
 
 
 def read(target: Target, frames: Frames) -> list[float]:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from oodbench.errors import UserError, reports_mistakes
 from oodbench.report.figures import COLOURS, STYLE
 from oodbench.report.formats import markdown
-from oodbench.verify.measure import Line, Measured, Panel
+from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.targets import Experiment, Target, load, names
 from oodbench.verify.verdicts import Comparison, compare, sheet
 

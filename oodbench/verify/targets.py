@@ -15,7 +15,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.selection import RULES
 from oodbench.yaml_values import parse_yaml
 
-FOLDER = Path(__file__).parent / "targets"
+FOLDER = Path(__file__).parent / "papers"
 
 ErrorKind = Literal[
     "none",
@@ -143,9 +143,8 @@ class Experiment(BaseModel):
     """Names in sweeps/."""
     datasets: dict[str, str] = {}
     """Short names for the targets' datasets."""
-    compute: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    """`module:function`, called with the number of trials and the sweeps' frames by name; returns a
-    `Measured`, to whose keys the targets' rows refer where they name no sweep."""
+    compute: str | None = None
+    """The name of a computation in `oodbench.verify.computations`."""
     trials: int = Field(default=10, ge=1)
     """Of the computation, unless `--trials` says otherwise."""
     curves: tuple[Curve, ...] = ()

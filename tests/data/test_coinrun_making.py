@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from oodbench.data.cli.coinrun import making
-from oodbench.data.cli.coinrun.making import FIRST_UNSEEN, make, make_shard
-from oodbench.data.cli.coinrun.planner import Episode
-from oodbench.data.cli.coinrun.shards import TRAINING, UNSEEN, Settings, Shard, read, shards
 from typer.testing import CliRunner, Result
 
 from oodbench.data.cli import app
+from oodbench.data.coinrun import making
+from oodbench.data.coinrun.making import FIRST_UNSEEN, make, make_shard
+from oodbench.data.coinrun.planner import Episode
+from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Settings, Shard, read, shards
 from oodbench.datasets import md5
 from oodbench.errors import UserError
 

@@ -3,8 +3,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from oodbench.data.cli.coinrun.planner import FRAMES, MOVES, TEMPERATURE, Planner
-from oodbench.data.cli.coinrun.simulator import Simulator, scene
+
+from oodbench.data.coinrun.planner import FRAMES, MOVES, TEMPERATURE, Planner
+from oodbench.data.coinrun.simulator import Simulator, scene
 
 LEVEL = 3
 

@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from oodbench.data.cli.coinrun.policy import Policy, load
-from oodbench.data.cli.coinrun.simulator import Simulator
 from torch import Tensor, nn
 
+from oodbench.data.coinrun.policy import Policy, load
+from oodbench.data.coinrun.simulator import Simulator
 from oodbench.errors import UserError
 
 

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from oodbench.data.cli.coinrun import simulator
-from oodbench.data.cli.coinrun.making import make
-from oodbench.data.cli.coinrun.shards import Settings
-from oodbench.data.cli.coinrun.simulator import IMAGE, Simulator, scene
 
+from oodbench.data.coinrun import simulator
+from oodbench.data.coinrun.making import make
+from oodbench.data.coinrun.shards import Settings
+from oodbench.data.coinrun.simulator import IMAGE, Simulator, scene
 from oodbench.errors import UserError
 
 

@@ -1,6 +1,7 @@
-"""The memory at most of a run in a process of its own: `python -m tests.helpers.memory FOLDER stored|memory`.
+"""The memory at most of a run in a process of its own.
 
-The folder holds the files of `tests.helpers.stored_data.write`, with `SIDE` pixels a side. Prints megabytes.
+`python -m tests.helpers.memory FOLDER stored|memory`: the folder holds the files of
+`tests.helpers.stored_data.write`, with `SIDE` pixels a side. Prints megabytes.
 Pages of mapped files do not count: the system takes them back when it needs them.
 """
 

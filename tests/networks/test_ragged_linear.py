@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from oodbench.ragged_linear import ROWS
 from torch import Tensor, nn
 
 from oodbench.networks.base import build
-from oodbench.networks.mlp import RaggedLinear
+from oodbench.networks.mlp import ROWS, RaggedLinear
 
 
 def values(layer: nn.Module, x: Tensor) -> list[Tensor]:

@@ -151,7 +151,7 @@ def test_imagenet_weights_come_from_torchs_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setattr("oodbench.networks.vision.sha256", lambda file: "0676ba61" + 56 * "0")
+    monkeypatch.setattr("oodbench.networks.weights.sha256", lambda file: "0676ba61" + 56 * "0")
     file = tmp_path / "checkpoints" / "resnet50-0676ba61.pth"
     file.parent.mkdir()
     file.touch()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from oodbench.sweep import file as sweep_file
 from oodbench.verify import targets
 from oodbench.verify.cli import app
-from oodbench.verify.measure import Measured
+from oodbench.verify.measured import Measured
 from tests.helpers.sweeps import TINY
 
 EXPERIMENT = {

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from oodbench.registry import folder
 from oodbench.verify import pages as papers
 from oodbench.verify import targets
-from oodbench.verify.measure import Line, Measured, Panel
+from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.pages import app, committed, digest, draw, index, page, panels
 from oodbench.verify.targets import load, names
 

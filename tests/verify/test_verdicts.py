@@ -3,7 +3,7 @@ from statistics import NormalDist
 
 import pytest
 
-from oodbench.verify.measure import Measured
+from oodbench.verify.measured import Measured
 from oodbench.verify.targets import ErrorKind, Experiment, Target
 from oodbench.verify.verdicts import Comparison, compare, sheet
 

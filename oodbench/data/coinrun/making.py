@@ -25,8 +25,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from oodbench.data.cli.coinrun.planner import Episode, Planner
-from oodbench.data.cli.coinrun.shards import (
+from oodbench.data.coinrun.planner import Episode, Planner
+from oodbench.data.coinrun.shards import (
     FOLDER,
     MANIFEST,
     TRAINING,
@@ -37,7 +37,7 @@ from oodbench.data.cli.coinrun.shards import (
     shards,
     write,
 )
-from oodbench.data.cli.coinrun.simulator import package
+from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import md5
 from oodbench.errors import UserError
 from oodbench.seeds import derive
@@ -156,7 +156,7 @@ def _expert(policy: Path | None) -> Callable[[int], Expert]:
         return Planner
     import torch
 
-    from oodbench.data.cli.coinrun.policy import Policy, load
+    from oodbench.data.coinrun.policy import Policy, load
 
     torch.set_num_threads(1)
     return partial(Policy, program=load(policy))

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from oodbench.data.cli.coinrun.simulator import ACTIONS, LONGEST, Scene, Simulator, scene
+from oodbench.data.coinrun.simulator import ACTIONS, LONGEST, Scene, Simulator, scene
 
 MOVES = np.array([7, 8, 5, 1, 2, 4])
 """Right, right and up, up, left, left and up, none; what else there is does no more."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from oodbench.data.cli.coinrun.planner import Episode
-from oodbench.data.cli.coinrun.simulator import ACTIONS, IMAGE, LONGEST, Simulator
+from oodbench.data.coinrun.planner import Episode
+from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, LONGEST, Simulator
 from oodbench.errors import UserError
 
 CONTRACT = f"uint8 images (1, {', '.join(map(str, IMAGE))}) to logits (1, {ACTIONS})"

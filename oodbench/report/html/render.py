@@ -13,7 +13,7 @@ from typing import Any
 from oodbench.report.html.contents import BASELINE, contents
 from oodbench.results.directory import Results, write_whole
 
-WEB = Path(__file__).resolve().parent / "web"
+WEB = Path(__file__).resolve().parent / "assets"
 SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app")
 """The scripts in the order in which they make one."""
 POLICY = (

@@ -24,6 +24,7 @@ from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmiss
 from submitit.slurm.slurm import SlurmExecutor, _get_default_parameters, _make_sbatch_string
 
 from oodbench.errors import UserError
+from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import RunSpec
@@ -32,7 +33,7 @@ from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.local import local, stop
 from oodbench.sweep.launchers.slurm_resources import Resources, minutes
 from oodbench.sweep.launchers.slurm_submissions import Submission, Submissions
-from oodbench.sweep.launchers.snapshot import code_folder, fingerprint, freeze
+from oodbench.sweep.launchers.snapshot import fingerprint, freeze
 from oodbench.sweep.launchers.states import states
 from oodbench.sweep.search import Searches, Study
 from oodbench.train.settings import Settings
@@ -257,7 +258,7 @@ def _python() -> str:
 def _parameters(job: Job, name: str) -> dict[str, Any]:
     """submitit's parameters of a job."""
     r = job.resources
-    code = code_folder()
+    code = checkout()
     if job.snapshot:
         code = job.results.path.absolute() / "code" / fingerprint(job.settings.plugins)
     path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([code, Path.cwd()]))

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import oodbench
+from oodbench.registry import checkout
 from oodbench.results.provenance import commit
 
 FOLDERS = ("oodbench", "algorithms", "datasets", "sweeps", "pyproject.toml")
@@ -38,11 +38,6 @@ def freeze(folder: Path, plugins: Iterable[str]) -> Path:
     return target
 
 
-def code_folder() -> Path:
-    """The folder that holds the package `oodbench`."""
-    return Path(oodbench.__file__).resolve().parent.parent
-
-
 def _files(plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:
     """Every file of the code by its name relative to a folder on the path."""
     for name, source in _sources(plugins):
@@ -55,9 +50,9 @@ def _files(plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:
 
 def _sources(plugins: Iterable[str]) -> Iterator[tuple[Path, Path]]:
     """Files and folders of code by their names relative to a folder on the path."""
-    root = code_folder()
-    checkout = (root / "pyproject.toml").is_file()
-    for name in FOLDERS if checkout else FOLDERS[:1]:
+    root = checkout()
+    is_checkout = (root / "pyproject.toml").is_file()
+    for name in FOLDERS if is_checkout else FOLDERS[:1]:
         yield Path(name), root / name
     for plugin in sorted(plugins):
         top = importlib.util.find_spec(plugin.partition(".")[0])

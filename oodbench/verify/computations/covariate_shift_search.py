@@ -5,12 +5,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from oodbench.results.frames import Frames
-from oodbench.verify.measure import Measured, last_values
+from oodbench.verify.computations import computation
+from oodbench.verify.measure import last_values
+from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Reading
 
 CHANCE = 0.5
 
 
+@computation("covariate-shift-search")
 def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """For each row and imbalance, 1 or 0 for every run that ended: whether it is satisfactory.
 

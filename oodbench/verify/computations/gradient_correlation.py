@@ -6,9 +6,11 @@ import numpy as np
 
 from oodbench.diagnose.gradient_correlation import MASKS, PAPER, SIGNALS, correlations
 from oodbench.results.frames import Frames
-from oodbench.verify.measure import Line, Measured, Panel
+from oodbench.verify.computations import computation
+from oodbench.verify.measured import Line, Measured, Panel
 
 
+@computation("gradient-correlation")
 def figure(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """The thesis' figure at a few values of tau, a network and a data set for each trial."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]

@@ -16,7 +16,8 @@ from oodbench.sweep.file import find, read
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import Settings
-from oodbench.verify.measure import Measured
+from oodbench.verify.computations import computation
+from oodbench.verify.measured import Measured
 
 ALL, FIRST, LAST = ("test",), ("3", "4", "test"), ("1", "2", "test")
 PRINTED = {
@@ -36,6 +37,7 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 """What the decay of 0.01 leaves of a weight, at rates of 0.3 * 0.9995^k."""
 
 
+@computation("ilc-linear")
 def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """Of each printed run the largest difference of a weight; the same in every trial."""
     values: dict[str, list[float]] = {}

@@ -13,7 +13,8 @@ from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
 from oodbench.results.frames import Frames
 from oodbench.tasks import Task
-from oodbench.verify.measure import Line, Measured, Panel
+from oodbench.verify.computations import computation
+from oodbench.verify.measured import Line, Measured, Panel
 
 METHODS: dict[str, dict[str, Any]] = {
     "ERM": {},
@@ -53,6 +54,7 @@ def costly_risk(p: Tensor, q: Tensor) -> Tensor:
     return (1 - p) * (1 - q) * CHEAP + p * q * COSTLY
 
 
+@computation("covariate-shift-toy")
 def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """The p in [0, 1] that each method chooses for each pair of environments; nothing is random."""
     values: dict[str, list[float]] = {}
@@ -95,6 +97,7 @@ def sem_risks(weights: Tensor, varies: str) -> Tensor:
     return risks
 
 
+@computation("scalar-sem")
 def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """The weights (a, b) that ERM and V-REx choose if one of the noises varies; nothing is random."""
     values: dict[str, list[float]] = {}

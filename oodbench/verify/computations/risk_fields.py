@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from oodbench.results.frames import Frames
+from oodbench.verify.computations import computation
 from oodbench.verify.computations.rex_toys import on_risks
-from oodbench.verify.measure import Line, Measured, Panel
+from oodbench.verify.measured import Line, Measured, Panel
 
 METHODS: dict[str, dict[str, Any]] = {
     "MMREx": {"lambda_min": -1.0},
@@ -19,6 +20,7 @@ NEAR = 1e-3
 """How far from equal risks the jump at equality is looked at."""
 
 
+@computation("risk-fields")
 def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """The gradients on a grid of risks, and at some points; nothing is random."""
     axis = torch.linspace(0.05, 0.95, 10)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.slurm import Array, planned_arrays
 from oodbench.sweep.launchers.slurm_resources import Resources, minutes, resources
-from oodbench.sweep.launchers.snapshot import code_folder, fingerprint, freeze
+from oodbench.sweep.launchers.snapshot import fingerprint, freeze
 from oodbench.sweep.plan import read
 from oodbench.train.settings import Settings
 from oodbench.yaml_values import parse_yaml
@@ -51,7 +52,7 @@ def arrays(out: Path, asked: dict[str, Any], **changes: Any) -> list[Array]:
 def test_the_text_for_sbatch_is_the_frozen_one(tmp_path: Path) -> None:
     (array,) = arrays(tmp_path / "out", FULL, trials=4)
     text = array.text.replace(array.name, "tiny-NAME").replace(str(tmp_path), "/home/me")
-    text = text.replace(sys.executable, "python").replace(str(code_folder()), "/home/me/oodbench")
+    text = text.replace(sys.executable, "python").replace(str(checkout()), "/home/me/oodbench")
     text = text.replace(f":{Path.cwd()}", "")
     assert text == GOLDEN.read_text()
 
@@ -116,7 +117,7 @@ def test_a_frozen_copy_has_the_code_and_its_fingerprint(
     before = fingerprint(["my_plugin"])
     assert copy.name == before
     for name in ("oodbench/slurm.py", "algorithms/erm.py", "sweeps/quickstart.yaml"):
-        assert (copy / name).read_bytes() == (code_folder() / name).read_bytes()
+        assert (copy / name).read_bytes() == (checkout() / name).read_bytes()
     assert (copy / "my_plugin.py").read_text() == "x = 1\n"
     plugin.write_text("x = 2\n")
     assert fingerprint(["my_plugin"]) != before

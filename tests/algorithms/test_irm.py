@@ -19,7 +19,7 @@ from oodbench.conformance.tiny_problems import (
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.tasks import Task
-from tests.test_erm import POPULATION, example_1
+from tests.algorithms.test_erm import POPULATION, example_1
 
 IRM: Any = algorithms.get("IRM")
 BINARY = TASKS["binary"]
