@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
-from oodbench.networks.weights import _load, weights_file
+from oodbench.networks.weights import load_weights, weights_file
 
 
 class Torchvision(Network):
@@ -54,7 +54,7 @@ class Torchvision(Network):
         self.num_features = getattr(body, self.head).in_features
         setattr(body, self.head, nn.Identity())
         if hparams.weights != "none":
-            _load(body, weights_file(self.model, hparams.weights))
+            load_weights(body, weights_file(self.model, hparams.weights))
         elif hparams.freeze_batch_norm:
             raise UserError(
                 f"the network {type(self).__name__} has no statistics to freeze without `weights`"

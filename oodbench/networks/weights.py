@@ -68,7 +68,7 @@ def stored_weights(file: Path) -> Mapping[str, Tensor]:
     }
 
 
-def _load(body: nn.Module, file: Path) -> None:
+def load_weights(body: nn.Module, file: Path) -> None:
     state = stored_weights(file)
     wanted = body.state_dict()
     wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]

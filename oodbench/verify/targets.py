@@ -1,6 +1,6 @@
 """Targets: the numbers that papers printed, as checked data. Imports no torch.
 
-oodbench/targets/<experiment>.yaml describes one experiment: which sweeps (or which computation) make
+oodbench/verify/papers/<experiment>.yaml describes one experiment: which sweeps (or which computation) make
 its numbers, how a number is read off them, and what was printed.
 """
 

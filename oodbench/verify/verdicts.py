@@ -9,8 +9,8 @@ import pandas as pd
 import scipy
 
 from oodbench.report.sheet import Block, Sheet
-from oodbench.verify.measure import mean_and_error
 from oodbench.verify.measured import Measured
+from oodbench.verify.readings import mean_and_error
 from oodbench.verify.targets import Experiment, Target
 
 LIMIT = 3.0

@@ -6,8 +6,9 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.results.frames import Frames, load_frames
 from oodbench.verify.computations import covariate_shift_search as success
-from oodbench.verify.measure import measure, read
+from oodbench.verify.measure import measure
 from oodbench.verify.measured import Line, Measured, Panel
+from oodbench.verify.readings import read
 from oodbench.verify.targets import Curve, Experiment, Target
 from tests.helpers.made import Curve as Values
 from tests.helpers.made import Made, flat

@@ -18,7 +18,7 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.progress import Display
-from oodbench.sweep.launchers.worker import SIGNALS, _work
+from oodbench.sweep.launchers.worker import SIGNALS, work
 from oodbench.train.settings import MOST
 
 PATIENCE = 5.0
@@ -221,7 +221,7 @@ def _start(job: Job, index: int) -> Worker:
     gpu = job.gpus[index % len(job.gpus)] if job.gpus else None
     environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     process = context.Process(
-        target=_work,
+        target=work,
         args=(theirs, job.results.path, job.settings_of(index), environment),
         name=f"worker-{index}",
         daemon=True,

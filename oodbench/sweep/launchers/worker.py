@@ -15,7 +15,7 @@ SIGNALS = {signal.SIGUSR2, signal.SIGTERM, signal.SIGINT}
 """What a cluster, or Ctrl-C, sends to every process of a job that has to go."""
 
 
-def _work(
+def work(
     connection: Connection, results: Path, settings: Settings, environment: Mapping[str, str]
 ) -> None:
     """The life of a worker: train what comes until the launcher closes the connection or dies."""

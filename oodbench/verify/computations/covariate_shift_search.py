@@ -6,8 +6,8 @@ import numpy as np
 
 from oodbench.results.frames import Frames
 from oodbench.verify.computations import computation
-from oodbench.verify.measure import last_values
 from oodbench.verify.measured import Measured
+from oodbench.verify.readings import last_values
 from oodbench.verify.targets import Reading
 
 CHANCE = 0.5

@@ -116,7 +116,11 @@ def test_a_frozen_copy_has_the_code_and_its_fingerprint(
     copy = freeze(tmp_path / "code", ["my_plugin"])
     before = fingerprint(["my_plugin"])
     assert copy.name == before
-    for name in ("oodbench/slurm.py", "algorithms/erm.py", "sweeps/quickstart.yaml"):
+    for name in (
+        "oodbench/sweep/launchers/slurm.py",
+        "algorithms/erm.py",
+        "sweeps/quickstart.yaml",
+    ):
         assert (copy / name).read_bytes() == (checkout() / name).read_bytes()
     assert (copy / "my_plugin.py").read_text() == "x = 1\n"
     plugin.write_text("x = 2\n")
