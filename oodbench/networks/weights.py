@@ -69,6 +69,7 @@ def stored_weights(file: Path) -> Mapping[str, Tensor]:
 
 
 def load_weights(body: nn.Module, file: Path) -> None:
+    """Give a network the weights in a file; raises UserError for another architecture's."""
     state = stored_weights(file)
     wanted = body.state_dict()
     wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]

@@ -107,6 +107,7 @@ def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
 
 
 def ended_runs(frames: Frames) -> pd.DataFrame:
+    """The runs of the sweep that are done or diverged, without those that only serve selection."""
     runs = sweep_runs(frames)
     result: pd.DataFrame = runs[runs["state"].isin(ENDED) & ~runs["helper"]]
     return result
