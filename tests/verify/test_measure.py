@@ -5,6 +5,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.results.frames import Frames, load_frames
+from oodbench.verify.computations import computation
 from oodbench.verify.computations import covariate_shift_search as success
 from oodbench.verify.measure import measure
 from oodbench.verify.measured import Line, Measured, Panel
@@ -88,6 +89,7 @@ def test_several_draws_need_a_selection(tmp_path: Path) -> None:
     assert read(target(selection="train_val"), load_frames(made.results)) == pytest.approx([0.2])
 
 
+@computation("of a test")
 def computed(trials: int, frames: Mapping[str, Frames]) -> Measured:
     line = Line(label="l", x=[0, 1], y=[1, 2])
     return Measured(
@@ -108,7 +110,7 @@ def test_a_computation_and_curves(frames: Frames) -> None:
         title="T",
         paper="p",
         sweeps=("made",),
-        compute="tests.verify.test_measure:computed",
+        compute="of a test",
         curves=(
             Curve(title="over steps", sweep="made", environment="test", scale=10),
             Curve(title="at the end", sweep="made", environment="training", x="hparams.lr"),
