@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
 from oodbench.networks.base import Network
-from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
+from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
 from oodbench.tasks import Task
@@ -280,14 +280,14 @@ class Algorithm(nn.Module):
         norms = torch._foreach_norm(trained)
         return reduction.observe(*(torch.stack(n).square_() for n in (norms, counts)))
 
-    def rates(self, step: int) -> tuple[float, float]:
+    def rates(self, step: int) -> Rates:
         """The learning rate and the weight decay of an update."""
         factor = SCHEDULES[self.hparams.lr_schedule](step / self.problem.steps)
-        return self.hparams.lr * factor, self.weight_decay(step)
+        return Rates(self.hparams.lr * factor, self.weight_decay(step))
 
     def step_optimizer(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """Let an optimizer use the gradients, at this step's learning rate and weight decay."""
-        set_rates(optimizer, *self.rates(step))
+        set_rates(optimizer, self.rates(step))
         optimizer.step()
 
     def predict(self, x: Tensor) -> Tensor:

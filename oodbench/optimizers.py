@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -63,7 +63,15 @@ def make_optimizer(
     return torch.optim.SGD(trained, lr=lr, momentum=momentum)
 
 
-def set_rates(optimizer: torch.optim.Optimizer, lr: float, weight_decay: float) -> None:
-    """Set the learning rate and the weight decay (coupled, but for `adamw`) of the next step."""
+class Rates(NamedTuple):
+    """The learning rate and the weight decay of one update."""
+
+    lr: float
+    weight_decay: float
+    """Coupled, added to the gradient, but for `adamw`."""
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rates: Rates) -> None:
+    """Set the learning rate and the weight decay of the optimizer's next step."""
     for group in optimizer.param_groups:
-        group["lr"], group["weight_decay"] = lr, weight_decay
+        group["lr"], group["weight_decay"] = rates.lr, rates.weight_decay

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.optimizers import SCHEDULES, make_optimizer, set_rates
+from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
 
 GRADIENTS = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.1, -0.7], [-1.0, 1.0, 0.2]]).double()
 
@@ -16,7 +16,7 @@ def steps(name: str, lr: list[float], decay: list[float]) -> Tensor:
     optimizer = make_optimizer(name, [parameter, frozen], lr=99.0, momentum=0.8)
     for gradient, rate, weight_decay in zip(GRADIENTS, lr, decay, strict=True):
         parameter.grad = gradient.clone()
-        set_rates(optimizer, rate, weight_decay)
+        set_rates(optimizer, Rates(rate, weight_decay))
         optimizer.step()
     return parameter.detach()
 

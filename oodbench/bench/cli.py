@@ -18,7 +18,7 @@ from torch import nn
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.bench.data import loading, making
 from oodbench.bench.tables import coverages, memory, page_cost, table_time
-from oodbench.bench.vectorized import stacks
+from oodbench.bench.vectorized import vectorized
 from oodbench.networks.base import build
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
@@ -27,7 +27,7 @@ from oodbench.tasks import Task
 from oodbench.train.execute import execute
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 Row = tuple[str, str, str, str]
 ROUNDS = 15
@@ -56,7 +56,7 @@ def paired(works: Sequence[Callable[[], object]], repeat: int) -> list[float]:
 
 def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
     """The update step of an algorithm, on batches made beforehand and past its annealing."""
-    run = Run(spec(algorithm, batch_size), Settings())
+    run = Run(spec(algorithm, batch_size), TrainSettings())
     batches = itertools.cycle([run.batches[i] for i in range(4)])
     steps = itertools.count(1000)
     run.algorithm.train()
@@ -81,7 +81,7 @@ def step_ratios() -> list[Row]:
         for name, seconds in zip(names, others, strict=True):
             work = f"update step, {name} / ERM at 16 environments x {size}"
             rows.append((work, f"<= {reach}", f"{seconds / erm:.2f}", peer[name]))
-    run = Run(spec("ERM", 256), Settings())
+    run = Run(spec("ERM", 256), TrainSettings())
     steps = itertools.count()
     batch, step = paired([lambda: run.batches[next(steps)], updates("ERM", 256)], 6)
     rows.append(("making a batch / ERM step at 16 x 256", "<= 0.05", f"{batch / step:.3f}", "0.57"))
@@ -195,7 +195,7 @@ def run_cost(directory: Path) -> Row:
         run = next(iter(make_plan(validate(values | {"steps": 20}, "bench")).runs.values()))
         target = Results(directory).run(run.id)
         start = time.perf_counter()
-        execute(run, target, Settings())
+        execute(run, target, TrainSettings())
         total = time.perf_counter() - start
         work = [r["cost"] for r in target.records()]
         evaluation = sum(c["evaluation_seconds"] for c in work)
@@ -244,7 +244,7 @@ def main() -> None:
         rows += page_cost(Path(folder) / "tables")
         rows.append(memory(Path(folder) / "tables"))
         rows += loading(Path(folder))
-        rows += stacks(Path(folder) / "stacks")
+        rows += vectorized(Path(folder) / "vectorized")
         rows += making(Path(folder) / "coinrun")
     rows += coverages()
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))

@@ -77,12 +77,12 @@ def run_of(algorithm: str, environments: int, batch: int, examples: int) -> Any:
     """A run in memory; `examples` in each environment, `test` among them."""
     from oodbench.sweep.plan import single
     from oodbench.train.run import Run
-    from oodbench.train.settings import Settings
+    from oodbench.train.settings import TrainSettings
 
     sizes = {"num_examples": examples, "num_test_examples": examples}
     dataset = {"name": "Spirals", "num_environments": environments, **sizes}
     entry = {"name": algorithm, "hparams": {"batch_size": batch}}
-    return Run(single(dataset, entry, steps=10_000_000, network=NETWORK), Settings())
+    return Run(single(dataset, entry, steps=10_000_000, network=NETWORK), TrainSettings())
 
 
 def steps_of(algorithm: str) -> list[tuple[int, int, float]]:
@@ -91,7 +91,7 @@ def steps_of(algorithm: str) -> list[tuple[int, int, float]]:
     found = []
     for environments, batch in sizes:
         run = run_of(algorithm, environments, batch, batch * 5 // 4 + 64)
-        found.append((environments, batch, cpu_seconds(partial(run.advance, 1))))
+        found.append((environments, batch, cpu_seconds(partial(run.run_steps, 1))))
     return found
 
 
@@ -130,7 +130,7 @@ def sweeps(options: Sequence[str]) -> list[dict[str, float]]:
     return found
 
 
-def measured(batch_runs: Sequence[str]) -> dict[str, Any]:
+def measured(vectorize: Sequence[str]) -> dict[str, Any]:
     """The figures: steps by algorithm, evaluations, sweeps by what launched them."""
     import torch
 
@@ -138,7 +138,7 @@ def measured(batch_runs: Sequence[str]) -> dict[str, Any]:
 
     keep_freed_memory()
     torch.set_num_threads(1)
-    ways = {f"--batch-runs {value}": ["--batch-runs", value] for value in batch_runs}
+    ways = {f"--vectorize {value}": ["--vectorize", value] for value in vectorize}
     return {
         "machine": machine(None),
         "steps": {algorithm: steps_of(algorithm) for algorithm in ALGORITHMS},
@@ -231,7 +231,7 @@ app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
 @app.command()
 @reports_mistakes
 def costs(
-    batch_runs: Annotated[
+    vectorize: Annotated[
         list[str] | None, typer.Option(help="As of `sweep launch`; several: a line each.")
     ] = None,
     out: Annotated[Path, typer.Option(help="For costs.json, .md, .png and .svg.")] = Path(
@@ -239,7 +239,7 @@ def costs(
     ),
 ) -> None:
     """Measure, fit, and write OUT/costs.json, its table costs.md and the picture."""
-    found = measured(batch_runs or [])
+    found = measured(vectorize or [])
     out.mkdir(parents=True, exist_ok=True)
     (out / "costs.json").write_text(json.dumps({**found, "fits": fits_of(found)}, indent=1) + "\n")
     shown = finding(found)

@@ -24,7 +24,7 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 Row = tuple[str, str, str, str]
 ENVIRONMENTS = ("a", "b", "test")
@@ -139,7 +139,7 @@ def loading(folder: Path) -> list[Row]:
     """Samples a second against DomainBed's loaders, and the share of a run that waits for data."""
     root = folder / "images"
     write_images(root, 300)
-    settings = Settings(loader_workers=WORKERS)
+    settings = TrainSettings(loader_workers=WORKERS)
     keep_freed_memory()  # as in a run
     theirs = domainbeds(root)
     direct = ratios(Run(erm(root, "ConvNet", 0), settings), theirs)
@@ -157,9 +157,9 @@ def loading(folder: Path) -> list[Row]:
     del theirs  # and its processes
     for network in NETWORKS:
         run = Run(erm(root, network, 1), settings)
-        run.advance(2)
+        run.run_steps(2)
         seconds, waited = run.seconds, run.waited
-        run.advance(30 if network == "ConvNet" else 5)
+        run.run_steps(30 if network == "ConvNet" else 5)
         share = (run.waited - waited) / (run.seconds - seconds)
         rows.append(
             (f"share of ERM's step waiting for data, {network}", "< 0.1", f"{share:.3f}", "-")

@@ -9,8 +9,8 @@ from typing import Any
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import make_plan, validate
-from oodbench.train.execute import execute_together
-from oodbench.train.settings import Settings
+from oodbench.train.execute import execute_group
+from oodbench.train.settings import TrainSettings
 
 ROUNDS = 3
 SAMPLE = 8
@@ -27,7 +27,7 @@ CASES: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 def specs(algorithm: str, changes: Mapping[str, Any]) -> list[RunSpec]:
-    """The runs of a case, all of one kind; 4 draws and 8 trials unless it says otherwise."""
+    """The runs of a case, all of one group; 4 draws and 8 trials unless it says otherwise."""
     small = "network" in changes
     entry = {"name": algorithm, "hparams": {"batch_size": 32} if small else {}}
     values = {"name": "bench", "hparam_draws": 4, "trials": 8, "steps": 600, **changes}
@@ -35,25 +35,25 @@ def specs(algorithm: str, changes: Mapping[str, Any]) -> list[RunSpec]:
     return list(runs)
 
 
-def seconds(runs: list[RunSpec], results: Results, batch_runs: int, device: str) -> float:
-    """Of training them, so many at once."""
-    settings = Settings(device=device, batch_runs=batch_runs)
+def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) -> float:
+    """Seconds that it takes to train some runs, `vectorize` of them at once."""
+    settings = TrainSettings(device=device, vectorize=vectorize)
     ends: list[str] = []
     start = time.perf_counter()
-    for first in range(0, len(runs), batch_runs):
-        some = [(run, results.run(run.id)) for run in runs[first : first + batch_runs]]
-        left = execute_together(some, settings, lambda run_id, state, message: ends.append(state))
+    for first in range(0, len(runs), vectorize):
+        some = [(run, results.run(run.id)) for run in runs[first : first + vectorize]]
+        left = execute_group(some, settings, lambda run_id, state, message: ends.append(state))
         assert not left
     assert set(ends) <= {"done", "diverged"} and len(ends) == len(runs)
     return time.perf_counter() - start
 
 
-def stacks(folder: Path, device: str = "cpu") -> list[tuple[str, str, str, str]]:
+def vectorized(folder: Path, device: str = "cpu") -> list[tuple[str, str, str, str]]:
     """Runs one at a time against the same as one program, in turn: the ratio of their times."""
     rows = []
     for number, (what, algorithm, changes, reach) in enumerate(CASES):
         runs = specs(algorithm, changes)
-        assert len({run.kind for run in runs}) == 1
+        assert len({run.group_key for run in runs}) == 1
         ratios = []
         for turn in range(ROUNDS + 1):  # the first one warms up
             place = folder / f"{number}-{turn}"

@@ -14,7 +14,7 @@ from oodbench.errors import UserError
 from oodbench.report.figures import Finding
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 OPTIONS = {"num_revolutions": 1, "shortcut_dims": 4}
 NETWORK = {"name": "MLP", "hparams": {"width": 64}}
@@ -45,8 +45,8 @@ def accuracy(algorithm: str, environments: int, steps: int, trial: int) -> float
         steps=steps,
         network=NETWORK,
     )
-    run = Run(spec, Settings())
-    if run.advance(steps) is not None:
+    run = Run(spec, TrainSettings())
+    if run.run_steps(steps) is not None:
         raise UserError(f"{algorithm} with {environments} environments diverged in trial {trial}")
     (found,) = (
         e.value

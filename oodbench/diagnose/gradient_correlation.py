@@ -20,7 +20,7 @@ from oodbench.report.figures import Finding
 from oodbench.seeds import derive
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 MASKS = {"XORMask": "XOR-mask", "ANDMask": "AND-mask"}
 SIGNALS = {"mechanism": slice(2, None), "shortcut": slice(2)}
@@ -53,7 +53,7 @@ def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> 
         {"name": "ANDMask", "hparams": {"rescale": False}},
         trials=[trial],
     )
-    run = Run(spec, Settings())
+    run = Run(spec, TrainSettings())
     data = [run.data.environments[name] for name in run.names]
     batch = Batch(torch.stack([e.x for e in data]), torch.stack([e.y for e in data]))
     signals = {}

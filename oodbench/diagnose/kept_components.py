@@ -29,7 +29,7 @@ def kept(run: Path | None = None, steps: int = 300, tau: float = 1.0, trial: int
         directory = RunDirectory(run)
         return _finding(read(directory), f"AND-mask during the run {run.name}")
     from oodbench.train.execute import execute
-    from oodbench.train.settings import Settings
+    from oodbench.train.settings import TrainSettings
 
     spec = single(
         {"name": "Spirals"},
@@ -40,7 +40,7 @@ def kept(run: Path | None = None, steps: int = 300, tau: float = 1.0, trial: int
     )
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory(Path(folder))
-        state, message = execute(spec, directory, Settings())
+        state, message = execute(spec, directory, TrainSettings())
         if state == "failed":
             raise UserError(message)
         title = f"AND-mask on Spirals, tau {tau:g}, trial {trial}, {steps} steps"

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from oodbench.gradients.factored import Gradients, Stack, add
+from oodbench.gradients.factored import Dense, Gradients, add
 from oodbench.gradients.layer_rules import Rule, any_layer, parts
 
 Visit = Callable[[Tensor, Gradients], None]
@@ -240,7 +240,7 @@ def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
     stacks = torch.autograd.grad(risks, trained, one_each, is_grads_batched=True, allow_unused=True)
     for parameter, stack in zip(trained, stacks, strict=True):
         if stack is not None:
-            visit(parameter, Stack(stack))
+            visit(parameter, Dense(stack))
 
 
 def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
@@ -253,7 +253,7 @@ def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
 
     per_unit = vmap(grad(risk), in_dims=(None, 0, 0), randomness="different")
     for name, stack in per_unit(trained, units.x, units.y).items():
-        visit(fixed[name], Stack(stack))
+        visit(fixed[name], Dense(stack))
 
 
 def _say_fallback(what: str) -> None:

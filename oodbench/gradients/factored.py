@@ -26,7 +26,7 @@ class Gradients(Protocol):
 
 
 @dataclass(frozen=True)
-class Stack:
+class Dense:
     """Gradients that are small enough to be at hand, (U, *shape)."""
 
     values: Tensor
@@ -41,7 +41,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Product:
+class OuterProducts:
     """Gradients of a weight matrix: for each unit and group, `left` times `right` transposed.
 
     `left` (U, G, O, K) holds the cotangents of the O outputs of each of G groups at K positions,
@@ -102,7 +102,7 @@ def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -
 
 
 @dataclass(frozen=True)
-class Rows:
+class LookedUpRows:
     """Gradients of a table whose rows are looked up: the cotangent of each looked-up row.
 
     `cotangents` is (U, K, D), `rows` (U, K) says which of the table's V rows each was, and `shape`
@@ -139,8 +139,8 @@ class Rows:
 
 def add(first: Gradients, second: Gradients) -> Gradients:
     """The gradients of a parameter that is used twice."""
-    if isinstance(first, Product) and isinstance(second, Product):
+    if isinstance(first, OuterProducts) and isinstance(second, OuterProducts):
         if first.left.shape[:3] == second.left.shape[:3]:
             left = torch.cat([first.left, second.left], 3)
-            return Product(left, torch.cat([first.right, second.right], 3), first.shape)
-    return Stack(first.stacked() + second.stacked())
+            return OuterProducts(left, torch.cat([first.right, second.right], 3), first.shape)
+    return Dense(first.stacked() + second.stacked())

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from oodbench.gradients.factored import Gradients, Product, Rows, Stack
+from oodbench.gradients.factored import Dense, Gradients, LookedUpRows, OuterProducts
 from oodbench.networks.mlp import RaggedLinear, Scales
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
@@ -68,9 +68,9 @@ def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[T
         found: dict[Tensor, Gradients] = {}
         if weight.requires_grad:
             right = seen.reshape(units, -1, module.in_features)
-            found[weight] = Product(left.mT.unsqueeze(1), right.mT.unsqueeze(1), weight.shape)
+            found[weight] = OuterProducts(left.mT.unsqueeze(1), right.mT.unsqueeze(1), weight.shape)
         if bias is not None and bias.requires_grad:
-            found[bias] = Stack(left.sum(1) if left.shape[1] > 1 else left[:, 0])
+            found[bias] = Dense(left.sum(1) if left.shape[1] > 1 else left[:, 0])
         return found
 
     return F.linear(x, module.weight.detach(), _fixed(module.bias)), pullback
@@ -88,12 +88,12 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
     def weight(cotangent: Tensor) -> Gradients:
         kernel: Any = (module.kernel_size, module.dilation, module.padding, module.stride)
         right = by_unit(F.unfold(seen, *kernel))
-        return Product(by_unit(cotangent.flatten(2)), right, module.weight.shape)
+        return OuterProducts(by_unit(cotangent.flatten(2)), right, module.weight.shape)
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
             (module.weight, lambda: weight(cotangent)),
-            (module.bias, lambda: Stack(_sum(cotangent.flatten(2), units, 1))),
+            (module.bias, lambda: Dense(_sum(cotangent.flatten(2), units, 1))),
         )
 
     kernel: Any = (module.stride, module.padding, module.dilation, groups)
@@ -115,8 +115,8 @@ def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullbac
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
-            (module.weight, lambda: Stack(_sum(cotangent * seen, units, 1))),
-            (module.bias, lambda: Stack(_sum(cotangent, units, 1))),
+            (module.weight, lambda: Dense(_sum(cotangent * seen, units, 1))),
+            (module.bias, lambda: Dense(_sum(cotangent, units, 1))),
         )
 
     weight, bias = module.weight.detach().view(shape), module.bias.detach().view(shape)
@@ -181,8 +181,8 @@ def layer_norm(
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
-            (module.weight, lambda: Stack((cotangent * seen).reshape(row).sum(1))),
-            (module.bias, lambda: Stack(cotangent.reshape(row).sum(1))),
+            (module.weight, lambda: Dense((cotangent * seen).reshape(row).sum(1))),
+            (module.bias, lambda: Dense(cotangent.reshape(row).sum(1))),
         )
 
     if module.weight is not None:
@@ -197,7 +197,7 @@ def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tens
     seen = x.detach()
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
-        return _trained((module.weight, lambda: Stack(_sum(cotangent * seen, units, 1))))
+        return _trained((module.weight, lambda: Dense(_sum(cotangent * seen, units, 1))))
 
     return x * module.weight.detach(), pullback
 
@@ -212,7 +212,7 @@ def embedding(
             cotangent = cotangent * (x != module.padding_idx).unsqueeze(-1)
         values = cotangent.reshape(units, -1, module.embedding_dim)
         rows = x.reshape(units, -1)
-        return _trained((module.weight, lambda: Rows(values, rows, module.weight.shape)))
+        return _trained((module.weight, lambda: LookedUpRows(values, rows, module.weight.shape)))
 
     return F.embedding(x, module.weight.detach(), module.padding_idx), pullback
 
@@ -239,7 +239,7 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         split = (torch.unflatten(values, 0, (units, -1)) for values in (seen, cotangent))
         stacks = vmap(of_one)(*split)
-        return {p: Stack(stacks[name]) for name, p in trained.items()}
+        return {p: Dense(stacks[name]) for name, p in trained.items()}
 
     return functional_call(module, fixed, (x,)), pullback
 

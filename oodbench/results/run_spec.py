@@ -34,10 +34,10 @@ class RunSpec:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def kind(self) -> tuple[str, ...]:
-        """What runs that may be trained together have in common: all that is no number to try.
+    def group_key(self) -> tuple[str, ...]:
+        """What runs that may be vectorized together have in common: all that is no number to try.
 
-        Runs of a kind differ in trial, draw, steps, label and in numbers among the hyperparameters.
+        Runs of a group differ in trial, draw, steps, label and in numbers among the hyperparameters.
         """
         fixed = {
             name: value

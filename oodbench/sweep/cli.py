@@ -21,8 +21,7 @@ from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import Plan, Sweep, find, make_plan, read
 from oodbench.sweep.status import show_plan
-from oodbench.train.settings import Settings as RunSettings
-from oodbench.train.settings import crowds
+from oodbench.train.settings import TrainSettings, large_groups
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -43,9 +42,10 @@ LoaderWorkers = Annotated[
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
 ]
-BatchRuns = Annotated[
+Vectorize = Annotated[
     str, typer.Option(help="Runs trained as one program: auto, a number at most, or 1 for none.")
 ]
+BatchRuns = Annotated[str | None, typer.Option(hidden=True, help="The former --vectorize.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
 console = Console()
@@ -59,7 +59,8 @@ def plan(
     plugin: Plugins = None,
     set_: Settings = None,
     workers: Workers = None,
-    batch_runs: BatchRuns = "auto",
+    vectorize: Vectorize = "auto",
+    batch_runs: BatchRuns = None,
 ) -> None:
     """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
     from oodbench.sweep.estimate import forecast
@@ -67,7 +68,11 @@ def plan(
     made = _plan(read(find(sweep), set_ or ()), plugin, data_dir)
     show_plan(made, console)
     specs = list(made.runs.values())
-    settings = RunSettings(data_dir, batch_runs=_batch_runs(batch_runs), crowds=crowds(specs))
+    settings = TrainSettings(
+        data_dir=data_dir,
+        vectorize=_vectorize(batch_runs or vectorize),
+        large_groups=large_groups(specs),
+    )
     expected = forecast(specs, settings)
     for row, reason in expected.alone.items():
         console.print(
@@ -100,7 +105,8 @@ def launch(
     snapshot: Snapshot = False,
     keep_predictions: KeepPredictions = False,
     loader_workers: LoaderWorkers = None,
-    batch_runs: BatchRuns = "auto",
+    vectorize: Vectorize = "auto",
+    batch_runs: BatchRuns = None,
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -115,9 +121,13 @@ def launch(
             f"sweep '{made.sweep.name}' has no possible run: {'; '.join(sorted(reasons))}"
         )
     results = Results(out or Path("results") / made.sweep.name)
-    plugins = tuple(plugin or [])
-    settings = RunSettings(
-        data_dir, "cpu", threads, plugins, keep_predictions, loader_workers, _batch_runs(batch_runs)
+    settings = TrainSettings(
+        data_dir=data_dir,
+        threads=threads,
+        plugins=tuple(plugin or []),
+        keep_predictions=keep_predictions,
+        loader_workers=loader_workers,
+        vectorize=_vectorize(batch_runs or vectorize),
     )
     job = Job(
         name=made.sweep.name,
@@ -154,7 +164,8 @@ def retry(
     devices: Devices = "auto",
     threads: Threads = 1,
     loader_workers: LoaderWorkers = None,
-    batch_runs: BatchRuns = "auto",
+    vectorize: Vectorize = "auto",
+    batch_runs: BatchRuns = None,
     snapshot: Snapshot = False,
 ) -> None:
     """Train the failed and lost runs of a sweep again, from their last checkpoints."""
@@ -170,10 +181,25 @@ def retry(
     from oodbench.registry import load_plugins
 
     load_plugins(settings["plugins"])
-    plugins, keep = tuple(settings["plugins"]), settings["keep_predictions"]
-    together = _batch_runs(batch_runs)
-    how = RunSettings(data_dir, "cpu", threads, plugins, keep, loader_workers, together)
-    job = Job(stored["name"], results, specs, tuple(ids), how, 1, (devices,), (), asked, snapshot)
+    how = TrainSettings(
+        data_dir=data_dir,
+        threads=threads,
+        plugins=tuple(settings["plugins"]),
+        keep_predictions=settings["keep_predictions"],
+        loader_workers=loader_workers,
+        vectorize=_vectorize(batch_runs or vectorize),
+    )
+    job = Job(
+        name=stored["name"],
+        results=results,
+        specs=specs,
+        ids=tuple(ids),
+        settings=how,
+        workers=1,
+        devices=(devices,),
+        resources=asked,
+        snapshot=snapshot,
+    )
     train(job, launcher, workers, console)
 
 
@@ -263,11 +289,11 @@ def _prepare(launcher: str) -> None:
         warm_up()
 
 
-def _batch_runs(wanted: str) -> int | None:
+def _vectorize(wanted: str) -> int | None:
     if wanted == "auto":
         return None
     if not wanted.isdecimal() or int(wanted) < 1:
-        raise UserError(f"--batch-runs is auto or a number from 1 on, not '{wanted}'")
+        raise UserError(f"--vectorize is auto or a number from 1 on, not '{wanted}'")
     return int(wanted)
 
 

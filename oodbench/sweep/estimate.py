@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from oodbench.results.run_spec import RunSpec
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 if TYPE_CHECKING:
     from oodbench.train.loop import Program
@@ -32,7 +32,7 @@ class Forecast:
     """The rows of the table with runs that are trained one at a time, as `LABEL on DATASET`, and why."""
 
 
-def forecast(specs: Sequence[RunSpec], settings: Settings) -> Forecast:
+def forecast(specs: Sequence[RunSpec], settings: TrainSettings) -> Forecast:
     """Measure a few steps and an evaluation of a kind of run of every row, then of further kinds.
 
     The runs of a row that were not measured are taken to be like those that were.
@@ -43,7 +43,7 @@ def forecast(specs: Sequence[RunSpec], settings: Settings) -> Forecast:
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
         kinds = rows.setdefault(f"{spec.label} on {spec.dataset}", {})
-        kinds.setdefault(spec.kind, []).append(spec)
+        kinds.setdefault(spec.group_key, []).append(spec)
     found = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
     start, mixed = time.perf_counter(), random.Random(0)
@@ -62,18 +62,18 @@ def forecast(specs: Sequence[RunSpec], settings: Settings) -> Forecast:
     return found
 
 
-def _measure(alike: Sequence[RunSpec], settings: Settings) -> tuple[float, str | None]:
+def _measure(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
     """Seconds of all runs of a kind, and why they are trained one at a time if they are."""
-    from oodbench.train.loop import Alone
+    from oodbench.train.loop import SingleProgram
     from oodbench.train.run import Run
-    from oodbench.train.vectorized.packing import alone
-    from oodbench.train.vectorized.program import Stack
+    from oodbench.train.vectorized.packing import why_alone
+    from oodbench.train.vectorized.program import VectorizedProgram
 
     runs = [Run(alike[0], settings)]
-    reason = alone(runs[0], settings)
+    reason = why_alone(runs[0], settings)
     if reason is None:
-        runs += [Run(spec, settings) for spec in alike[1 : settings.batch_runs or SAMPLE]]
-    program: Program = Alone(runs) if reason is not None else Stack(runs)
+        runs += [Run(spec, settings) for spec in alike[1 : settings.vectorize or SAMPLE]]
+    program: Program = SingleProgram(runs) if reason is not None else VectorizedProgram(runs)
     step = _timed_steps(program, 1)
     if step < BUDGET and alike[0].steps > 1:  # the first step is slower than the rest
         step = _timed_steps(program, alike[0].steps - 1)
@@ -87,7 +87,7 @@ def _timed_steps(program: "Program", most: int) -> float:
     """Seconds of a step, the mean of as many as take BUDGET."""
     start, steps = time.perf_counter(), 0
     while steps < most and (not steps or time.perf_counter() - start < BUDGET):
-        program.advance(1)
+        program.run_steps(1)
         steps += 1
     return (time.perf_counter() - start) / steps
 

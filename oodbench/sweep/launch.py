@@ -18,7 +18,7 @@ from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.slurm import slurm
 from oodbench.sweep.plan import Sweep
 from oodbench.sweep.search import Study, objectives
-from oodbench.train.settings import crowds
+from oodbench.train.settings import large_groups
 
 
 def train(job: Job, launcher: str, workers: int | None, console: Console) -> None:
@@ -29,7 +29,7 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
     results, specs = job.results, job.specs
     if "search" not in results.plan()["settings"]:  # which chooses few runs at a time
         at_hand = job.resources.runs_per_job if launcher == "slurm" else math.inf
-        together = replace(job.settings, crowds=crowds(specs.values(), at_hand))
+        together = replace(job.settings, large_groups=large_groups(specs.values(), at_hand))
         job = replace(job, settings=together)
     if launcher == "slurm":
         from oodbench.sweep.launchers.slurm import device_of_runs

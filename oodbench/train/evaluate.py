@@ -64,7 +64,7 @@ def evaluate(
     return evaluations
 
 
-def evaluate_stacked(
+def evaluate_vectorized(
     predict: Callable[[Tensor, slice], Tensor],
     environments: Sequence[Mapping[str, Environment]],
     splits: Sequence[Mapping[str, Mapping[str, Tensor]]],

@@ -1,4 +1,4 @@
-"""Runs of one kind from start to end in one process: together where it can be done and pays."""
+"""Runs of one group from start to end in one process, vectorized where it is possible and pays."""
 
 import traceback
 import warnings
@@ -13,11 +13,11 @@ from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import provenance
 from oodbench.results.run_spec import RunSpec
-from oodbench.train.loop import Alone, Training, begin, train
+from oodbench.train.loop import SingleProgram, Training, begin, train
 from oodbench.train.run import Run
-from oodbench.train.settings import MOST, Interrupts, Settings
-from oodbench.train.vectorized.packing import alone, kind, room
-from oodbench.train.vectorized.program import Stack
+from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
+from oodbench.train.vectorized.packing import capacity, program_key, why_alone
+from oodbench.train.vectorized.program import VectorizedProgram
 
 Ended = Callable[[str, str, str], None]
 """Is told a run's id, its state and, for a failure, one sentence."""
@@ -27,7 +27,7 @@ Steps = Callable[[int], None]
 def execute(
     spec: RunSpec,
     directory: RunDirectory,
-    settings: Settings,
+    settings: TrainSettings,
     progress: Steps = lambda step: None,
     interrupts: Interrupts | None = None,
 ) -> tuple[str, str]:
@@ -37,7 +37,7 @@ def execute(
     process holds the run) and, for a failure, one sentence; the traceback is in failed.json.
     """
     states: list[tuple[str, str]] = []
-    execute_together(
+    execute_group(
         [(spec, directory)],
         settings,
         lambda run_id, state, message: states.append((state, message)),
@@ -47,14 +47,14 @@ def execute(
     return states[0]
 
 
-def execute_together(
+def execute_group(
     runs: Iterable[tuple[RunSpec, RunDirectory]],
-    settings: Settings,
+    settings: TrainSettings,
     ended: Ended,
     progress: Steps = lambda step: None,
     interrupts: Interrupts | None = None,
 ) -> list[str]:
-    """Train runs of one `RunSpec.kind`, each as `execute` would.
+    """Train runs of one `RunSpec.group_key`, each as `execute` would.
 
     Returns the ids of those that were not taken up, as they are to be trained one at a time. A group
     that does not fit into memory is trained in halves, from its runs' last checkpoints on.
@@ -62,7 +62,7 @@ def execute_together(
     interrupts = interrupts or Interrupts()
     # the runs of one trial side by side, as they share its data
     waiting = deque(sorted(runs, key=lambda run: (run[0].trial, run[0].draw)))
-    limit = settings.batch_runs or MOST
+    limit = settings.vectorize or MAX_VECTORIZED
     while waiting and not interrupts.stop:
         group = _Group(settings, ended)
         try:
@@ -70,16 +70,16 @@ def execute_together(
             group.train(progress, interrupts)
         except Exception as error:
             left = [(item.spec, item.directory) for item in group.held]
-            if group.stacked:
+            if group.vectorized:
                 waiting.extendleft(reversed(left))
                 limit = len(left) // 2 if _is_memory(error) else 0
                 if not limit:
-                    _say_alone(left[0][0], error)
+                    _warn_one_at_a_time(left[0][0], error)
             else:
                 group.fail(group.held[0], error)
         finally:
             group.release()
-        if limit > 1 and not group.stacked:
+        if limit > 1 and not group.vectorized:
             return [spec.id for spec, _ in waiting]
     for spec, _ in waiting:
         ended(spec.id, "interrupted", "")
@@ -99,9 +99,9 @@ class _Held:
 class _Group:
     """Runs that one process trains at the same time."""
 
-    def __init__(self, settings: Settings, ended: Ended) -> None:
+    def __init__(self, settings: TrainSettings, ended: Ended) -> None:
         self.settings = settings
-        self.stacked = False
+        self.vectorized = False
         self.held: list[_Held] = []
         self._ended = ended
 
@@ -120,9 +120,9 @@ class _Group:
                 continue
             if first is None:
                 first = run
-                self.stacked = limit > 0 and alone(run, self.settings) is None
-                limit = min(limit, room(run, self.settings)) if self.stacked else 1
-            elif kind(run) != kind(first):
+                self.vectorized = limit > 0 and why_alone(run, self.settings) is None
+                limit = min(limit, capacity(run, self.settings)) if self.vectorized else 1
+            elif program_key(run) != program_key(first):
                 self._let_go(held)
                 others.append((spec, directory))
         waiting.extend(others)
@@ -162,14 +162,15 @@ class _Group:
         settings = self.settings
         made_by = provenance(settings.device, settings.threads, settings.plugins)
         for t in trainings:
-            t.directory.start(t.run.spec, t.run.context, made_by | {"stacked": self.stacked})
+            t.directory.start(t.run.spec, t.run.context, made_by | {"vectorized": self.vectorized})
 
         def ended(training: Training, state: str) -> None:
             self._let_go(trainings[training])
             self._ended(training.run.spec.id, state, "")
 
         if trainings:
-            train(list(trainings), ended, progress, interrupts, Stack if self.stacked else Alone)
+            program = VectorizedProgram if self.vectorized else SingleProgram
+            train(list(trainings), ended, progress, interrupts, program)
 
     def fail(self, held: _Held, error: Exception) -> None:
         """Record the failure of a run."""
@@ -199,7 +200,7 @@ def _is_memory(error: Exception) -> bool:
     )
 
 
-def _say_alone(spec: RunSpec, error: Exception) -> None:
+def _warn_one_at_a_time(spec: RunSpec, error: Exception) -> None:
     warnings.warn(
         f"the runs of {spec.label} on {spec.dataset} are trained one at a time, as they could not "
         f"be trained together: {type(error).__name__}: {error}",

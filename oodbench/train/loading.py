@@ -15,7 +15,7 @@ from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.train.batches import Batches
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from oodbench.train.splits import split
 
 
@@ -42,7 +42,7 @@ def _load(
     return Data(dataset, environments, splits)
 
 
-def load_data(spec: RunSpec, settings: Settings) -> Data:
+def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
     """The data of a run; those of the last two (dataset, trial) are kept in memory."""
     options = json.dumps(spec.options, sort_keys=True)
     return _load(
@@ -51,7 +51,7 @@ def load_data(spec: RunSpec, settings: Settings) -> Data:
 
 
 def batches(
-    spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: Settings
+    spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: TrainSettings
 ) -> Batches:
     """The batches of the training environments `names`; raises UserError for one that is empty."""
     training = []

@@ -15,7 +15,7 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
-from oodbench.train.settings import Interrupts, Settings
+from oodbench.train.settings import Interrupts, TrainSettings
 
 CHECK_EVERY = 50
 """Steps between two looks at the losses, at the clock and at the progress bar."""
@@ -41,7 +41,7 @@ def _copied(state: Any) -> Any:
     return state.clone() if isinstance(state, Tensor) else state
 
 
-def start_or_resume(spec: RunSpec, directory: RunDirectory, settings: Settings) -> Run:
+def start_or_resume(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Run:
     """The run at its last whole checkpoint, with the records up to there; else from the start."""
     run = Run(spec, settings)
     if directory.checkpoint.exists():
@@ -59,31 +59,31 @@ def start_or_resume(spec: RunSpec, directory: RunDirectory, settings: Settings) 
 class Program(Protocol):
     """What trains and evaluates some runs that are at the same step."""
 
-    def advance(self, steps: int) -> list[int | None]:
+    def run_steps(self, steps: int) -> list[int | None]:
         """Do `steps` updates; returns each run's first step whose loss was not finite, or None."""
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
         """All metrics of some of the runs, by their places."""
 
-    def give_back(self) -> None:
+    def sync_to_runs(self) -> None:
         """Let the runs have all that a checkpoint of theirs holds."""
 
 
-class Alone:
+class SingleProgram:
     """The program of a single run."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         (self._run,) = runs
 
-    def advance(self, steps: int) -> list[int | None]:
+    def run_steps(self, steps: int) -> list[int | None]:
         """As the run does."""
-        return [self._run.advance(steps)]
+        return [self._run.run_steps(steps)]
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
         """As the run does."""
         return [self._run.evaluate() for _ in which]
 
-    def give_back(self) -> None:
+    def sync_to_runs(self) -> None:
         """The run has everything."""
 
 
@@ -137,7 +137,7 @@ class Training:
         return status
 
 
-def begin(spec: RunSpec, directory: RunDirectory, settings: Settings) -> Training:
+def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
     """Load what a run needs, from its last checkpoint if there is one.
 
     The caller holds the run's lock. Raises UserError for a spec that cannot be run.
@@ -155,7 +155,7 @@ def train(
     ended: Callable[[Training, str], None],
     progress: Callable[[int], None] = lambda step: None,
     interrupts: Interrupts | None = None,
-    program: Callable[[Sequence[Run]], Program] = Alone,
+    program: Callable[[Sequence[Run]], Program] = SingleProgram,
 ) -> None:
     """Train runs to their ends, those at the same step by one `program`.
 
@@ -173,11 +173,11 @@ def train(
         together = [t for t in active if t.run.step == step]
         if at_work is None or together != team:
             if at_work is not None:
-                at_work.give_back()
+                at_work.sync_to_runs()
             team, at_work = together, program([t.run for t in together])
         stops = [t.stop for t in team]
         end = min(stops + [t.run.step for t in active if t.run.step > step])
-        for t, diverged in zip(team, at_work.advance(end - step), strict=True):
+        for t, diverged in zip(team, at_work.run_steps(end - step), strict=True):
             t.diverged = diverged if t.diverged is None else t.diverged
         stop = interrupts.stop
         hurry = interrupts.save or stop
@@ -190,7 +190,7 @@ def train(
         now = time.monotonic()
         due = [t for t in team if t.diverged is None and (hurry or t.is_old(now))]
         if due:
-            at_work.give_back()
+            at_work.sync_to_runs()
         for t in due:
             save_checkpoint(t.run, t.directory.checkpoint)
         saved = time.monotonic()

@@ -19,7 +19,7 @@ from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.train.evaluate import evaluate, logits
 from oodbench.train.loading import batches, load_data
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
@@ -50,7 +50,7 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
 class Run:
     """A run in memory: its algorithm, its batches and how far it is."""
 
-    def __init__(self, spec: RunSpec, settings: Settings) -> None:
+    def __init__(self, spec: RunSpec, settings: TrainSettings) -> None:
         self.spec = spec
         self.settings = settings
         self.data = load_data(spec, settings)
@@ -84,7 +84,7 @@ class Run:
             "higher_is_better": dataset.higher_is_better,
         }
 
-    def advance(self, steps: int) -> int | None:
+    def run_steps(self, steps: int) -> int | None:
         """Do `steps` updates; returns the first step whose loss was not finite, or None."""
         start, waited = time.perf_counter(), self.batches.waiting_seconds
         self.algorithm.train()
@@ -95,11 +95,11 @@ class Run:
             name: torch.stack([metrics[name] for metrics in collected]).tolist()
             for name in collected[0]
         }
-        diverged = self.advanced(series, time.perf_counter() - start)
+        diverged = self.record_steps(series, time.perf_counter() - start)
         self.waited += self.batches.waiting_seconds - waited
         return diverged
 
-    def advanced(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
+    def record_steps(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
         """Take in what some updates returned, one value each, and how long they took.
 
         Returns the first step whose loss was not finite, or None.

@@ -8,19 +8,16 @@ from pathlib import Path
 
 from oodbench.results.run_spec import RunSpec
 
-Kind = tuple[str, ...]
+GroupKey = tuple[str, ...]
+"""What the runs of a group have in common, see `RunSpec.group_key`."""
+MAX_VECTORIZED = 64
+"""The most runs that are trained as one program unless the user gives a number: more gain little."""
+MIN_TO_VECTORIZE = 16
+"""The fewest runs of a group that are vectorized on a CPU, where fewer gain nothing."""
 
 
-MOST = 64
-"""Runs that are trained together at most where nobody says: more gain little."""
-
-
-CROWD = 16
-"""Runs of a kind from which on they are trained together on a CPU; fewer gain nothing there."""
-
-
-@dataclass(frozen=True)
-class Settings:
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
     """How runs are executed; none of it changes what they compute, up to round-off."""
 
     data_dir: Path | None = None
@@ -32,12 +29,23 @@ class Settings:
     loader_workers: int | None = None
     """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
     the launcher has cores for, or none without a launcher."""
-    batch_runs: int | None = None
-    """How many runs are trained together at most, as one program; None: as many as pay."""
-    crowds: frozenset[Kind] = frozenset()
-    """The kinds of which there are so many that it pays on a CPU, whoever is still to be trained."""
+    vectorize: int | None = None
+    """The most runs that are trained as one program; None: as many as pay."""
+    large_groups: frozenset[GroupKey] = frozenset()
+    """The groups that are vectorized on a CPU, see the function `large_groups`."""
     device_share: float = 1.0
     """The part of its device that a worker has for itself."""
+
+    def why_alone(self, group: GroupKey) -> str | None:
+        """Why the runs of a group are trained one at a time whatever they are, or None.
+
+        What the runs themselves rule out, `oodbench.train.vectorized.packing` says.
+        """
+        if self.vectorize == 1:
+            return "--vectorize is 1"
+        if self.vectorize is None and self.device == "cpu" and group not in self.large_groups:
+            return f"fewer than {MIN_TO_VECTORIZE} runs of its group"
+        return None
 
 
 @dataclass
@@ -56,7 +64,14 @@ class Interrupts:
         self.stop = True
 
 
-def crowds(specs: Iterable[RunSpec], at_hand: float = math.inf) -> frozenset[Kind]:
-    """The kinds with at least `CROWD` runs, if a launcher can have that many at hand."""
-    counts = Counter(spec.kind for spec in specs)
-    return frozenset(kind for kind, count in counts.items() if min(count, at_hand) >= CROWD)
+def large_groups(specs: Iterable[RunSpec], at_hand: float = math.inf) -> frozenset[GroupKey]:
+    """The groups with at least `MIN_TO_VECTORIZE` runs in a whole sweep, given all its `specs`.
+
+    On a CPU their runs are always vectorized, even when few are left to train, so that a resumed
+    sweep gives the same bits. `at_hand` is the most runs that one process may be given at once;
+    below the minimum there are no large groups.
+    """
+    counts = Counter(spec.group_key for spec in specs)
+    return frozenset(
+        group for group, count in counts.items() if min(count, at_hand) >= MIN_TO_VECTORIZE
+    )

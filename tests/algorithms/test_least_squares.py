@@ -9,7 +9,7 @@ from oodbench.networks.base import build
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 LEAST_SQUARES: Any = algorithms.get("LeastSquares")
 
@@ -45,8 +45,8 @@ def test_training_by_gradients_ends_there() -> None:
     data = {"name": "LinearSEM", "variant": "FOU"}
     runs = []
     for algorithm in ({"name": "LeastSquares"}, {"name": "ERM", "hparams": {"lr": 3e-3}}):
-        run = Run(single(data, algorithm, steps=1500, holdout=0), Settings())
-        assert run.advance(1500) is None
+        run = Run(single(data, algorithm, steps=1500, holdout=0), TrainSettings())
+        assert run.run_steps(1500) is None
         runs.append(run.algorithm.predict(torch.eye(10)).detach())
     torch.testing.assert_close(runs[1], runs[0], atol=1e-3, rtol=0)
 

@@ -12,7 +12,7 @@ from oodbench.networks.base import build
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("LinearIRM", {}),
@@ -119,8 +119,8 @@ def test_it_resumes_bit_for_bit() -> None:
 @pytest.mark.parametrize(("name", "examples"), [("LinearIRM", 5000), ("LinearVREx", 200_000)])
 def test_they_find_the_causes_where_the_effects_noise_differs(name: str, examples: int) -> None:
     sem = {"name": "LinearSEM", "variant": "FOU", "num_examples": examples}
-    run = Run(single(sem, {"name": name}, steps=100, holdout=0), Settings())
-    assert run.advance(100) is None
+    run = Run(single(sem, {"name": name}, steps=100, holdout=0), TrainSettings())
+    assert run.run_steps(100) is None
     found = {e.metric: e.value for e in run.evaluate() if e.environment is None}
     assert found["causal_error"] < 0.003
     assert found["noncausal_error"] < 0.003

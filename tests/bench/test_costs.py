@@ -63,7 +63,7 @@ def test_the_figure_and_its_table(tmp_path: Path) -> None:
         "evaluations": [(17 * n, 3e-3 + 1e-6 * 17 * n) for n in costs.EXAMPLES],
         "sweeps": {
             "by default": [{"runs": n, "cpu_seconds": 5 + 0.2 * n} for n in costs.RUNS],
-            "--batch-runs auto": [{"runs": n, "cpu_seconds": 5 + 0.05 * n} for n in costs.RUNS],
+            "--vectorize auto": [{"runs": n, "cpu_seconds": 5 + 0.05 * n} for n in costs.RUNS],
         },
     }
     shown = costs.finding(made_up)
@@ -72,10 +72,10 @@ def test_the_figure_and_its_table(tmp_path: Path) -> None:
         ["step of ANDMask", "2.00", "0.100", "2.00", "", "0 %"],
         ["evaluation", "3.00", "", "1.00", "", "0 %"],
         ["sweep by default", "5000", "", "", "200", "0 %"],
-        ["sweep --batch-runs auto", "5000", "", "", "50", "0 %"],
+        ["sweep --vectorize auto", "5000", "", "", "50", "0 %"],
     ]
     png, svg = save(shown, "costs", tmp_path)
     assert png.stat().st_size > 10_000
     text = svg.read_text()
-    for part in ("ANDMask", "environments", "examples of an environment", "--batch-runs auto"):
+    for part in ("ANDMask", "environments", "examples of an environment", "--vectorize auto"):
         assert part in text

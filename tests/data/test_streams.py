@@ -22,7 +22,7 @@ from oodbench.train.batches import Batches
 from oodbench.train.evaluate import evaluate, logits
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from tests.helpers.stored_data import rows, write
 
 CPU = torch.device("cpu")
@@ -262,7 +262,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     monkeypatch.setattr(training, "CHECK_EVERY", 7)
     memory = RunDirectory(tmp_path / "memory")
     run = spec(tmp_path, algorithm, stored=False)
-    assert execute(run, memory, Settings(tmp_path, batch_runs=1)) == ("done", "")
+    assert execute(run, memory, TrainSettings(data_dir=tmp_path, vectorize=1)) == ("done", "")
     assert all(r["cost"]["waiting_seconds"] == 0 for r in memory.records())
 
     def die(step: int) -> None:
@@ -272,7 +272,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     for workers in (0, 2):
         directory = RunDirectory(tmp_path / f"{workers}")
         directory.path.mkdir()
-        settings = Settings(tmp_path, loader_workers=workers)
+        settings = TrainSettings(data_dir=tmp_path, loader_workers=workers)
         with pytest.raises(KeyboardInterrupt):
             execute(spec(tmp_path, algorithm), directory, settings, die)
         waited = list(directory.records())[-1]["cost"]["waiting_seconds"]
@@ -284,11 +284,11 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
 
 def test_predictions_use_the_transform_without_augmentation(tmp_path: Path) -> None:
     write(tmp_path)
-    run = Run(spec(tmp_path), Settings(tmp_path))
+    run = Run(spec(tmp_path), TrainSettings(data_dir=tmp_path))
     x = run.data.environments["test"].x.read(torch.arange(20))
     run.algorithm.eval()
     assert torch.equal(run.predict(x), run.algorithm.predict(x.float() / 255))
-    training = Run(spec(tmp_path), Settings(tmp_path)).batches[0].x
+    training = Run(spec(tmp_path), TrainSettings(data_dir=tmp_path)).batches[0].x
     assert training.shape == (2, 6, 3, 8, 8) and training.dtype == torch.float32
 
 

@@ -13,7 +13,7 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.execute import execute
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
 
 LAYOUTS = {
@@ -170,7 +170,7 @@ def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_pa
     found = []
     for workers in (0, 2):
         directory = RunDirectory(tmp_path / str(workers))
-        settings = Settings(tmp_path, loader_workers=workers)
+        settings = TrainSettings(data_dir=tmp_path, loader_workers=workers)
         assert execute(run, directory, settings) == ("done", "")
         found.append([r["evaluations"] for r in directory.records()])
         make("PACS", SMALL | {"size": 32}, tmp_path).cache(1)

@@ -14,7 +14,7 @@ from oodbench.sweep.file import find, read, validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 OPTIONS = {"levels": 3, "states": 20, "test_levels": 4}
 DATASET = {"name": "CoinRun", **OPTIONS}
@@ -69,7 +69,7 @@ def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> No
     sweep = {"name": "small", "datasets": [DATASET], "algorithms": [row], "trials": [0]}
     keys = {"network": NETWORK, "steps": 40, "evaluate_every": 20}
     (spec,) = make_plan(validate(sweep | keys, "a test"), coinrun_dir).runs.values()
-    settings = Settings(data_dir=coinrun_dir, device="cpu", threads=1)
+    settings = TrainSettings(data_dir=coinrun_dir, device="cpu", threads=1)
     run = Run(spec, settings)
     assert run.batches[0].x.shape == (1 if algorithm == "TemporalANDMask" else 3, 8, 3, 64, 64)
     state, message = execute(spec, Results(tmp_path).run(spec.id), settings)
@@ -86,10 +86,10 @@ def test_the_papers_sweep(coinrun_dir: Path) -> None:
     plan = make_plan(sweep, coinrun_dir)
     assert {r.label for r in plan.runs.values()} == {"TemporalANDMask", "Adam", "ERM", "SGD"}
     spec = next(r for r in plan.runs.values() if r.label == "Adam")
-    run = Run(spec, Settings(data_dir=coinrun_dir, device="cpu", threads=1))
+    run = Run(spec, TrainSettings(data_dir=coinrun_dir, device="cpu", threads=1))
     assert type(run.algorithm.network).__name__ == "ResNet18"
     assert run.batches[0].x.shape == (1, 16, 3, 64, 64)  # all that level has in its split
-    assert run.advance(2) is None
+    assert run.run_steps(2) is None
 
 
 def test_loss_is_the_divergence_from_the_expert(coinrun_dir: Path) -> None:

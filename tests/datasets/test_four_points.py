@@ -5,7 +5,7 @@ import torch
 from oodbench.datasets import make
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 HPARAMS = {
     "lr": 0.15,
@@ -26,9 +26,9 @@ def trained(algorithm: str, tests: list[str], trial: int, **hparams: object) -> 
         holdout=0,
         network=START,
     )
-    run = Run(spec, Settings())
+    run = Run(spec, TrainSettings())
     start = run.algorithm.predict(torch.eye(5)).flatten().tolist()
-    assert run.advance(1000) is None
+    assert run.run_steps(1000) is None
     return [*start, *(e.value for e in run.evaluate() if e.environment is None)]
 
 

@@ -13,7 +13,7 @@ from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.execute import execute
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
 from tests.networks.test_vision import resnet_file
 
@@ -75,7 +75,7 @@ def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None
     for run in make_plan(validate(values, "s"), tmp_path).runs.values():
         assert run.network == "Head"
         directory = RunDirectory(tmp_path / run.algorithm)
-        assert execute(run, directory, Settings(tmp_path)) == ("done", "")
+        assert execute(run, directory, TrainSettings(data_dir=tmp_path)) == ("done", "")
         last = list(directory.records())[-1]["evaluations"]
         fit = [e["value"] for e in last if e["metric"] == "accuracy" and e["environment"] != "c"]
         assert run.algorithm != "ERM" or min(fit[::2]) > 0.9

@@ -13,7 +13,7 @@ from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 
 def listed(count: int = 24) -> pd.DataFrame:
@@ -59,8 +59,8 @@ def test_real_targets_and_a_run(tmp_path: Path) -> None:
     values = {"name": "own", "datasets": [entry], "algorithms": ["ERM"], "network": "MLP"}
     plan = make_plan(validate(values | {"trials": 1, "steps": 3}, "own"), tmp_path)
     (spec,) = plan.runs.values()
-    run = Run(spec, Settings(tmp_path))
-    assert run.advance(3) is None
+    run = Run(spec, TrainSettings(data_dir=tmp_path))
+    assert run.run_steps(3) is None
     assert {e.metric for e in run.evaluate()} == {"mse"}
 
 

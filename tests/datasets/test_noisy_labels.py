@@ -23,7 +23,7 @@ from oodbench.registry import folder
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import Plan, make_plan, single
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 
 def digits(trial: int = 0, **options: object) -> dict[str, Environment]:
@@ -115,10 +115,10 @@ def test_a_run_scores_the_mislabeled_part_and_does_not_train_on_it() -> None:
         holdout=0,
         network={"name": "MLP", "hparams": {"depth": 2}},
     )
-    run = Run(spec, Settings())
+    run = Run(spec, TrainSettings())
     assert run.names == ("train",)
     assert sum(run.batches.sizes) == 400
-    run.advance(150)
+    run.run_steps(150)
     found = {e.environment: e for e in run.evaluate() if e.metric == "accuracy"}
     wrong = found["mislabeled"]
     assert wrong.count == len(digits(fraction=0.25, num_examples=400)["mislabeled"].y)

@@ -6,7 +6,7 @@ import torch
 from oodbench.datasets import make
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 P_X = {"1": (0.4, 0.1), "2": (0.1, 0.4), "3": (0.1, 0.4), "test": (0.25, 0.25)}
 P_Y = {"1": 0.1, "2": 0.1, "3": 0.2, "test": 0.9}
@@ -48,7 +48,7 @@ def test_erm_irm_and_rex_give_three_answers(
         holdout=0,
         network={"name": "Linear", "hparams": {"diagonal": True}},
     )
-    run = Run(spec, Settings())
-    assert run.advance(steps) is None
+    run = Run(spec, TrainSettings())
+    assert run.run_steps(steps) is None
     found = [e.value for e in run.evaluate() if e.environment is None]
     assert found == pytest.approx(wanted, abs=0.02)

@@ -26,7 +26,7 @@ from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.execute import execute
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from tests.helpers.transformers_copies import small_distilbert
 from tests.helpers.wilds_copies import COPIES, SMALL, TEXT, opened, right, rows
 
@@ -288,7 +288,7 @@ def test_what_can_be_trained_on_tokens_and_boxes(
     assert len(plan.runs) == len(LATER["algorithms"]) - len(reasons)
     for run in list(plan.runs.values())[: 5 if name == "Py150" else 1]:  # detectors are slow
         directory = Results(tmp_path).run(run.id)
-        settings = Settings(wilds_dir, keep_predictions=True)
+        settings = TrainSettings(data_dir=wilds_dir, keep_predictions=True)
         assert execute(run, directory, settings) == ("done", ""), directory.failure()
         (record,) = directory.records()
         found = {(e["environment"], e["metric"]): e["value"] for e in record["evaluations"]}
@@ -304,7 +304,10 @@ def test_encode_learns_and_reads_ahead(wilds_dir: Path, tmp_path: Path) -> None:
     keys["algorithms"] = [{"name": "VREx", "hparams": {"batch_size": 2}}]
     (run,) = make_plan(validate(keys, "e"), wilds_dir).runs.values()
     directory = Results(tmp_path).run(run.id)
-    assert execute(run, directory, Settings(wilds_dir, loader_workers=2)) == ("done", "")
+    assert execute(run, directory, TrainSettings(data_dir=wilds_dir, loader_workers=2)) == (
+        "done",
+        "",
+    )
 
 
 SWEEP: dict[str, Any] = {

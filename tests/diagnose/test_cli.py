@@ -29,7 +29,7 @@ from oodbench.report.figures import Finding, save
 from oodbench.results.directory import RunDirectory
 from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from oodbench.verify.computations.gradient_correlation import figure
 
 PNG = b"\x89PNG\r\n"
@@ -93,7 +93,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         evaluate_every=2,
     )
     path = tmp_path_factory.mktemp("results") / "runs" / spec.id
-    assert execute(spec, RunDirectory(path), Settings()) == ("done", "")
+    assert execute(spec, RunDirectory(path), TrainSettings()) == ("done", "")
     return path
 
 

@@ -12,7 +12,7 @@ from oodbench.results.frames import load_frames
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 
 def trained(path: Path, dataset: dict[str, object], methods: list[object], trials: int) -> Results:
@@ -23,7 +23,7 @@ def trained(path: Path, dataset: dict[str, object], methods: list[object], trial
     results = Results(path)
     results.write_plan("m", {}, plan.runs)
     for run_id, spec in plan.runs.items():
-        assert execute(spec, results.run(run_id), Settings()) == ("done", "")
+        assert execute(spec, results.run(run_id), TrainSettings()) == ("done", "")
     return results
 
 

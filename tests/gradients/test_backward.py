@@ -20,7 +20,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.gradients.backward import Backward, Reduction, combined_backward, stacked_gradients
-from oodbench.gradients.factored import Product
+from oodbench.gradients.factored import OuterProducts
 from oodbench.networks.base import Network, build
 from oodbench.networks.mlp import Scales
 from oodbench.tasks import Task
@@ -480,10 +480,10 @@ def test_the_network_is_left_as_it_was() -> None:
 def test_nothing_is_stacked_for_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     """In an MLP the signs of examples come from products of signs."""
 
-    def refused(self: Product) -> Tensor:
+    def refused(self: OuterProducts) -> Tensor:
         raise AssertionError("a stack was made")
 
-    monkeypatch.setattr(Product, "stacked", refused)
+    monkeypatch.setattr(OuterProducts, "stacked", refused)
     algorithm = made(FEATURIZERS["mlp"], algorithms.get("ExampleANDMask"))
     combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
     with pytest.raises(AssertionError, match="a stack was made"):
@@ -498,7 +498,9 @@ def test_blocks_of_any_size_give_the_same(
     left = torch.randn(5, 2, 7, 3, generator=generator, dtype=dtype)
     right = torch.randn(5, 2, 4, 3, generator=generator, dtype=dtype)
     for positions in (1, 3):
-        product = Product(left[..., :positions], right[..., :positions], torch.Size([14, 2, 2]))
+        product = OuterProducts(
+            left[..., :positions], right[..., :positions], torch.Size([14, 2, 2])
+        )
         stack = product.stacked()
         for size in (1, 60, 2**20):
             monkeypatch.setattr("oodbench.gradients.factored.BLOCK", {"cpu": size})
@@ -546,15 +548,15 @@ def test_a_layers_stack_is_freed_before_the_next_is_made(
     unit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[weakref.ref[Tensor]] = []
-    stacked = Product.stacked
+    stacked = OuterProducts.stacked
 
-    def watched(self: Product) -> Tensor:
+    def watched(self: OuterProducts) -> Tensor:
         assert not any(stack() is not None for stack in alive)
         stack = stacked(self)
         alive.append(weakref.ref(stack))
         return stack
 
-    monkeypatch.setattr(Product, "stacked", watched)
+    monkeypatch.setattr(OuterProducts, "stacked", watched)
     cls = Through if unit == "environment" else ThroughExamples
     combined_of(made(FEATURIZERS["mlp"], cls), tiny_batch(TASKS["multiclass"]))
     assert len(alive) == 3

@@ -14,7 +14,7 @@ import tests.helpers.stored_data as stored_data
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 SIDE, STEPS = 32, 60
 
@@ -32,11 +32,11 @@ def main(folder: Path, stored: bool) -> float:
     }
     keep_freed_memory()  # as in a run
     (spec,) = make_plan(validate(values, "memory"), folder).runs.values()
-    run = Run(spec, Settings(folder, loader_workers=2))
+    run = Run(spec, TrainSettings(data_dir=folder, loader_workers=2))
     done = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         peak = pool.submit(_peak, done)
-        run.advance(STEPS)
+        run.run_steps(STEPS)
         run.evaluate()
         done.set()
     return peak.result()

@@ -22,7 +22,7 @@ from oodbench.results.predictions import Predictions
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
 from oodbench.train.execute import execute
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import outcome, tiny, tiny_file
 
 SHORT = {"steps": 10, "evaluate_every": 5}
@@ -70,7 +70,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
     results = Results(tmp_path_factory.mktemp("kept"))
     results.write_plan("tiny", {}, plan.runs)
     for run in plan.runs.values():
-        assert execute(run, results.run(run.id), Settings(keep_predictions=True))[0] == "done"
+        assert execute(run, results.run(run.id), TrainSettings(keep_predictions=True))[0] == "done"
     return results
 
 
@@ -94,7 +94,7 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
     plain = Results(tmp_path)
     plain.write_plan("tiny", {}, plan.runs)
     for run in plan.runs.values():
-        execute(run, plain.run(run.id), Settings())
+        execute(run, plain.run(run.id), TrainSettings())
     assert outcome(plain) == outcome(kept)
     assert not list(tmp_path.glob("runs/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):

@@ -24,7 +24,7 @@ from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.slurm import slurm
 from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.plan import Plan
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import outcome, settle, tiny
 from tests.slurm.cluster import Cluster, missing
 
@@ -39,9 +39,16 @@ def job(plan: Plan, out: Path) -> Job:
     """All runs of a plan, ten in a job."""
     results = Results(out)
     results.write_plan(plan.sweep.name, {"plugins": [PLUGIN]}, plan.runs)
-    settings = Settings(plugins=(PLUGIN,))
     asked = Resources(partition="low", runs_per_job=10, time="0:30:00")
-    return Job(plan.sweep.name, results, plan.runs, tuple(plan.runs), settings, 1, resources=asked)
+    return Job(
+        name=plan.sweep.name,
+        results=results,
+        specs=plan.runs,
+        ids=tuple(plan.runs),
+        settings=TrainSettings(plugins=(PLUGIN,)),
+        workers=1,
+        resources=asked,
+    )
 
 
 def blows(cluster: Cluster, rng: random.Random) -> dict[str, Callable[[], object]]:

@@ -17,7 +17,7 @@ from oodbench.sweep.launchers.slurm import slurm
 from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import Plan
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import outcome, settle, tiny
 from tests.slurm.cluster import Cluster
 
@@ -39,10 +39,14 @@ def slow(trials: int) -> Plan:
 def job(plan: Plan, out: Path, **asked: object) -> Job:
     results = Results(out)
     results.write_plan(plan.sweep.name, {"plugins": [PLUGIN]}, plan.runs)
-    settings = Settings(plugins=(PLUGIN,))
-    resources = Resources.model_validate(asked)
     return Job(
-        plan.sweep.name, results, plan.runs, tuple(plan.runs), settings, 1, resources=resources
+        name=plan.sweep.name,
+        results=results,
+        specs=plan.runs,
+        ids=tuple(plan.runs),
+        settings=TrainSettings(plugins=(PLUGIN,)),
+        workers=1,
+        resources=Resources.model_validate(asked),
     )
 
 

@@ -10,7 +10,7 @@ from oodbench.sweep.estimate import forecast
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.train import evaluate
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings, crowds
+from oodbench.train.settings import TrainSettings, large_groups
 
 SWEEP = {
     "name": "plain",
@@ -36,8 +36,8 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Run, "predict", slow)
     monkeypatch.setattr(evaluate, "CHUNK", (10, 10))
     specs = list(make_plan(validate(SWEEP, "plain")).runs.values())
-    examples = sum(len(e.y) for e in Run(specs[0], Settings()).scored.values())
-    expected = forecast(specs, Settings(batch_runs=1))
+    examples = sum(len(e.y) for e in Run(specs[0], TrainSettings()).scored.values())
+    expected = forecast(specs, TrainSettings(vectorize=1))
     assert predicted == 10 * len(expected.alone) > 0
     evaluations = len(specs) * 2
     assert expected.seconds == pytest.approx(evaluations * examples)
@@ -46,7 +46,7 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
 def test_runs_of_one_program_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "BUDGET", 0.001)
     specs = list(make_plan(validate({**SWEEP, "trials": 16}, "plain")).runs.values())
-    together = forecast(specs, Settings(crowds=crowds(specs)))
+    together = forecast(specs, TrainSettings(large_groups=large_groups(specs)))
     assert together.seconds > 0 and not together.alone
 
 
@@ -56,8 +56,8 @@ def test_what_is_not_measured_is_like_the_rest_of_its_row(
 ) -> None:
     kinds = []
 
-    def measured(alike: Sequence[RunSpec], settings: Settings) -> tuple[float, str | None]:
-        kinds.append(alike[0].kind)
+    def measured(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
+        kinds.append(alike[0].group_key)
         return len(alike) * (2.0 if alike[0].label == "ERM" else 5.0), None
 
     monkeypatch.setattr(estimate, "_measure", measured)
@@ -69,5 +69,5 @@ def test_what_is_not_measured_is_like_the_rest_of_its_row(
         "test_environments": tests,
     }
     specs = list(make_plan(validate({**SWEEP, **values}, "plain")).runs.values())
-    assert forecast(specs, Settings()).seconds == 9 * 2.0 + 9 * 5.0
+    assert forecast(specs, TrainSettings()).seconds == 9 * 2.0 + 9 * 5.0
     assert len(kinds) == len(set(kinds)) == calls

@@ -15,13 +15,13 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import execute as module
 from oodbench.train import loop as training
-from oodbench.train.execute import execute_together
+from oodbench.train.execute import execute_group
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
-from oodbench.train.vectorized.program import Stack
+from oodbench.train.settings import TrainSettings
+from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.sweeps import outcome, tiny
 
-TOGETHER = Settings(plugins=("tests.helpers.odd_methods",), batch_runs=64)
+TOGETHER = TrainSettings(plugins=("tests.helpers.odd_methods",), vectorize=64)
 
 
 class Killed(BaseException):
@@ -37,7 +37,7 @@ def prepared(path: Path, **changes: Any) -> tuple[Results, list[RunSpec]]:
 
 
 def trained(
-    results: Results, specs: Sequence[RunSpec], settings: Settings = TOGETHER, **more: Any
+    results: Results, specs: Sequence[RunSpec], settings: TrainSettings = TOGETHER, **more: Any
 ) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
 
@@ -46,24 +46,24 @@ def trained(
         found[run_id] = state, message
 
     runs = [(spec, results.run(spec.id)) for spec in specs]
-    left = execute_together(runs, settings, ended, **more)
+    left = execute_group(runs, settings, ended, **more)
     assert not left and set(found) == {spec.id for spec in specs}
     return found
 
 
-def stacked(results: Results) -> list[bool]:
+def vectorized(results: Results) -> list[bool]:
     infos = [results.run(i).info() for i in results.plan()["runs"]]
-    return [info["provenance"]["stacked"] for info in infos if info is not None]
+    return [info["provenance"]["vectorized"] for info in infos if info is not None]
 
 
 def test_a_group_keeps_the_records_of_each_run(tmp_path: Path) -> None:
     together, specs = prepared(tmp_path / "together")
     assert set(trained(together, specs).values()) == {("done", "")}
-    assert stacked(together) == [True] * 4
+    assert vectorized(together) == [True] * 4
     alone, _ = prepared(tmp_path / "alone")
     for spec in specs:
-        trained(alone, [spec], Settings(batch_runs=1))
-    assert stacked(alone) == [False] * 4
+        trained(alone, [spec], TrainSettings(vectorize=1))
+    assert vectorized(alone) == [False] * 4
     found, wanted = outcome(together), outcome(alone)
     for run_id, (state, records) in wanted.items():
         assert state == found[run_id][0] == "done"
@@ -89,7 +89,7 @@ def test_each_run_is_locked_until_its_own_end(tmp_path: Path) -> None:
         ended.append(run_id)
         assert [s.id for s in specs if not locked(s)] == ended
 
-    execute_together([(s, results.run(s.id)) for s in specs], TOGETHER, check)
+    execute_group([(s, results.run(s.id)) for s in specs], TOGETHER, check)
     assert ended == [s.id for s in specs]
 
 
@@ -135,7 +135,7 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
     short, more = prepared(tmp_path / "b", **changes, steps=70)
     both = [(s, results.run(s.id)) for s in specs] + [(s, short.run(s.id)) for s in more]
     states: dict[str, str] = {}
-    execute_together(both, TOGETHER, lambda i, state, _: states.update({i: state}))
+    execute_group(both, TOGETHER, lambda i, state, _: states.update({i: state}))
     for spec in (*specs, *more):
         assert states[spec.id] == ("diverged" if spec.draw else "done")
         target = results if spec in specs else short
@@ -153,9 +153,9 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
 def test_runs_of_other_shapes_make_a_group_of_their_own(tmp_path: Path) -> None:
     entry = {"name": "DANN", "hparams": {"discriminator_width": [8, 16]}}
     results, specs = prepared(tmp_path, algorithms=[entry], hparam_draws=2, trials=2)
-    assert len({spec.kind for spec in specs}) == 1
+    assert len({spec.group_key for spec in specs}) == 1
     assert set(trained(results, specs).values()) == {("done", "")}
-    assert stacked(results) == [True] * 4
+    assert vectorized(results) == [True] * 4
 
 
 def test_what_does_not_fit_into_memory_is_tried_in_halves(
@@ -163,16 +163,16 @@ def test_what_does_not_fit_into_memory_is_tried_in_halves(
 ) -> None:
     sizes = []
 
-    class Small(Stack):
-        def advance(self, steps: int) -> list[int | None]:
+    class Small(VectorizedProgram):
+        def run_steps(self, steps: int) -> list[int | None]:
             sizes.append(len(self.runs))
             if len(self.runs) > 2 and self.runs[0].step >= 50:
                 raise torch.OutOfMemoryError("it is full")
-            return super().advance(steps)
+            return super().run_steps(steps)
 
     undisturbed, specs = prepared(tmp_path / "a", trials=5)
     trained(undisturbed, specs)
-    monkeypatch.setattr(module, "Stack", Small)
+    monkeypatch.setattr(module, "VectorizedProgram", Small)
     results, _ = prepared(tmp_path / "b", trials=5)
     trained(results, specs)
     assert set(sizes) == {5, 2, 1} and outcome(results) == outcome(undisturbed)
@@ -185,13 +185,15 @@ def test_what_does_not_fit_onto_a_gpu_is_tried_in_halves(
 ) -> None:
     sizes: list[int] = []
 
-    class Seen(Stack):
+    class Seen(VectorizedProgram):
         def __init__(self, runs: Sequence[Run]) -> None:
             sizes.append(len(runs))
             super().__init__(runs)
 
-    monkeypatch.setattr(module, "Stack", Seen)
-    monkeypatch.setattr(module, "room", lambda run, settings: 64)  # others take the memory later
+    monkeypatch.setattr(module, "VectorizedProgram", Seen)
+    monkeypatch.setattr(
+        module, "capacity", lambda run, settings: 64
+    )  # others take the memory later
     settings = replace(TOGETHER, device="cuda:0")
     entry = {"name": "ERM", "hparams": {"batch_size": 512}}
     changes: dict[str, Any] = {"datasets": ["Spirals"], "network": "MLP", "algorithms": [entry]}
@@ -220,14 +222,14 @@ def test_a_method_that_breaks_the_rules_is_trained_one_run_at_a_time(tmp_path: P
         UserWarning, match="Branching on LinearSEM are trained one at a time.*control"
     ):
         assert set(trained(results, specs).values()) == {("done", "")}
-    assert stacked(results) == [False, False]
+    assert vectorized(results) == [False, False]
 
 
 def test_runs_that_cannot_be_together_are_handed_back(tmp_path: Path) -> None:
     results, specs = prepared(tmp_path, algorithms=["Slow"])
     states: dict[str, str] = {}
     runs = [(spec, results.run(spec.id)) for spec in specs]
-    left = execute_together(runs, TOGETHER, lambda i, state, _: states.update({i: state}))
+    left = execute_group(runs, TOGETHER, lambda i, state, _: states.update({i: state}))
     assert left == [s.id for s in specs[1:]] and states == {specs[0].id: "done"}
 
 

@@ -13,10 +13,10 @@ from oodbench.train.execute import execute
 from oodbench.train.loading import load_data
 from oodbench.train.loop import Training
 from oodbench.train.run import Run, build_algorithm
-from oodbench.train.settings import Interrupts, Settings
+from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.sweeps import tiny
 
-SETTINGS = Settings()
+SETTINGS = TrainSettings()
 
 
 def first(**changes: Any) -> RunSpec:

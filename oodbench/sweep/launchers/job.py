@@ -7,12 +7,12 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.search import Searches, Study
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 Specs = dict[str, RunSpec]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """Some runs of a sweep, and by what they are to be trained."""
 
@@ -23,7 +23,7 @@ class Job:
     """All runs of the sweep; those that a search chooses are added while it is trained."""
     ids: tuple[str, ...]
     """Those to train."""
-    settings: Settings
+    settings: TrainSettings
     workers: int
     devices: tuple[str, ...] = ("cpu",)
     """Given to the workers in turn."""
@@ -56,7 +56,7 @@ class Job:
         """The searches, as far as the disk says they are."""
         return Searches(self.results, self.studies)
 
-    def settings_of(self, worker: int) -> Settings:
+    def settings_of(self, worker: int) -> TrainSettings:
         """The settings of a worker's runs: on its device, with its share of the cores to read data."""
         share = len(os.sched_getaffinity(0)) // max(1, self.at_once)
         loaders = self.settings.loader_workers

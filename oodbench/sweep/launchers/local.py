@@ -19,7 +19,7 @@ from oodbench.results.provenance import slurm_job
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.worker import SIGNALS, work
-from oodbench.train.settings import MOST
+from oodbench.train.settings import MAX_VECTORIZED, GroupKey
 
 PATIENCE = 5.0
 """Seconds for which a run that another process holds is asked for again at the end."""
@@ -74,9 +74,9 @@ class _Pool:
         self.held: dict[str, float] = {}
         """When each run that another process holds was first asked for."""
         self.returned: Counter[str] = Counter()
-        self.kinds: dict[str, tuple[str, ...]] = {}
-        self.alone: set[tuple[str, ...]] = set()
-        """The kinds whose runs are trained one at a time."""
+        self.group_keys: dict[str, GroupKey] = {}
+        self.alone: set[GroupKey] = set()
+        """The groups whose runs turned out to be trained one at a time."""
         self.limits: dict[str, int] = {}
         """How many runs are given to a worker together with one of those that had one die."""
         self.searches = job.searches()
@@ -87,7 +87,7 @@ class _Pool:
         while self.queue or any(w.busy for w in self.workers):
             for worker in self.workers:
                 if not worker.busy and self.queue:
-                    _hand_out(worker, self._take(), display)
+                    _hand_out(worker, self._take(worker.index), display)
             for worker in _ready(self.workers):
                 self._hear(worker, display)
         return self.states
@@ -102,7 +102,7 @@ class _Pool:
             if not self._again(run_id, value):
                 self._final(run_id, value, message, display)
         elif kind == "idle":
-            self.alone.update(map(self._kind, worker.run_ids))
+            self.alone.update(map(self._group_key, worker.run_ids))
             self.queue.extendleft(reversed(worker.run_ids))
             worker.run_ids, worker.busy = [], False
             display.idle(worker.index)
@@ -129,21 +129,22 @@ class _Pool:
         self.states[run_id] = state
         self.queue.extend(self.job.add(self.searches.advance(run_id)))
 
-    def _kind(self, run_id: str) -> tuple[str, ...]:
-        if run_id not in self.kinds:
-            self.kinds[run_id] = self.job.specs[run_id].kind
-        return self.kinds[run_id]
+    def _group_key(self, run_id: str) -> GroupKey:
+        if run_id not in self.group_keys:
+            self.group_keys[run_id] = self.job.specs[run_id].group_key
+        return self.group_keys[run_id]
 
-    def _take(self) -> list[str]:
-        """The next run, and of its kind as many as one worker is to have."""
-        first, kind = self.queue[0], self._kind(self.queue[0])
-        limit = self.limits.get(first, self.job.settings.batch_runs or MOST)
-        settings, on_cpu = self.job.settings, self.job.devices == ("cpu",)
-        few = settings.batch_runs is None and on_cpu and kind not in settings.crowds
-        if limit == 1 or few or kind in self.alone:
+    def _take(self, worker: int) -> list[str]:
+        """Take the next run out of the queue, and of its group as many as a worker is to have."""
+        settings = self.job.settings_of(worker)
+        first, group = self.queue[0], self._group_key(self.queue[0])
+        limit = self.limits.get(first, settings.vectorize or MAX_VECTORIZED)
+        if limit == 1 or group in self.alone or settings.why_alone(group) is not None:
             return [self.queue.popleft()]
         alike = [
-            i for i in self.queue if self._kind(i) == kind and self.limits.get(i, limit) == limit
+            i
+            for i in self.queue
+            if self._group_key(i) == group and self.limits.get(i, limit) == limit
         ]
         taken = alike[: min(limit, -(-len(alike) // len(self.workers)))]
         chosen = set(taken)

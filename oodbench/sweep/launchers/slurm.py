@@ -36,7 +36,7 @@ from oodbench.sweep.launchers.slurm_submissions import Submission, Submissions
 from oodbench.sweep.launchers.snapshot import fingerprint, freeze
 from oodbench.sweep.launchers.states import states
 from oodbench.sweep.search import Searches, Study
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 MAX_REQUEUES = 10_000
 """Time-outs after which a job is given up: none that matters, as a run goes on where it was."""
@@ -51,7 +51,7 @@ class Pack:
     sweep: str
     results: Path
     ids: tuple[str, ...]
-    settings: Settings
+    settings: TrainSettings
     workers: int
     stop_seconds: float
     """How long the runs have for their checkpoints when the job has to go."""
@@ -74,9 +74,18 @@ class Pack:
         specs = {i: RunSpec.from_json(stored[i]) for i in (*self.ids, *chosen)}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
         gpus = tuple(visible.split(",")) if visible else ()
-        device = (self.settings.device,)
-        job = Job(self.sweep, results, specs, ids, self.settings, self.workers, device, gpus)
-        return local(replace(job, studies=self.studies))
+        job = Job(
+            name=self.sweep,
+            results=results,
+            specs=specs,
+            ids=ids,
+            settings=self.settings,
+            workers=self.workers,
+            devices=(self.settings.device,),
+            gpus=gpus,
+            studies=self.studies,
+        )
+        return local(job)
 
     def checkpoint(self) -> DelayedSubmission:
         """What submitit calls when Slurm wants the job to go: the same again, later."""
@@ -240,7 +249,7 @@ def _submit(array: Array, submissions: Submissions) -> None:
     submissions.write(submission)
 
 
-def _settings(job: Job) -> Settings:
+def _settings(job: Job) -> TrainSettings:
     data = job.settings.data_dir
     return replace(job.settings, data_dir=data and data.absolute(), device=job.devices[0])
 

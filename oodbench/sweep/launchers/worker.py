@@ -9,21 +9,21 @@ from pathlib import Path
 
 from oodbench.results.directory import Results
 from oodbench.results.provenance import slurm_job
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 
 SIGNALS = {signal.SIGUSR2, signal.SIGTERM, signal.SIGINT}
 """What a cluster, or Ctrl-C, sends to every process of a job that has to go."""
 
 
 def work(
-    connection: Connection, results: Path, settings: Settings, environment: Mapping[str, str]
+    connection: Connection, results: Path, settings: TrainSettings, environment: Mapping[str, str]
 ) -> None:
     """The life of a worker: train what comes until the launcher closes the connection or dies."""
     os.environ.clear()  # it may be that of an earlier time
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.registry import load_plugins
-    from oodbench.train.execute import execute_together
+    from oodbench.train.execute import execute_group
     from oodbench.train.settings import Interrupts
 
     interrupts = Interrupts()
@@ -53,7 +53,7 @@ def work(
             specs = connection.recv()
         except (EOFError, OSError):
             return
-        execute_together(
+        execute_group(
             [(spec, Results(results).run(spec.id)) for spec in specs],
             settings,
             lambda run_id, state, message: tell("end", state, message, run_id),

@@ -95,7 +95,7 @@ class _Tapped(torch.autograd.Function):
 
 
 @contextmanager
-def stacked_linear(network: nn.Module, collector: Collector | None = None) -> Iterator[None]:
+def vectorized_linear(network: nn.Module, collector: Collector | None = None) -> Iterator[None]:
     """Within it, the linear layers of `network` run as above under a single `vmap`.
 
     With a collector their parameters count as constants, and it is given the gradients.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oodbench.optimizers import UpdateRule
+from oodbench.optimizers import Rates, UpdateRule
 
 Numbers = Mapping[str, Any]
 
@@ -81,8 +81,8 @@ def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
     return getattr(type(optimizer), "rule", None) if found is None else found
 
 
-def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """The settings in which runs trained together have to agree, or None if there is no rule."""
+def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+    """The options in which runs of one program have to agree, or None if there is no rule for them."""
     rule = rule_of(optimizer)
     if rule is None or len(optimizer.param_groups) != 1:
         return None
@@ -92,7 +92,7 @@ def settings(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
     return found if all(found[k] == v for k, v in usual.items()) else None
 
 
-class StackedOptimizer:
+class VectorizedOptimizer:
     """One optimizer for the K rows of a matrix of parameters."""
 
     def __init__(
@@ -125,13 +125,11 @@ class StackedOptimizer:
         for slot in self._slots:
             slot[k].zero_()
 
-    def step(
-        self, parameters: Tensor, gradients: Tensor, rates: Sequence[tuple[float, float]]
-    ) -> None:
-        """Update (K, P) parameters by their gradients, at each row's (learning rate, weight decay)."""
+    def step(self, parameters: Tensor, gradients: Tensor, rates: Sequence[Rates]) -> None:
+        """Update (K, P) parameters by their gradients, (K, P), at each row's rates."""
         rows = []
-        for k, (group, (lr, decay)) in enumerate(zip(self._groups, rates, strict=True)):
-            group["lr"], group["weight_decay"] = lr, decay
+        for k, (group, own) in enumerate(zip(self._groups, rates, strict=True)):
+            group["lr"], group["weight_decay"] = own.lr, own.weight_decay
             self._counts[k] += 1
             rows.append(self._rule.numbers(group, self._counts[k]))
         values = torch.tensor([[*row.values()] for row in rows], dtype=parameters.dtype)
@@ -139,7 +137,7 @@ class StackedOptimizer:
         numbers = dict(zip(rows[0], columns, strict=True))
         self._rule.update(parameters, gradients, *self._slots, self._groups[0], numbers)
 
-    def give_back(self) -> None:
+    def sync_to_runs(self) -> None:
         """Put the states into the runs' own optimizers, as views of the rows."""
         for k, (optimizer, parameters) in enumerate(
             zip(self._optimizers, self._parameters, strict=True)

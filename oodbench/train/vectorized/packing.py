@@ -1,4 +1,4 @@
-"""Which runs are trained together, and how many: by what stands in the way, cost and memory."""
+"""Which runs are vectorized, and how many at once: by what rules it out, cost and memory."""
 
 import math
 
@@ -9,44 +9,46 @@ from oodbench.algorithms import Algorithm
 from oodbench.datasets import Dataset
 from oodbench.networks.base import Network
 from oodbench.train.run import Run
-from oodbench.train.settings import CROWD, Settings
+from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.linear import LINEAR
-from oodbench.train.vectorized.optimizers import settings
-from oodbench.train.vectorized.program import Stack
+from oodbench.train.vectorized.optimizers import shared_options
+from oodbench.train.vectorized.program import VectorizedProgram
 
 CPU_PRODUCTS = 2**22
-"""Multiplications of a run's forward pass up to which it is trained in a stack on a CPU: above,
-arithmetic outweighs what a step costs beside it, and batched products are no faster."""
+"""Multiplications of a run's forward pass up to which it is vectorized on a CPU: above, arithmetic
+outweighs what a step costs beside it, and batched products are no faster."""
 CPU_BYTES = 2**29
-"""What a stack may need on a CPU."""
+"""Bytes that a vectorized program may need on a CPU."""
 DEVICE_SHARE = 0.8
-"""The part of a device's free memory that its stacks may need together."""
+"""The part of a device's free memory that all vectorized programs on it may need together."""
 
 
-def alone(run: Run, settings: Settings) -> str | None:
-    """Why a run is trained by itself, or None.
+def why_alone(run: Run, settings: TrainSettings) -> str | None:
+    """Why a run is trained by itself under these settings, or None if it is vectorized.
 
-    On a CPU, where results are the same bit for bit, this does not depend on who else is left.
+    On a CPU, where results are to be the same bit for bit, this does not depend on how many runs
+    are left to train.
     """
-    if settings.batch_runs == 1:
-        return "--batch-runs is 1"
-    reason = obstacle(run)
-    if reason is not None or settings.batch_runs is not None or settings.device != "cpu":
+    reason = why_not(run) or settings.why_alone(run.spec.group_key)
+    if reason is not None or settings.vectorize is not None or settings.device != "cpu":
         return reason
     examples = len(run.names) * run.batches.batch_size
     weights = sum(p.numel() for p in run.algorithm.parameters() if p.dim() > 1)
     if examples * weights > CPU_PRODUCTS:
         return "its steps are long enough that several at once are no faster"
-    return None if run.spec.kind in settings.crowds else f"fewer than {CROWD} runs of its kind"
+    return None
 
 
-def room(run: Run, settings: Settings) -> int:
-    """How many runs such as this one fit into the memory that a stack may take, at least one."""
+def capacity(run: Run, settings: TrainSettings) -> int:
+    """How many runs such as this one fit into the memory that one program may take, at least one.
+
+    On a GPU it is measured, by the gradients of one step.
+    """
     if settings.device == "cpu":
         return max(1, CPU_BYTES // _bytes(run))
     torch.cuda.reset_peak_memory_stats(settings.device)
     before = torch.cuda.memory_allocated(settings.device)
-    Stack([run]).gradients(run.step)
+    VectorizedProgram([run]).gradients(run.step)
     need = torch.cuda.max_memory_allocated(settings.device) - before
     free, _ = torch.cuda.mem_get_info(settings.device)
     return max(1, int(DEVICE_SHARE * settings.device_share * free / max(1, need)))
@@ -63,15 +65,18 @@ def _bytes(run: Run) -> int:
     return 4 * (copies * trained + 6 * examples * widths)
 
 
-def obstacle(run: Run) -> str | None:
-    """Why a run has to be trained by itself, or None."""
+def why_not(run: Run) -> str | None:
+    """What about a run rules out that it is vectorized, under any settings, or None."""
     algorithm, cls = run.algorithm, type(run.algorithm)
     reduction = algorithm.reduction
     modules = list(algorithm.modules())
     draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
     if cls.update is not Algorithm.update or cls.step_optimizer is not Algorithm.step_optimizer:
         return "it has an update of its own"
-    if set(algorithm.optimizers) != {"main"} or settings(algorithm.optimizers["main"]) is None:
+    if (
+        set(algorithm.optimizers) != {"main"}
+        or shared_options(algorithm.optimizers["main"]) is None
+    ):
         return "it has an optimizer of its own"
     if draws_environments and cls.objective is not Algorithm.objective:
         return "its objective is of environments that every run draws for itself"
@@ -97,9 +102,12 @@ def _linear_only(network: nn.Module) -> bool:
     return all(type(m) in LINEAR for m in owners)
 
 
-def kind(run: Run) -> tuple[object, ...]:
-    """What runs of one stack have in common, beyond what their specs say."""
+def program_key(run: Run) -> tuple[object, ...]:
+    """What the runs of one program have in common beyond `RunSpec.group_key`.
+
+    These are the parameters' shapes, the batch's size and the options of the optimizer.
+    """
     shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
-    optimizer = settings(run.algorithm.optimizers["main"]) or {}
+    optimizer = shared_options(run.algorithm.optimizers["main"]) or {}
     batch = (len(run.names), run.batches.batch_size)
     return shapes, batch, tuple(map(str, optimizer.items()))

@@ -17,21 +17,21 @@ from torch.func import vmap
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.results.run_spec import Evaluation
-from oodbench.train.evaluate import evaluate_stacked, shapes, stacked
+from oodbench.train.evaluate import evaluate_vectorized, shapes, stacked
 from oodbench.train.run import Run
-from oodbench.train.vectorized.linear import Collector, stacked_linear
-from oodbench.train.vectorized.optimizers import StackedOptimizer
+from oodbench.train.vectorized.linear import Collector, vectorized_linear
+from oodbench.train.vectorized.optimizers import VectorizedOptimizer
 
 T = TypeVar("T")
 
 
-class Stack:
+class VectorizedProgram:
     """K runs at one step, trained as one program."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         """Takes the runs' parameters and the states of their optimizers into one matrix each."""
         self.runs = list(runs)
-        members = _two(self.runs)
+        members = _at_least_two(self.runs)
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
         own = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
@@ -51,7 +51,7 @@ class Stack:
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         rows = [torch.cat([p.detach().flatten() for p in row]) for row in self._trained]
         self._matrix = torch.stack(rows)
-        self._optimizer = StackedOptimizer(
+        self._optimizer = VectorizedOptimizer(
             [algorithm.optimizers["main"] for algorithm in self._algorithms], self._trained
         )
         for k, row in enumerate(self._trained):
@@ -104,7 +104,7 @@ class Stack:
         found: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
         return found
 
-    def advance(self, steps: int) -> list[int | None]:
+    def run_steps(self, steps: int) -> list[int | None]:
         """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
         start = time.perf_counter()
         self._template.train()
@@ -115,7 +115,7 @@ class Stack:
         }
         seconds = (time.perf_counter() - start) / len(self.runs)
         return [
-            run.advanced({name: values[k] for name, values in series.items()}, seconds)
+            run.record_steps({name: values[k] for name, values in series.items()}, seconds)
             for k, run in enumerate(self.runs)
         ]
 
@@ -141,7 +141,7 @@ class Stack:
         if self._combines:
             anchor = torch.zeros((), device=self._matrix.device, requires_grad=True)
             collector = Collector(x.shape[1], self._combined, anchor)
-        with stacked_linear(self._template.network, collector):
+        with vectorized_linear(self._template.network, collector):
             given = {**leaves, **self._fixed}
             totals, losses, metrics = self._over_runs(_risks, given, self._numbers, x, y, step)
             if collector is None:
@@ -176,11 +176,11 @@ class Stack:
             run = self.runs[k]
             alike.setdefault(shapes(run.scored, run.data.splits), []).append(k)
         found: dict[int, list[Evaluation]] = {}
-        with stacked_linear(self._template.network):
+        with vectorized_linear(self._template.network):
             for places in alike.values():
-                runs = [self.runs[k] for k in _two(places)]
-                scores = evaluate_stacked(
-                    self._predictor(_two(places)),
+                runs = [self.runs[k] for k in _at_least_two(places)]
+                scores = evaluate_vectorized(
+                    self._predictor(_at_least_two(places)),
                     [run.scored for run in runs],
                     [run.data.splits for run in runs],
                     runs[0].problem.task,
@@ -195,7 +195,7 @@ class Stack:
 
         def predict(x: Tensor, part: slice) -> Tensor:
             places = members[part]
-            rows = torch.tensor(_two(places), device=x.device)
+            rows = torch.tensor(_at_least_two(places), device=x.device)
             if len(places) == 1:
                 x = x.expand(2, *x.shape[1:])
             chosen = {name: p[rows] for name, p in parameters.items()}
@@ -208,13 +208,15 @@ class Stack:
 
         return predict
 
-    def give_back(self) -> None:
+    def sync_to_runs(self) -> None:
         """Let the runs' own optimizers have the states that the stack's has."""
-        self._optimizer.give_back()
+        self._optimizer.sync_to_runs()
 
 
-def _two(items: list[T]) -> list[T]:
-    """At least two: one row of a batched operation can be rounded otherwise than one of many."""
+def _at_least_two(items: list[T]) -> list[T]:
+    """The items, a single one twice: batched kernels round a batch of one differently, and a run's
+    numbers must not depend on how many run beside it.
+    """
     return items * 2 if len(items) == 1 else items
 
 

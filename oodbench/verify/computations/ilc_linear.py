@@ -15,7 +15,7 @@ from oodbench.results.frames import Frames
 from oodbench.sweep.file import find, read
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from oodbench.verify.computations import computation
 from oodbench.verify.measured import Measured
 
@@ -43,11 +43,11 @@ def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
     values: dict[str, list[float]] = {}
     for spec in make_plan(read(find("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])
-        run = Run(spec, Settings())
+        run = Run(spec, TrainSettings())
         (weights,) = (p for p in run.algorithm.parameters() if p.requires_grad)
         with torch.no_grad():
             weights.copy_(printed / SHRINKING)
-        run.advance(spec.steps)
+        run.run_steps(spec.steps)
         difference = float((weights.detach() - printed).abs().max())
         values[f"{spec.label} on {', '.join(run.names)}"] = [difference]
     return Measured(values=values)

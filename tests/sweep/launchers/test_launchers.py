@@ -21,7 +21,7 @@ from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.local import local
 from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.plan import Plan
-from oodbench.train.settings import CROWD, Settings, crowds
+from oodbench.train.settings import MIN_TO_VECTORIZE, TrainSettings, large_groups
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import outcome, settle, tiny, tiny_file
 
@@ -33,9 +33,15 @@ def job(plan: Plan, out: Path, workers: int = 2) -> Job:
     if not (out / "sweep.json").exists():
         results.write_plan(plan.sweep.name, {}, plan.runs)
     ids = [i for i in plan.runs if results.run(i).end() is None]
-    settings = Settings(plugins=(PLUGIN,))
-    packed = Resources(cpus=2, runs_per_job=len(ids))
-    return Job(plan.sweep.name, results, plan.runs, tuple(ids), settings, workers, resources=packed)
+    return Job(
+        name=plan.sweep.name,
+        results=results,
+        specs=plan.runs,
+        ids=tuple(ids),
+        settings=TrainSettings(plugins=(PLUGIN,)),
+        workers=workers,
+        resources=Resources(cpus=2, runs_per_job=len(ids)),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -113,24 +119,24 @@ def test_a_worker_that_is_asked_to_end_gives_its_run_back(
 
 
 def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
-    plan = tiny(algorithms=["ERM"], network="Linear", trials=CROWD)
+    plan = tiny(algorithms=["ERM"], network="Linear", trials=MIN_TO_VECTORIZE)
     together = {}
     for launcher, workers in (("local", 2), ("local", 1), ("debug", 1)):
         asked = job(plan, tmp_path / f"{launcher}{workers}", workers)
-        settings = replace(asked.settings, crowds=crowds(plan.runs.values()))
+        settings = replace(asked.settings, large_groups=large_groups(plan.runs.values()))
         assert set(LAUNCHERS[launcher](replace(asked, settings=settings)).values()) == {"done"}
         infos = [asked.results.run(i).info() for i in plan.runs]
-        assert all(info is not None and info["provenance"]["stacked"] for info in infos)
+        assert all(info is not None and info["provenance"]["vectorized"] for info in infos)
         together[launcher, workers] = outcome(asked.results)
     first, *others = together.values()
     assert all(other == first for other in others)
 
 
 def test_few_runs_of_a_kind_are_no_crowd() -> None:
-    few = tiny(algorithms=["ERM"], trials=CROWD - 1).runs.values()
-    many = tiny(algorithms=["ERM"], trials=CROWD).runs.values()
-    assert not crowds(few) and not crowds(many, at_hand=CROWD - 1)
-    assert crowds(many) == crowds([*few, *many]) == {next(iter(many)).kind}
+    few = tiny(algorithms=["ERM"], trials=MIN_TO_VECTORIZE - 1).runs.values()
+    many = tiny(algorithms=["ERM"], trials=MIN_TO_VECTORIZE).runs.values()
+    assert not large_groups(few) and not large_groups(many, at_hand=MIN_TO_VECTORIZE - 1)
+    assert large_groups(many) == large_groups([*few, *many]) == {next(iter(many)).group_key}
 
 
 def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
@@ -140,7 +146,7 @@ def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
     load_plugins([PLUGIN])
     plan = tiny(algorithms=["DyingOnce"], network="Linear", trials=3)
     asked = job(plan, tmp_path / "out", workers=1)
-    asked = replace(asked, settings=replace(asked.settings, batch_runs=64))
+    asked = replace(asked, settings=replace(asked.settings, vectorize=64))
     assert set(local(asked).values()) == {"done"} and (tmp_path / "died").exists()
 
 

@@ -14,7 +14,7 @@ from oodbench.sweep.launchers.slurm import Array, planned_arrays
 from oodbench.sweep.launchers.slurm_resources import Resources, minutes, resources
 from oodbench.sweep.launchers.snapshot import fingerprint, freeze
 from oodbench.sweep.plan import read
-from oodbench.train.settings import Settings
+from oodbench.train.settings import TrainSettings
 from oodbench.yaml_values import parse_yaml
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny, tiny_file
@@ -45,8 +45,16 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def arrays(out: Path, asked: dict[str, Any], **changes: Any) -> list[Array]:
     plan = tiny(**changes)
-    job = Job("tiny", Results(out), plan.runs, tuple(plan.runs), Settings(), 1)
-    return planned_arrays(Job(**{**job.__dict__, "resources": Resources.model_validate(asked)}))
+    job = Job(
+        name="tiny",
+        results=Results(out),
+        specs=plan.runs,
+        ids=tuple(plan.runs),
+        settings=TrainSettings(),
+        workers=1,
+        resources=Resources.model_validate(asked),
+    )
+    return planned_arrays(job)
 
 
 def test_the_text_for_sbatch_is_the_frozen_one(tmp_path: Path) -> None:

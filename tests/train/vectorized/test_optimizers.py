@@ -5,12 +5,12 @@ import torch
 from oodbench.algorithms.temporal_and_mask import TemporalANDMask
 from torch import nn
 
-from oodbench.optimizers import set_rates
-from oodbench.train.vectorized.optimizers import RULES, StackedOptimizer, settings
+from oodbench.optimizers import Rates, set_rates
+from oodbench.train.vectorized.optimizers import RULES, VectorizedOptimizer, shared_options
 
 SHAPES = [(3, 2), (4,)]
-RATES = [(0.1, 0.0), (0.03, 0.2), (0.01, 0.5)]
-"""Learning rate and weight decay of three runs."""
+RATES = [Rates(0.1, 0.0), Rates(0.03, 0.2), Rates(0.01, 0.5)]
+"""The rates of three runs."""
 
 Make = Callable[[list[nn.Parameter], int], torch.optim.Optimizer]
 MAKE: dict[str, Make] = {
@@ -39,7 +39,7 @@ def alone(name: str, steps: int) -> tuple[list[list[nn.Parameter]], list[torch.o
         for k, (run, optimizer) in enumerate(zip(runs, optimizers, strict=True)):
             for p, g in zip(run, gradients(step, k), strict=True):
                 p.grad = g
-            set_rates(optimizer, *RATES[k])
+            set_rates(optimizer, RATES[k])
             optimizer.step()
     return runs, optimizers
 
@@ -54,12 +54,12 @@ def test_they_are_the_optimizers_of_torch(name: str, before: int) -> None:
     """Also where they take over states, and where the runs' own optimizers go on afterwards."""
     wanted, _ = alone(name, before + 6)
     runs, optimizers = alone(name, before)
-    stacked = StackedOptimizer(optimizers, runs)
+    stacked = VectorizedOptimizer(optimizers, runs)
     matrix = torch.stack([torch.cat([p.detach().flatten() for p in run]) for run in runs])
     for step in range(before, before + 4):
         flat = [torch.cat([g.flatten() for g in gradients(step, k)]) for k in range(3)]
         stacked.step(matrix, torch.stack(flat), RATES)
-    stacked.give_back()
+    stacked.sync_to_runs()
     for k, (run, optimizer) in enumerate(zip(runs, optimizers, strict=True)):
         for p, part in zip(run, torch.split(matrix[k], [6, 4]), strict=True):
             p.data.copy_(part.view_as(p))
@@ -73,9 +73,9 @@ def test_they_are_the_optimizers_of_torch(name: str, before: int) -> None:
 
 def test_a_restarted_row_is_a_new_optimizer() -> None:
     runs, optimizers = alone("adam", 3)
-    stacked = StackedOptimizer(optimizers, runs)
+    stacked = VectorizedOptimizer(optimizers, runs)
     stacked.restart(1)
-    stacked.give_back()
+    stacked.sync_to_runs()
     assert [len(o.state) for o in optimizers] == [2, 0, 2]
 
 
@@ -86,8 +86,8 @@ def test_every_rule_is_tested() -> None:
 
 def test_other_optimizers_have_no_rule() -> None:
     ours = parameters(0)
-    assert settings(torch.optim.Adam(ours)) is not None
-    assert settings(torch.optim.Adam(ours, amsgrad=True)) is None
-    assert settings(torch.optim.SGD(ours, momentum=0.9, nesterov=True)) is None
-    assert settings(torch.optim.Adagrad(ours)) is None
-    assert settings(torch.optim.Adam([{"params": ours[:1]}, {"params": ours[1:]}])) is None
+    assert shared_options(torch.optim.Adam(ours)) is not None
+    assert shared_options(torch.optim.Adam(ours, amsgrad=True)) is None
+    assert shared_options(torch.optim.SGD(ours, momentum=0.9, nesterov=True)) is None
+    assert shared_options(torch.optim.Adagrad(ours)) is None
+    assert shared_options(torch.optim.Adam([{"params": ours[:1]}, {"params": ours[1:]}])) is None

@@ -17,9 +17,9 @@ from oodbench.sweep.plan import make_plan, validate
 from oodbench.train import run as run_module
 from oodbench.train.loading import Data, load_data
 from oodbench.train.run import Run, build_algorithm
-from oodbench.train.settings import Settings
-from oodbench.train.vectorized.packing import kind, obstacle
-from oodbench.train.vectorized.program import Stack
+from oodbench.train.settings import TrainSettings
+from oodbench.train.vectorized.packing import program_key, why_not
+from oodbench.train.vectorized.program import VectorizedProgram
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 SPIRALS: dict[str, Any] = {
@@ -51,8 +51,8 @@ def batchable() -> list[str]:
     names = []
     for name in OURS:
         (spec, *_) = specs(name, draws=1, trials=1)
-        run = Run(spec, Settings())
-        if obstacle(run) is None:
+        run = Run(spec, TrainSettings())
+        if why_not(run) is None:
             names.append(name)
     return names
 
@@ -60,7 +60,7 @@ def batchable() -> list[str]:
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     known: dict[int, Data] = {}
 
-    def double(spec: RunSpec, settings: Settings) -> Data:
+    def double(spec: RunSpec, settings: TrainSettings) -> Data:
         data = load_data(spec, settings)
         environments = {
             name: Environment(e.x.double(), e.y.double() if e.y.is_floating_point() else e.y)
@@ -89,11 +89,11 @@ def require_close(
 
 
 def require_as_alone(alike: Sequence[RunSpec], tolerance: float, device: str = "cpu") -> None:
-    alone = [Run(spec, Settings(device=device)) for spec in alike]
-    stack = Stack([Run(spec, Settings(device=device)) for spec in alike])
-    stack.advance(STEPS)
+    alone = [Run(spec, TrainSettings(device=device)) for spec in alike]
+    stack = VectorizedProgram([Run(spec, TrainSettings(device=device)) for spec in alike])
+    stack.run_steps(STEPS)
     for run, found in zip(alone, stack.evaluate(range(len(alike))), strict=True):
-        run.advance(STEPS)
+        run.run_steps(STEPS)
         require_close(found, run.evaluate(), tolerance)
 
 
@@ -111,12 +111,12 @@ def test_a_stack_is_its_runs(
     in_float64(monkeypatch)
     lr: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
     alike = specs(algorithm, dataset, **lr)
-    alone = [Run(spec, Settings()) for spec in alike]
-    stacked = [Run(spec, Settings()) for spec in alike]
-    assert len({kind(run) for run in stacked}) == 1
-    stack = Stack(stacked)
+    alone = [Run(spec, TrainSettings()) for spec in alike]
+    stacked = [Run(spec, TrainSettings()) for spec in alike]
+    assert len({program_key(run) for run in stacked}) == 1
+    stack = VectorizedProgram(stacked)
     for steps in (20, 30):
-        assert stack.advance(steps) == [run.advance(steps) for run in alone] == [None] * 4
+        assert stack.run_steps(steps) == [run.run_steps(steps) for run in alone] == [None] * 4
         for found, run in zip(stack.evaluate(range(4)), alone, strict=True):
             require_close(found, run.evaluate(), 1e-9)
     for one, other in zip(stacked, alone, strict=True):
@@ -198,9 +198,9 @@ def test_a_run_does_not_depend_on_its_company(algorithm: str) -> None:
     def trained(size: int) -> list[tuple[list[Evaluation], dict[str, float]]]:
         found = []
         for start in range(0, len(alike), size):
-            runs = [Run(spec, Settings()) for spec in alike[start : start + size]]
-            stack = Stack(runs)
-            stack.advance(STEPS)
+            runs = [Run(spec, TrainSettings()) for spec in alike[start : start + size]]
+            stack = VectorizedProgram(runs)
+            stack.run_steps(STEPS)
             evaluations = stack.evaluate(range(len(runs)))
             found += [(e, run.sums) for e, run in zip(evaluations, runs, strict=True)]
         return found
@@ -225,7 +225,7 @@ OBSTACLES: list[tuple[Callable[[], RunSpec], str]] = [
 
 @pytest.mark.parametrize(("spec", "reason"), OBSTACLES)
 def test_what_stands_in_the_way_is_named(spec: Callable[[], RunSpec], reason: str) -> None:
-    found = obstacle(Run(spec(), Settings()))
+    found = why_not(Run(spec(), TrainSettings()))
     assert found is not None and reason in found
 
 
@@ -235,7 +235,7 @@ def network_obstacle(tmp_path: Path, algorithm: str, network: dict[str, Any]) ->
         "algorithms": [algorithm], "network": network, "steps": 2,
     }  # fmt: skip
     (spec,) = make_plan(validate(values, "t")).runs.values()
-    return obstacle(Run(spec, Settings()))
+    return why_not(Run(spec, TrainSettings()))
 
 
 @pytest.mark.parametrize(
