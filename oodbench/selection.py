@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.run_spec import COMPLETE
 
 Integers = npt.NDArray[np.int64]
 
@@ -164,7 +165,7 @@ def _ordered(frames: Frames, rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     evidence = found.evidence(runs).merge(runs[["id", "metric"]], on="id")
     if runs["metric"].notna().any() and evidence["source"].isna().all():
         raise UserError(f"selection {rule} needs {found.needs}, and this sweep has none")
-    ended = set(runs.loc[runs["state"].isin(ENDED), "id"])
+    ended = set(runs.loc[runs["state"].isin(COMPLETE), "id"])
     waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
     ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
     runs["cell"] = runs.groupby(CELL).ngroup()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, sweep_runs
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import RULES, choose, usual
 
 ENVIRONMENTS = ("A", "B", "T")
@@ -85,7 +85,7 @@ def load(path: Path, runs: list[Trained]) -> Frames:
         if run.state == "failed":
             directory.fail("error", "trace")
         elif run.state != "lost":
-            directory.finish(run.state, 10, 1.0)
+            directory.finish(State(run.state), 10, 1.0)
     return load_frames(results)
 
 

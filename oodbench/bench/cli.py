@@ -21,7 +21,7 @@ from oodbench.bench.tables import coverages, memory, page_cost, table_time
 from oodbench.bench.vectorized import vectorized
 from oodbench.networks.base import build
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.tasks import Task
 from oodbench.train.execute import execute
@@ -219,7 +219,7 @@ def status_time(directory: Path, count: int = 1000) -> Row:
         target = results.run(run.id)
         target.path.mkdir(parents=True)
         target.start(run, {}, {})
-        target.finish("done", 1, 1.0)
+        target.finish(State.DONE, 1, 1.0)
     results.write_plan("bench", {}, runs)
     command = [sys.executable, "-m", "oodbench.sweep", "status", "--out", str(directory)]
     seconds = []

@@ -29,6 +29,7 @@ from oodbench.bench.process_tree import Cost, cost_of
 from oodbench.errors import UserError, reports_mistakes
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
+from oodbench.results.run_spec import State
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2
@@ -108,7 +109,7 @@ def launched(
     results = Results(out)
     runs = results.plan()["runs"] if cost.code == 0 else {}
     states = [results.run(i).state() for i in runs]
-    _check(states.count("done"), max(1, len(runs)), folder)
+    _check(states.count(State.DONE), max(1, len(runs)), folder)
     return cost, results
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from oodbench.report.statistics import hierarchical_bootstrap, paired_differences
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
 Row = tuple[str, str, str, str]
 ENVIRONMENTS = ("A", "B", "C", "D")
@@ -67,7 +67,7 @@ def _write_run(results: Results, run: RunSpec, generator: random.Random) -> None
         record = {"step": 100 * number, "train": {}, "cost": cost, "evaluations": evaluations}
         lines.append(json.dumps(record) + "\n")
     (directory.path / "metrics.jsonl").write_text("".join(lines))
-    directory.finish("done", run.steps, 20.0)
+    directory.finish(State.DONE, run.steps, 20.0)
 
 
 def table_time(directory: Path, count: int = 10_000) -> list[Row]:

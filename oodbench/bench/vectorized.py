@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.plan import make_plan, validate
 from oodbench.train.execute import execute_group
 from oodbench.train.settings import TrainSettings
@@ -38,13 +38,13 @@ def specs(algorithm: str, changes: Mapping[str, Any]) -> list[RunSpec]:
 def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) -> float:
     """Seconds that it takes to train some runs, `vectorize` of them at once."""
     settings = TrainSettings(device=device, vectorize=vectorize)
-    ends: list[str] = []
+    ends: list[State] = []
     start = time.perf_counter()
     for first in range(0, len(runs), vectorize):
         some = [(run, results.run(run.id)) for run in runs[first : first + vectorize]]
         left = execute_group(some, settings, lambda run_id, state, message: ends.append(state))
         assert not left
-    assert set(ends) <= {"done", "diverged"} and len(ends) == len(runs)
+    assert all(state.complete for state in ends) and len(ends) == len(runs)
     return time.perf_counter() - start
 
 

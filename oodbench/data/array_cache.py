@@ -1,6 +1,5 @@
 """Arrays that are worked out once and kept on disk: whole or not there, whatever is killed."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.errors import UserError
+from oodbench.files import is_part, whole_folder
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
     with FileLock(parent / "lock"):
         if folder.is_dir():
             return
-        for left in parent.glob("part-*"):
-            shutil.rmtree(left)
+        for left in parent.iterdir():
+            if is_part(left):
+                shutil.rmtree(left)
         size, free = sum(rows.nbytes for rows in arrays.values()), shutil.disk_usage(parent).free
         count = sum(rows.count for rows in arrays.values())
         console.print(
@@ -64,14 +65,11 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
             raise UserError(
                 f"{title}: {folder} needs {size / 1e9:.3g} GB and {free / 1e9:.3g} GB are free"
             )
-        part = parent / f"part-{os.getpid()}"
-        part.mkdir()
         columns = (TextColumn("examples"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as progress:
+        with whole_folder(folder) as part, Progress(*columns, console=console) as progress:
             task = progress.add_task("examples", total=count)
             for name, rows in arrays.items():
                 _write(part / f"{name}.npy", rows, lambda n: progress.advance(task, n))
-        part.rename(folder)
 
 
 def _write(file: Path, rows: Rows, advance: Callable[[int], None]) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from oodbench.errors import UserError
 from oodbench.report.figures import Finding
 from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import State
 from oodbench.sweep.plan import single
 
 Array = NDArray[np.float64]
@@ -41,7 +42,7 @@ def kept(run: Path | None = None, steps: int = 300, tau: float = 1.0, trial: int
     with tempfile.TemporaryDirectory() as folder:
         directory = RunDirectory(Path(folder))
         state, message = execute(spec, directory, TrainSettings())
-        if state == "failed":
+        if state is State.FAILED:
             raise UserError(message)
         title = f"AND-mask on Spirals, tau {tau:g}, trial {trial}, {steps} steps"
         return _finding(read(directory), title)

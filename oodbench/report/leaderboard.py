@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import unknown
-from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, sweep_runs
 from oodbench.results.provenance import code
+from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import RULES, choose
 
 OFFICIAL = (
@@ -187,8 +188,11 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
     states = runs["state"].value_counts()
-    counts = [f"{states.get(s, 0)} {s}" for s in (*ENDED, "failed")]
-    missing = len(runs) - sum(states.get(s, 0) for s in (*ENDED, "failed"))
+    ended = [*COMPLETE, State.FAILED]
+    if State.BROKEN in states:
+        ended.append(State.BROKEN)
+    counts = [f"{states.get(s, 0)} {s}" for s in ended]
+    missing = len(runs) - sum(states.get(s, 0) for s in ended)
     codes = {code(p) for p in runs["provenance"] if p}
     return (
         f"Selection {rule}: {RULES[rule].summary}.",

@@ -9,9 +9,10 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.frames import ENDED, Frames, load_frames
+from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import stacked
 from oodbench.results.predictions import Array, Predictions, read
+from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import RULES, choose
 
 BINS = 15
@@ -98,7 +99,7 @@ def spare(results: Results) -> list[Path]:
     """The files of predictions that no selection rule chose; none before all runs have ended."""
     files = list(results.path.glob("runs/*/predictions/*.npz"))
     frames = load_frames(results) if files else None
-    if frames is None or not frames.runs["state"].isin(ENDED).all():
+    if frames is None or not frames.runs["state"].isin(COMPLETE).all():
         return []
     chosen: set[tuple[str, str]] = set()
     for rule in RULES:

@@ -11,7 +11,8 @@ from tabulate import tabulate
 
 from oodbench.errors import UserError, unknown
 from oodbench.report.leaderboard import PROPORTIONS, at, mean_and_error, number
-from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import RULES, candidates, find
 
 
@@ -115,7 +116,7 @@ def text(cell: Why) -> str:
         "",
         _mean(cell),
     ]
-    states = cell.runs.loc[~cell.runs["state"].isin(ENDED), "state"].value_counts()
+    states = cell.runs.loc[~cell.runs["state"].isin(COMPLETE), "state"].value_counts()
     if cell.waiting:
         trials = ", ".join(map(str, cell.waiting))
         counts = ", ".join(f"{n} {state}" for state, n in states.items()) or "runs that judge them"

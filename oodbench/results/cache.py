@@ -8,9 +8,8 @@ is torn, foreign or older than a run's own files is not used, and written anew.
 import gc
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from oodbench.files import whole_file
 from oodbench.results.directory import Results
 from oodbench.results.parse import COSTS, METRICS, Read, read
 from oodbench.results.run_spec import RunSpec
@@ -127,15 +127,10 @@ def _keep(path: Path, found: Read) -> None:
     runs = {run_id: run for run_id, run in found.runs.items() if run["stamp"] is not None}
     about = json.dumps({"version": VERSION, "runs": runs})
     table = metrics.combine_chunks().replace_schema_metadata({b"oodbench": about.encode()})
-    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with pa.OSFile(str(part), "wb") as file:
-            with pa.ipc.new_file(file, table.schema, options=options) as writer:
-                writer.write_table(table)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with suppress(OSError), whole_file(path, durable=False) as file:
+        with pa.ipc.new_file(file, table.schema, options=options) as writer:
+            writer.write_table(table)
 
 
 def _frames(

@@ -22,19 +22,13 @@ from typing import Any
 from filelock import FileLock
 
 from oodbench.errors import UserError
+from oodbench.files import write_whole
 from oodbench.results.provenance import slurm_job
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
 SCHEMA = 1
 LOST_AFTER = 120.0
 """Seconds without a heartbeat after which a run that another machine trained counts as lost."""
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text)
-    part.replace(path)
 
 
 def _dumps(value: Any) -> str:
@@ -97,7 +91,7 @@ class RunDirectory:
         """Say that this process has the run at `step`; `job` and `node` are Slurm's."""
         beat = {"step": step, "time": time.time(), "host": os.uname().nodename, "pid": os.getpid()}
         beat |= {"job": slurm_job(), "node": os.environ.get("SLURMD_NODENAME")}
-        write_whole(self.path / "heartbeat", _dumps(beat))
+        write_whole(self.path / "heartbeat", _dumps(beat), durable=False)
 
     def rest(self) -> None:
         """Say that nobody has the run any more, though it has not ended."""
@@ -117,7 +111,7 @@ class RunDirectory:
         """The records in the order of their steps; a torn last line is left out."""
         return list(_lines(self.path / "metrics.jsonl"))
 
-    def finish(self, status: str, step: int, seconds: float) -> None:
+    def finish(self, status: State, step: int, seconds: float) -> None:
         """Mark the run as `done` or `diverged` at `step`."""
         end = {"status": status, "step": step, "seconds": seconds}
         write_whole(self.path / "done.json", _dumps(end))
@@ -153,17 +147,17 @@ class RunDirectory:
         """The last heartbeat, or None."""
         return _read(self.path / "heartbeat")
 
-    def state(self) -> str:
-        """`planned`, `running`, `done`, `diverged`, `failed` or `lost`, by the disk alone."""
+    def state(self) -> State:
+        """Where the run is by the disk alone, which knows nothing of queues."""
         end = self.end()
         if end is not None:
-            return str(end["status"])
+            return State(end["status"])
         if (self.path / "failed.json").exists():
-            return "failed"
+            return State.FAILED
         beat = self.heartbeat()
         if beat is None:
-            return "lost" if (self.path / "run.json").exists() else "planned"
-        return "running" if _alive(beat) else "lost"
+            return State.LOST if (self.path / "run.json").exists() else State.PLANNED
+        return State.RUNNING if _alive(beat) else State.LOST
 
 
 def _alive(beat: Mapping[str, Any]) -> bool:

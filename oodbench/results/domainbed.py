@@ -15,7 +15,7 @@ from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
 SPAWRIOUS = ("Test", "SC_group_1", "SC_group_2")
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
@@ -163,4 +163,4 @@ def _write(
         train = {k: v for k, v in train.items() if not k.startswith("env")}
         directory.append({"step": step, "train": train, "cost": cost, "evaluations": evaluations})
     if done:
-        directory.finish("done", last, seconds)
+        directory.finish(State.DONE, last, seconds)

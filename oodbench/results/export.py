@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from oodbench.files import whole_file
 from oodbench.results.frames import Frames, sweep_runs
 
 TIMES = ("training_seconds", "waiting_seconds")
@@ -39,7 +40,6 @@ def tidy(frames: Frames) -> pd.DataFrame:
 def write_parquet(frames: Frames, path: Path) -> int:
     """Write `tidy` as a Parquet file, whole or not at all; returns the number of rows."""
     table = tidy(frames)
-    part = path.with_name(f".{path.name}.part")
-    table.to_parquet(part, index=False)
-    part.replace(path)
+    with whole_file(path) as file:
+        table.to_parquet(file, index=False)
     return len(table)

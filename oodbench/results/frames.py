@@ -44,10 +44,6 @@ CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
 
 
-ENDED = ("done", "diverged")
-"""The states of a run that is complete; a diverged one counts with the records that it has."""
-
-
 def sweep_runs(frames: Frames) -> pd.DataFrame:
     """The planned runs with the column `dataset_label` filled, and `helper`.
 

@@ -14,8 +14,9 @@ from pandas.api.types import union_categoricals
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, ENDED, Frames, load_frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
 from oodbench.results.provenance import code
+from oodbench.results.run_spec import COMPLETE
 
 PROTOCOL = (
     "steps",
@@ -45,7 +46,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     columns = dict.fromkeys(name for part in parts for name in part)
     runs = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
     runs = runs.reindex(columns=list(columns))
-    runs["better"] = runs["state"].isin(ENDED)
+    runs["better"] = runs["state"].isin(COMPLETE)
     runs = (
         runs.sort_values("better", ascending=False, kind="stable")
         .drop_duplicates("id")

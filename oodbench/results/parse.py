@@ -14,6 +14,7 @@ import pyarrow.json
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.run_spec import State
 
 CHUNK = 250
 """Runs that are parsed together."""
@@ -76,13 +77,13 @@ def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str,
     """What Read says of a run but for its costs."""
     info = directory.info() or {"context": {}, "provenance": {}}
     state = directory.state()
-    failure = directory.failure() if state == "failed" else None
+    failure = directory.failure() if state is State.FAILED else None
     return {
         "context": info["context"],
         "provenance": info["provenance"],
         "state": state,
         "error": str((failure or {}).get("error", "")),
-        "stamp": stamps.get(directory.id) if state in ("done", "diverged") else None,
+        "stamp": stamps.get(directory.id) if state.complete else None,
     }
 
 

@@ -4,7 +4,6 @@ runs/<id>/predictions/examples.npz   targets and splits of every environment, on
                       <step>.npz     logits of every environment in half precision
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oodbench.errors import UserError
+from oodbench.files import whole_file
 from oodbench.results.directory import RunDirectory
 
 LARGEST = float(np.finfo(np.float16).max)
@@ -58,10 +58,8 @@ def keep(run: RunDirectory, step: int, logits: Mapping[str, Array]) -> None:
 def _save(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write a file so that it is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("wb") as file:
+    with whole_file(path) as file:
         np.savez(file, allow_pickle=False, **dict(arrays))
-    part.replace(path)
 
 
 def read(run: RunDirectory, step: int) -> dict[str, Predictions]:

@@ -4,7 +4,54 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
+
+
+class State(StrEnum):
+    """Where a run is between its plan and its end; also what a launcher returns of it."""
+
+    PLANNED = "planned"
+    QUEUED = "queued"
+    """A cluster will train it."""
+    RUNNING = "running"
+    DONE = "done"
+    DIVERGED = "diverged"
+    """A loss was not finite; the run counts with the records that it has."""
+    FAILED = "failed"
+    """An error ended the run."""
+    BROKEN = "broken"
+    """The run's files contradict each other or its spec: it counts nowhere."""
+    LOST = "lost"
+    """The run was started and has not ended, and no process has it."""
+    INTERRUPTED = "interrupted"
+    """A launcher was asked to stop; the run has a checkpoint of its last step."""
+    ELSEWHERE = "elsewhere"
+    """Another process trains the run."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether tables count the run."""
+        return self in (State.DONE, State.DIVERGED)
+
+    @property
+    def final(self) -> bool:
+        """Whether `launch` leaves the run alone; only `retry` trains it again, if it is not complete."""
+        return self.complete or self in (State.FAILED, State.BROKEN)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nobody trains or will train the run though it has been started."""
+        return self.final or self is State.LOST
+
+    @property
+    def can_be_retried(self) -> bool:
+        """Whether `retry` trains the run again."""
+        return self.at_rest and not self.complete
+
+
+COMPLETE = tuple(state for state in State if state.complete)
+"""The states of runs that tables count."""
 
 
 @dataclass(frozen=True, kw_only=True)

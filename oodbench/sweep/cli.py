@@ -148,7 +148,7 @@ def launch(
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Launch into {results.path}?", default=True, abort=True)
     job.add(job.searches().advance())
-    ids = [i for i in job.specs if results.run(i).state() not in ("done", "diverged", "failed")]
+    ids = [i for i in job.specs if not results.run(i).state().final]
     train(replace(job, ids=tuple(ids)), launcher, workers, console)
 
 
@@ -176,7 +176,7 @@ def retry(
     launcher = launcher or settings.get("launcher", "local")
     _prepare(launcher)
     asked = resources(("the last launch", settings.get("resources", {})), ("the flags", flags))
-    ids = [i for i, s in states(results).items() if s.state in ("failed", "lost")]
+    ids = [i for i, s in states(results).items() if s.state.can_be_retried]
     data_dir = Path(settings["data_dir"]) if settings["data_dir"] else None
     from oodbench.registry import load_plugins
 

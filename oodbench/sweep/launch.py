@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from oodbench.errors import UserError
-from oodbench.results.run_spec import RunSpec
+from oodbench.files import is_part
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers.in_process import debug
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.local import local
@@ -44,7 +45,7 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
     except KeyboardInterrupt:
         console.print("Interrupted; the same launch goes on where it was.")
         raise SystemExit(130) from None
-    queued = sum(state == "queued" for state in ended.values())
+    queued = sum(state is State.QUEUED for state in ended.values())
     if queued:
         console.print(f"{queued} runs queued; `status --watch` follows them.", highlight=False)
         return
@@ -54,10 +55,10 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
         + f" of {len(specs)} runs in {results.path}",
         highlight=False,
     )
-    elsewhere = sum(s == "elsewhere" for s in ended.values())
+    elsewhere = sum(s is State.ELSEWHERE for s in ended.values())
     if elsewhere:
         console.print(f"{elsewhere} runs are being trained by another launch.")
-    if final["done"] + final["diverged"]:
+    if any(state.complete for state in final):
         from oodbench.report.printing import print_table
 
         try:
@@ -65,7 +66,7 @@ def train(job: Job, launcher: str, workers: int | None, console: Console) -> Non
             console.print("Other selection rules: `python -m oodbench.report table --help`.")
         except UserError as error:  # the runs are done, whatever this selection rule lacks
             console.print(f"no table: {error}", markup=False, highlight=False)
-    if final["failed"]:
+    if final[State.FAILED] or final[State.BROKEN]:
         console.print("`status` shows why runs failed; `retry` trains them again.")
         raise SystemExit(1)
 
@@ -88,7 +89,7 @@ def show_jobs(job: Job, launcher: str, console: Console) -> None:
             console.print(f"  {title(job.specs[run_id])}", markup=False, highlight=False)
 
 
-LAUNCHERS: dict[str, Callable[[Job], dict[str, str]]] = {
+LAUNCHERS: dict[str, Callable[[Job], dict[str, State]]] = {
     "local": local,
     "debug": debug,
     "slurm": slurm,
@@ -127,7 +128,7 @@ def adopt(job: Job, launcher: str, sweep: Sweep) -> None:
                     "use another --out"
                 )
         runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()} | runs
-    elif results.path.exists() and any(results.path.iterdir()):
+    elif results.path.exists() and not all(map(is_part, results.path.iterdir())):
         raise UserError(f"{results.path} is not empty and holds no sweep; use another --out")
     data_dir = job.settings.data_dir
     settings = {

@@ -24,7 +24,6 @@ from oodbench.sweep.tpe import Space, suggest
 
 STARTUP = 10
 """Results that TPE has seen before it chooses; the draws before are those of a random search."""
-ENDED = ("done", "diverged", "failed")
 
 NETWORK = "network."
 """Before the names of a network's hyperparameters in a study's space."""
@@ -232,7 +231,7 @@ class Searches:
         new = {k: d for k, d in enumerate(draws) if (study.id, k) not in self.costs}
         specs = {spec.id: spec for draw in new.values() for spec in draw}
         states = {i: self.results.run(i).state() for i in specs}
-        if not set(states.values()) <= set(ENDED):
+        if not all(state.final for state in states.values()):
             return None
         if specs:
             frames = load_frames(self.results, specs)
@@ -240,7 +239,7 @@ class Searches:
             table = candidates(frames, study.search.objective).drop_duplicates("id")
             best = (sign * table.set_index("id")["score"]).to_dict()
             for k, draw in new.items():
-                costs = [best.get(s.id, math.nan) for s in draw if states[s.id] != "failed"]
+                costs = [best.get(s.id, math.nan) for s in draw if states[s.id].complete]
                 whole = len(costs) == len(draw)
                 self.costs[study.id, k] = sum(costs) / len(costs) if whole else math.nan
         return [self.costs[study.id, k] for k in range(len(draws))]

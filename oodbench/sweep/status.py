@@ -12,7 +12,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
 if TYPE_CHECKING:
     from oodbench.sweep.plan import Plan
@@ -28,7 +28,7 @@ from rich.text import Text
 
 from oodbench.results.directory import Results
 from oodbench.sweep.launchers.progress import title
-from oodbench.sweep.launchers.states import STATES, State, slurm_answers, states
+from oodbench.sweep.launchers.states import RunStatus, slurm_answers, states
 
 LINES = 20
 """Runs of one state that are listed."""
@@ -37,7 +37,6 @@ TAIL = 3
 REFRESH_SECONDS = 2.0
 BREATHS = 4
 """Looks at which nothing may be under way before a search that has runs to choose counts as left."""
-ENDED = ("done", "diverged", "failed", "lost")
 
 
 def show(results: Results, console: Console) -> None:
@@ -55,16 +54,16 @@ def watch(results: Results, console: Console) -> None:
     with Live(console=console, auto_refresh=False) as live:
         while True:
             now = states(results)
-            bar.update(task, completed=sum(s.state in ENDED for s in now.values()))
+            bar.update(task, completed=sum(s.state.at_rest for s in now.values()))
             live.update(Group(render(results, now), bar), refresh=True)
-            busy = any(s.state in ("queued", "running") for s in now.values())
+            busy = any(s.state in (State.QUEUED, State.RUNNING) for s in now.values())
             idle = 0 if busy else idle + 1
             if idle > (BREATHS if _total(results.plan()) > len(now) else 0):
                 return
             time.sleep(REFRESH_SECONDS)
 
 
-def render(results: Results, now: dict[str, State]) -> RenderableType:
+def render(results: Results, now: dict[str, RunStatus]) -> RenderableType:
     """The counts as a table, then a line or two for each run that is under way or went wrong."""
     stored = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
@@ -75,18 +74,20 @@ def render(results: Results, now: dict[str, State]) -> RenderableType:
     _, problem = slurm_answers(results)
     if problem:
         parts.append(Text(f"Slurm does not tell: {problem}"))
-    for state in ("queued", "running", "failed", "lost"):
+    for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST):
         ids = [i for i in specs if now[i].state == state]
         lines = [_line(results, i, specs[i], now[i]) for i in ids]
-        if state == "queued":  # one line for all that wait for the same
+        if state is State.QUEUED:  # one line for all that wait for the same
             counts = Counter(now[i].note for i in ids)
             lines = [f"queued: {n} runs: {note}" for note, n in counts.items()]
         parts += [Text(line) for line in lines[:LINES]]
         if len(lines) > LINES:
             parts.append(Text(f"{state}: and {len(lines) - LINES} more"))
-    if any(s.state in ("failed", "lost") for s in now.values()):
+    if any(s.state.can_be_retried for s in now.values()):
         parts.append(
-            Text("`retry` trains failed and lost runs again; `launch` goes on with lost ones.")
+            Text(
+                "`retry` trains failed, broken and lost runs again; `launch` goes on with lost ones."
+            )
         )
     return Group(*parts)
 
@@ -100,12 +101,12 @@ def _total(stored: Mapping[str, Any]) -> int:
     return int(search["draws"]) * len({str([run[k] for k in key]) for run in runs})
 
 
-def _table(heading: str, specs: dict[str, RunSpec], now: dict[str, State]) -> Table:
+def _table(heading: str, specs: dict[str, RunSpec], now: dict[str, RunStatus]) -> Table:
     rows: dict[tuple[str, str], Counter[str]] = {}
     for run_id, spec in specs.items():
         rows.setdefault((spec.dataset, spec.label), Counter())[now[run_id].state] += 1
     totals = Counter(s.state for s in now.values())
-    columns = [s for s in STATES if totals[s] or s == "done"]
+    columns = [s for s in State if totals[s] or s is State.DONE]
     table = Table("dataset", "algorithm", *columns, title=heading)
     for (dataset, label), counts in rows.items():
         table.add_row(dataset, label, *(str(counts[s] or "") for s in columns))
@@ -114,18 +115,18 @@ def _table(heading: str, specs: dict[str, RunSpec], now: dict[str, State]) -> Ta
     return table
 
 
-def _line(results: Results, run_id: str, spec: RunSpec, state: State) -> str:
+def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
     """A run, what there is to say about it and, if it went wrong, the end of its log."""
     run = results.run(run_id)
     text = f"{state.state}: {title(spec)}: {state.note}"
     tail: list[str] = []
-    if state.state == "failed":
+    if state.state is State.FAILED:
         failure = run.failure() or {}
         text += f"{failure.get('error')} ({run.path / 'failed.json'})"
         tail = str(failure.get("traceback", "")).splitlines()[-TAIL:]
-    if state.log is not None and state.state in ("failed", "lost"):
+    if state.log is not None and state.state.can_be_retried:
         text += f"\n    log: {state.log}"
-        if state.state == "lost":
+        if state.state is State.LOST:
             tail = state.log.read_text(errors="replace").splitlines()[-TAIL:]
     return "\n      ".join([text, *tail])
 

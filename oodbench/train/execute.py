@@ -12,14 +12,14 @@ from filelock import BaseFileLock, Timeout
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import provenance
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.train.loop import SingleProgram, Training, begin, train
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
 from oodbench.train.vectorized.packing import capacity, program_key, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
 
-Ended = Callable[[str, str, str], None]
+Ended = Callable[[str, State, str], None]
 """Is told a run's id, its state and, for a failure, one sentence."""
 Steps = Callable[[int], None]
 
@@ -30,13 +30,13 @@ def execute(
     settings: TrainSettings,
     progress: Steps = lambda step: None,
     interrupts: Interrupts | None = None,
-) -> tuple[str, str]:
+) -> tuple[State, str]:
     """Train a run unless it has ended or another process trains it; never raises for its errors.
 
     Returns the state (`done`, `diverged`, `failed`, `interrupted`, or `elsewhere` while another
     process holds the run) and, for a failure, one sentence; the traceback is in failed.json.
     """
-    states: list[tuple[str, str]] = []
+    states: list[tuple[State, str]] = []
     execute_group(
         [(spec, directory)],
         settings,
@@ -82,7 +82,7 @@ def execute_group(
         if limit > 1 and not group.vectorized:
             return [spec.id for spec, _ in waiting]
     for spec, _ in waiting:
-        ended(spec.id, "interrupted", "")
+        ended(spec.id, State.INTERRUPTED, "")
     return []
 
 
@@ -133,16 +133,16 @@ class _Group:
             lock = directory.lock()
             lock.acquire()
         except Timeout:
-            self._ended(spec.id, "elsewhere", "")
+            self._ended(spec.id, State.ELSEWHERE, "")
             return None
         except OSError as error:  # a full disk, or one that is not there
-            self._ended(spec.id, "failed", f"{type(error).__name__}: {error}")
+            self._ended(spec.id, State.FAILED, f"{type(error).__name__}: {error}")
             return None
         held = _Held(spec, directory, lock)
         end = directory.end()
         if end is not None:
             lock.release()
-            self._ended(spec.id, str(end["status"]), "")
+            self._ended(spec.id, State(end["status"]), "")
             return None
         self.held.append(held)
         return held
@@ -164,7 +164,7 @@ class _Group:
         for t in trainings:
             t.directory.start(t.run.spec, t.run.context, made_by | {"vectorized": self.vectorized})
 
-        def ended(training: Training, state: str) -> None:
+        def ended(training: Training, state: State) -> None:
             self._let_go(trainings[training])
             self._ended(training.run.spec.id, state, "")
 
@@ -180,7 +180,7 @@ class _Group:
         except OSError:  # a full disk: the log is all that can tell
             traceback.print_exception(error)
         self._let_go(held)
-        self._ended(held.spec.id, "failed", message)
+        self._ended(held.spec.id, State.FAILED, message)
 
     def _let_go(self, held: _Held) -> None:
         self.held.remove(held)

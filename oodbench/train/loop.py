@@ -1,6 +1,5 @@
 """Runs from their specs to their records, one or many at a time; checkpoint and resume."""
 
-import os
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from oodbench.files import whole_file
 from oodbench.results.directory import RunDirectory
-from oodbench.results.run_spec import Evaluation, RunSpec
+from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
@@ -29,9 +29,8 @@ CHECKPOINT_SHARE = 0.05
 
 def save_checkpoint(run: Run, path: Path) -> None:
     """Write a checkpoint so that it is there whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(_copied(run.state()), part)
-    part.replace(path)
+    with whole_file(path) as file:
+        torch.save(_copied(run.state()), file)
 
 
 def _copied(state: Any) -> Any:
@@ -128,10 +127,10 @@ class Training:
         record = self.run.record(evaluations, seconds)
         self.directory.append(record if self.diverged is None else record | {"train": {}})
 
-    def finish(self) -> str | None:
+    def finish(self) -> State | None:
         """Mark the run as ended, if it has; returns how."""
-        status = "diverged" if self.diverged is not None else "done"
-        if status == "done" and self.run.step < self.run.spec.steps:
+        status = State.DONE if self.diverged is None else State.DIVERGED
+        if status is State.DONE and self.run.step < self.run.spec.steps:
             return None
         self.directory.finish(status, self.run.step, self.run.seconds)
         return status
@@ -152,7 +151,7 @@ def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Tr
 
 def train(
     trainings: Sequence[Training],
-    ended: Callable[[Training, str], None],
+    ended: Callable[[Training, State], None],
     progress: Callable[[int], None] = lambda step: None,
     interrupts: Interrupts | None = None,
     program: Callable[[Sequence[Run]], Program] = SingleProgram,
@@ -206,11 +205,11 @@ def train(
         if stop:
             for t in active:
                 t.directory.rest()
-                ended(t, "interrupted")
+                ended(t, State.INTERRUPTED)
             return
 
 
-def _ended(training: Training, ended: Callable[[Training, str], None]) -> bool:
+def _ended(training: Training, ended: Callable[[Training, State], None]) -> bool:
     """Whether a run is at its end, which is then recorded and told."""
     how = training.finish()
     if how is not None:

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.results.frames import CELL, ENDED, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import candidates, choose
 from oodbench.verify.targets import LAST, ORACLE_LAST, Reading, Target
 
@@ -82,7 +83,7 @@ def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
         if target.step is not None:
             steps = steps[steps["step"] <= target.step]
         last = steps.groupby("id", observed=True)["step"].max().reset_index()
-        chosen = runs[runs["state"].isin(ENDED)][["id", "trial"]].merge(last, on="id")
+        chosen = runs[runs["state"].isin(COMPLETE)][["id", "trial"]].merge(last, on="id")
     else:
         chosen = _selected(frames, target.selection)[["id", "trial", "step"]]
         chosen = chosen[chosen["id"].isin(runs["id"])]
@@ -109,7 +110,7 @@ def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
 def ended_runs(frames: Frames) -> pd.DataFrame:
     """The runs of the sweep that are done or diverged, without those that only serve selection."""
     runs = sweep_runs(frames)
-    result: pd.DataFrame = runs[runs["state"].isin(ENDED) & ~runs["helper"]]
+    result: pd.DataFrame = runs[runs["state"].isin(COMPLETE) & ~runs["helper"]]
     return result
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
 Curve = Callable[[str, str, int], float]
 """Environment, split and step to the metric's value."""
@@ -80,7 +80,7 @@ class Made:
             ]
             directory.append({"step": step, "train": {}, "cost": cost, "evaluations": evaluations})
         if state in ("done", "diverged"):
-            directory.finish(state, steps[-1], seconds * steps[-1])
+            directory.finish(State(state), steps[-1], seconds * steps[-1])
         if state == "failed":
             directory.fail(error, "trace")
         if state == "running":

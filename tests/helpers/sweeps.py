@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from oodbench.results.directory import Results
+from oodbench.results.run_spec import State
 from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import Plan, make_plan, validate
 
@@ -32,7 +33,7 @@ def tiny_file(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def outcome(results: Results) -> dict[str, tuple[str, list[dict[str, Any]]]]:
+def outcome(results: Results) -> dict[str, tuple[State, list[dict[str, Any]]]]:
     """State and records of every planned run, without what differs from machine to machine."""
     found = {}
     for run_id in results.plan()["runs"]:
@@ -42,12 +43,12 @@ def outcome(results: Results) -> dict[str, tuple[str, list[dict[str, Any]]]]:
     return found
 
 
-def settle(results: Results, seconds: float = 120) -> dict[str, str]:
+def settle(results: Results, seconds: float = 120) -> dict[str, State]:
     """The states of all runs once a cluster has none of them queued or running any more."""
     until = time.monotonic() + seconds
     while True:
         now = {i: s.state for i, s in states(results).items()}
-        if not {"queued", "running"} & set(now.values()):
+        if not {State.QUEUED, State.RUNNING} & set(now.values()):
             return now
         assert time.monotonic() < until, f"not over after {seconds:.0f} s: {states(results)}"
         time.sleep(0.3)

@@ -19,7 +19,7 @@ from oodbench.report.printing import print_table
 from oodbench.report.sheet import blocks, sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from tests.helpers.paths import GOLDEN
 
 NASTY = r"a_b%<x>|&[*]\$"
@@ -84,7 +84,7 @@ class Sweep:
         if state == "failed":
             directory.fail("error", "trace")
         else:
-            directory.finish(state, step, 1.0)
+            directory.finish(State(state), step, 1.0)
 
     def text(self, format_: str, rule: str = "train_val") -> str:
         return FORMATS[format_](sheet(leaderboard(load_frames(self.results), rule)))

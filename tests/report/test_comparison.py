@@ -19,7 +19,7 @@ from oodbench.report.sheet import Block, sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.join import joined
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
 NASTY = r"a_b%<script>&#^~\{}$|*[x]"
 CODE = {"oodbench": "0.1.0", "commit": "0123456789abcdef"}
@@ -79,7 +79,7 @@ class Sweep:
         if state == "failed":
             directory.fail("error", "trace")
         else:
-            directory.finish(state, run.steps, 1.0)
+            directory.finish(State(state), run.steps, 1.0)
         self.results.write_plan("test", {}, self.runs)
 
 

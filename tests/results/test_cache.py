@@ -11,7 +11,7 @@ from oodbench.results.directory import Results
 from oodbench.results.export import write_parquet
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.parse import COSTS
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
 
 def spec(trial: int) -> RunSpec:
@@ -41,7 +41,7 @@ def sweep(path: Path, trials: int = 5) -> tuple[Results, list[str]]:
         directory.start(run, {"metric": "accuracy", "dataset_label": "D"}, {"host": "h"})
         add(results, run.id, 10, trial / 10)
         if trial > 1:
-            directory.finish("done", 10, 1.0)
+            directory.finish(State.DONE, 10, 1.0)
     return results, list(specs)
 
 
@@ -85,7 +85,7 @@ def test_the_cache_holds_ended_runs_alone_and_sees_their_files_change(tmp_path: 
     load_frames(results)
     add(results, ids[0], 20, 0.9)  # still running
     assert 0.9 in values(load_frames(results))
-    results.run(ids[0]).finish("diverged", 20, 1.0)
+    results.run(ids[0]).finish(State.DIVERGED, 20, 1.0)
     assert load_frames(results).runs["state"].tolist()[0] == "diverged"
     add(results, ids[4], 20, 0.7)
     frames = load_frames(results)
@@ -101,7 +101,7 @@ def test_a_run_that_is_trained_anew_is_read_anew(tmp_path: Path) -> None:
         (directory / name).unlink()
     assert load_frames(results).runs["state"].tolist()[2] == "lost"
     add(results, ids[2], 10, 0.55)
-    results.run(ids[2]).finish("done", 10, 1.0)
+    results.run(ids[2]).finish(State.DONE, 10, 1.0)
     assert 0.55 in values(load_frames(results))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oodbench.errors import UserError
 from oodbench.results.directory import LOST_AFTER, Results, RunDirectory
 from oodbench.results.frames import load_frames
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
 SPEC = RunSpec(
     dataset="D",
@@ -87,7 +87,7 @@ def test_the_states_of_a_run(tmp_path: Path) -> None:
     run.fail("why", "trace")
     assert run.state() == "failed"
     run.forget()
-    run.finish("diverged", 3, 1.0)
+    run.finish(State.DIVERGED, 3, 1.0)
     assert run.state() == "diverged"
 
 

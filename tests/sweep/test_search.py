@@ -19,7 +19,7 @@ from oodbench.errors import UserError
 from oodbench.report.cli import app as report
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.seeds import derive
 from oodbench.selection import choose
 from oodbench.sweep.cli import app
@@ -188,7 +188,7 @@ def test_failed_and_diverged_runs_do_not_stop_it(tmp_path: Path) -> None:
     launched = launch(tmp_path, "--plugin", "tests.helpers.odd_methods", **changes)
     assert launched.exit_code == 1
     states = [state for state, _ in outcome(Results(tmp_path / "out")).values()]
-    assert (states.count("failed"), states.count("diverged")) == (15, 15)
+    assert (states.count(State.FAILED), states.count(State.DIVERGED)) == (15, 15)
 
 
 def test_tables_and_status_say_how_it_was_searched(tmp_path: Path, undisturbed: Results) -> None:

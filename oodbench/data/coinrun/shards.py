@@ -1,7 +1,6 @@
 """The files of a set of CoinRun data: one shard a level, and a manifest."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oodbench.errors import UserError
+from oodbench.files import whole_file, write_whole
 
 FOLDER = "CoinRun"
 """Under the data directory."""
@@ -52,10 +52,8 @@ class Shard:
         for file, array in zip(self.files, arrays, strict=True):
             path = folder / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".{path.name}.{os.getpid()}")
-            with part.open("wb") as stream:
+            with whole_file(path) as stream:
                 np.save(stream, array)
-            part.replace(path)
 
 
 def shards(settings: Settings) -> list[Shard]:
@@ -85,6 +83,4 @@ def read(folder: Path) -> Manifest:
 def write(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, whole and renamed."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{MANIFEST}.{os.getpid()}"
-    part.write_text(json.dumps(asdict(manifest), indent=1) + "\n")
-    part.replace(folder / MANIFEST)
+    write_whole(folder / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")

@@ -25,10 +25,11 @@ from oodbench.report.html.curves import (
 from oodbench.report.leaderboard import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
+from oodbench.results.run_spec import State
 from oodbench.selection import RULES, candidates
 from oodbench.version import __version__
 
-STATES = ("done", "diverged", "failed", "running", "lost", "queued", "planned")
+STATES = tuple(State)
 BASELINE = "ERM"
 
 
@@ -131,13 +132,13 @@ def _short(hparams: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reason(state: str, error: object, step: int) -> str:
     """Why a run has not ended, or ended early; empty if nothing is wrong."""
-    if state == "failed":
+    if state in (State.FAILED, State.BROKEN):
         return str(error or "no reason recorded")
-    if state == "diverged":
+    if state == State.DIVERGED:
         return f"the loss was not finite at step {step}"
-    return "nobody trains it any more; launching the sweep again goes on with it" * (
-        state == "lost"
-    )
+    if state == State.LOST:
+        return "nobody trains it any more; launching the sweep again goes on with it"
+    return ""
 
 
 def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]:

@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from oodbench.files import write_whole
 from oodbench.report.html.contents import BASELINE, contents
-from oodbench.results.directory import Results, write_whole
+from oodbench.results.directory import Results
 
 WEB = Path(__file__).resolve().parent / "assets"
 SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app")

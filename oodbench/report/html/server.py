@@ -15,6 +15,7 @@ from oodbench.errors import UserError
 from oodbench.report.html.contents import STATES, contents
 from oodbench.report.html.render import render, to_json
 from oodbench.results.directory import LOST_AFTER, Results
+from oodbench.results.run_spec import State
 
 HOST = "127.0.0.1"
 POLL = 5.0
@@ -42,7 +43,7 @@ class Watched:
         """
         with self._lock:
             age = time.monotonic() - self._made
-            running = STATES.index("running") in self._tree["runs"]["state"]
+            running = STATES.index(State.RUNNING) in self._tree["runs"]["state"]
             if age > 2 * self._took:
                 revision = _revision(self._results.path)
                 if revision != self._revision or (running and age > LOST_AFTER):

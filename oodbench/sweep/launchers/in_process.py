@@ -7,15 +7,16 @@ where a cluster trains it later.
 
 from collections import deque
 
+from oodbench.results.run_spec import State
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.progress import Display
 
 
-def debug(job: Job) -> dict[str, str]:
+def debug(job: Job) -> dict[str, State]:
     """Train the runs one after the other in this process."""
     from oodbench.train.execute import execute
 
-    states: dict[str, str] = {}
+    states: dict[str, State] = {}
     settings, searches = job.settings_of(0), job.searches()
     queue = deque(job.ids)
     with Display(job, 1) as display:

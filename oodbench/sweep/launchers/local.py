@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
+from oodbench.results.run_spec import State
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.worker import SIGNALS, work
@@ -46,7 +47,7 @@ class Worker:
     busy: bool = False
 
 
-def local(job: Job) -> dict[str, str]:
+def local(job: Job) -> dict[str, State]:
     """Train the runs in a pool of warm processes, devices assigned round-robin.
 
     A worker is given as many runs of one kind as it may train together. A process that dies takes
@@ -70,7 +71,7 @@ class _Pool:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.queue = deque(job.ids)
-        self.states: dict[str, str] = {}
+        self.states: dict[str, State] = {}
         self.held: dict[str, float] = {}
         """When each run that another process holds was first asked for."""
         self.returned: Counter[str] = Counter()
@@ -82,7 +83,7 @@ class _Pool:
         self.searches = job.searches()
         self.workers = [_start(job, i) for i in range(job.at_once)]
 
-    def train(self, display: Display) -> dict[str, str]:
+    def train(self, display: Display) -> dict[str, State]:
         """Hand out runs until all have ended; returns their states."""
         while self.queue or any(w.busy for w in self.workers):
             for worker in self.workers:
@@ -99,8 +100,8 @@ class _Pool:
             display.stepped(worker.index, int(value))
         elif kind == "end":
             worker.run_ids.remove(run_id)
-            if not self._again(run_id, value):
-                self._final(run_id, value, message, display)
+            if not self._again(run_id, State(value)):
+                self._final(run_id, State(value), message, display)
         elif kind == "idle":
             self.alone.update(map(self._group_key, worker.run_ids))
             self.queue.extendleft(reversed(worker.run_ids))
@@ -110,20 +111,20 @@ class _Pool:
             self.workers[worker.index] = _start(self.job, worker.index)
             display.idle(worker.index)
             for left in worker.run_ids:
-                self._orphaned(left, value, message, len(worker.run_ids), display)
+                self._orphaned(left, State(value), message, len(worker.run_ids), display)
 
     def _orphaned(
-        self, run_id: str, state: str, message: str, together: int, display: Display
+        self, run_id: str, state: State, message: str, together: int, display: Display
     ) -> None:
         """Take in that a run's worker died while it had so many."""
-        if state == "failed" and together > 1:
+        if state is State.FAILED and together > 1:
             self.limits[run_id] = together // 2
             self.queue.append(run_id)
         elif not self._again(run_id, state):
             self.job.results.run(run_id).fail(message, "")
-            self._final(run_id, "failed", message, display)
+            self._final(run_id, State.FAILED, message, display)
 
-    def _final(self, run_id: str, state: str, message: str, display: Display) -> None:
+    def _final(self, run_id: str, state: State, message: str, display: Display) -> None:
         """Take in how a run ended."""
         display.ended(run_id, state, message)
         self.states[run_id] = state
@@ -151,12 +152,12 @@ class _Pool:
         self.queue = deque(i for i in self.queue if i not in chosen)
         return taken
 
-    def _again(self, run_id: str, state: str) -> bool:
+    def _again(self, run_id: str, state: State) -> bool:
         """Whether a run comes back into the queue: it was interrupted, or another process holds it."""
-        if state == "interrupted":
+        if state is State.INTERRUPTED:
             self.returned[run_id] += 1
             again = self.returned[run_id] <= RETURNS
-        elif state == "elsewhere":
+        elif state is State.ELSEWHERE:
             waited = time.monotonic() - self.held.setdefault(run_id, time.monotonic())
             patient = waited < PATIENCE
             again = patient or _is_our_double(self.job.results.run(run_id))
@@ -261,5 +262,5 @@ def _receive(worker: Worker) -> tuple[str, str, str, str]:
         if code in (-signal.SIGKILL, UNKNOWN):
             time.sleep(KILL_SECONDS)
         asked = code in (0, -signal.SIGTERM, -signal.SIGUSR2)
-        state = "interrupted" if asked else "failed"
+        state = State.INTERRUPTED if asked else State.FAILED
         return "died", state, f"its process died (exit code {code})", ""

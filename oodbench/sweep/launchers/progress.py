@@ -18,13 +18,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers.job import Job
 
 if TYPE_CHECKING:
     pass
-
-ENDED = ("done", "diverged", "failed")
 
 
 def title(spec: RunSpec) -> str:
@@ -83,13 +81,13 @@ class Display:
         """A worker has nothing to do."""
         self._progress.update(self._bars[worker], visible=False)
 
-    def ended(self, run_id: str, state: str, message: str) -> None:
+    def ended(self, run_id: str, state: State, message: str) -> None:
         """A run has ended in a state."""
-        if state not in ENDED:
+        if not state.final:
             return
         self.count += 1
         self._progress.update(self._sweep, completed=self.count)
-        if state != "done" or not self.console.is_terminal:
+        if state is not State.DONE or not self.console.is_terminal:
             text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
             self._progress.console.print(
                 text + (f": {message}" if message else ""), markup=False, highlight=False

@@ -27,7 +27,7 @@ from oodbench.errors import UserError
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import slurm_commands as cluster
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.local import local, stop
@@ -61,13 +61,12 @@ class Pack:
     studies: tuple[Study, ...] = ()
     """The searches of its runs, with which it goes on when these have ended."""
 
-    def __call__(self) -> dict[str, str]:
+    def __call__(self) -> dict[str, State]:
         """Train what has not ended; returns the states."""
         results = Results(self.results)
-        ended = ("done", "diverged", "failed")
         same = fingerprint(self.settings.plugins) == self.code
         chosen = Searches(results, self.studies).advance() if same else {}
-        ids = tuple(i for i in (*self.ids, *chosen) if results.run(i).state() not in ended)
+        ids = tuple(i for i in (*self.ids, *chosen) if not results.run(i).state().final)
         if not same:
             return {i: self._refuse(results, i) for i in ids}
         stored = results.plan()["runs"]
@@ -92,7 +91,7 @@ class Pack:
         stop(self.stop_seconds)
         return DelayedSubmission(self)
 
-    def _refuse(self, results: Results, run_id: str) -> str:
+    def _refuse(self, results: Results, run_id: str) -> State:
         with contextlib.suppress(Timeout), results.run(run_id).lock():
             results.run(run_id).fail(
                 f"the code has changed since this run was submitted (commit {self.commit} then, "
@@ -133,7 +132,7 @@ class Array:
         return str(jobs[0].job_id).partition("_")[0]
 
 
-def slurm(job: Job) -> dict[str, str]:
+def slurm(job: Job) -> dict[str, State]:
     """Submit the runs that are not queued yet and return at once, with `queued` for each of them.
 
     Nothing is submitted if the cluster could never run it. Raises UserError.
@@ -142,14 +141,14 @@ def slurm(job: Job) -> dict[str, str]:
     submissions = Submissions(job.results)
     with submissions.lock():
         before = {i: s.state for i, s in states(job.results, job.ids).items()}
-        ids = [i for i in job.ids if before[i] in ("planned", "failed", "lost")]
+        ids = [i for i in job.ids if before[i] is State.PLANNED or before[i].can_be_retried]
         arrays = _arrays(job, ids, cluster.max_array_size())
         if job.snapshot and arrays:
             freeze(job.results.path.absolute() / "code", job.settings.plugins)
         for array in arrays:
             with _forgotten(job.results, [i for pack in array.packs for i in pack.ids]):
                 _submit(array, submissions)
-    return before | dict.fromkeys(ids, "queued")
+    return before | dict.fromkeys(ids, State.QUEUED)
 
 
 @contextlib.contextmanager
@@ -179,7 +178,7 @@ def planned_arrays(job: Job) -> list[Array]:
         return _arrays(job, job.ids, 1001)
     cluster.check(job.resources)
     now = states(job.results, job.ids)
-    ids = [i for i in job.ids if now[i].state in ("planned", "lost")]
+    ids = [i for i in job.ids if now[i].state in (State.PLANNED, State.LOST)]
     return _arrays(job, ids, cluster.max_array_size())
 
 

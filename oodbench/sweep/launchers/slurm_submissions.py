@@ -14,7 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from oodbench.results.directory import Results, write_whole
+from oodbench.files import write_whole
+from oodbench.results.directory import Results
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import hashlib
 import importlib.util
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from oodbench.files import whole_folder
 from oodbench.registry import checkout
 from oodbench.results.provenance import commit
 
@@ -29,12 +29,12 @@ def freeze(folder: Path, plugins: Iterable[str]) -> Path:
     target = folder / fingerprint(plugins)
     if target.is_dir():
         return target
-    part = folder / f".{target.name}.{os.getpid()}"
-    for name, path in _files(plugins):
-        (part / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, part / name)
-    (part / "COMMIT").write_text(commit() or "")
-    part.rename(target)
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_folder(target) as part:
+        for name, path in _files(plugins):
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, part / name)
+        (part / "COMMIT").write_text(commit() or "")
     return target
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
+from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import slurm_commands as cluster
 from oodbench.sweep.launchers.slurm_commands import QueuedJob
 from oodbench.sweep.launchers.slurm_submissions import Submission, Submissions
 
-STATES = ("planned", "queued", "running", "done", "diverged", "failed", "lost")
 FORGIVEN = 60.0
 """Seconds that a submission has to appear in Slurm's queue."""
 SILENT = 20.0
@@ -24,11 +24,10 @@ SILENT = 20.0
 
 
 @dataclass(frozen=True)
-class State:
+class RunStatus:
     """A run's state and what there is to say about it."""
 
-    state: str
-    """One of `STATES`."""
+    state: State
     note: str = ""
     log: Path | None = None
     """What the run's last job has printed, if it had one."""
@@ -49,7 +48,7 @@ def slurm_answers(results: Results) -> tuple[dict[tuple[str, int], QueuedJob] | 
     return jobs, ""
 
 
-def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, State]:
+def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunStatus]:
     """The state of each run, of all planned ones if none are given."""
     jobs, _ = slurm_answers(results)  # before the disk: what is gone here has ended there
     submitted = Submissions(results).of_runs()
@@ -58,8 +57,8 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, Stat
     if any(job.active for job in (jobs or {}).values()):
         note = "chosen by a search, one of whose jobs takes it up"
         for run_id in results.chosen().keys() & found.keys() - submitted.keys():
-            if found[run_id].state == "planned":
-                found[run_id] = State("queued", note)
+            if found[run_id].state is State.PLANNED:
+                found[run_id] = RunStatus(State.QUEUED, note)
     return found
 
 
@@ -68,32 +67,32 @@ def _state(
     run_id: str,
     submitted: tuple[Submission, int] | None,
     jobs: dict[tuple[str, int], QueuedJob] | None,
-) -> State:
+) -> RunStatus:
     run = results.run(run_id)
     disk = run.state()
     if submitted is None:
-        return State(disk, _beat_note(run.heartbeat()) if disk == "running" else "")
+        return RunStatus(disk, _beat_note(run.heartbeat()) if disk is State.RUNNING else "")
     submission, index = submitted
     log = submission.log(index, results.path / "jobs")
-    if disk in ("done", "diverged", "failed"):
-        return State(disk, log=log)
+    if disk.final:
+        return RunStatus(disk, log=log)
     beat = run.heartbeat()
     if jobs is None:
-        return State("queued" if disk == "planned" else disk, _beat_note(beat), log)
+        return RunStatus(State.QUEUED if disk is State.PLANNED else disk, _beat_note(beat), log)
     job = jobs.get((submission.name, index))
     if job is not None and job.active:
         ours = beat is not None and beat.get("job") in (None, job.id)
         if job.state not in ("PENDING", "REQUEUED", "CONFIGURING") and ours:
-            return State("running", _beat_note(beat), log)
+            return RunStatus(State.RUNNING, _beat_note(beat), log)
         if job.state == "PENDING":
-            return State("queued", f"job {job.id}: {job.reason}", log)
-        return State("queued", f"waits in job {job.id} on {job.node}", log)
+            return RunStatus(State.QUEUED, f"job {job.id}: {job.reason}", log)
+        return RunStatus(State.QUEUED, f"waits in job {job.id} on {job.node}", log)
     age = time.time() - submission.time
     if job is None and submission.job is None and age < FORGIVEN:
-        return State("queued", "being submitted", log)
-    if disk == "running" and beat is not None and time.time() - beat["time"] < SILENT:
-        return State("running", _beat_note(beat), log)
-    return State("lost", _gone(job, submission, index, log), log)
+        return RunStatus(State.QUEUED, "being submitted", log)
+    if disk is State.RUNNING and beat is not None and time.time() - beat["time"] < SILENT:
+        return RunStatus(State.RUNNING, _beat_note(beat), log)
+    return RunStatus(State.LOST, _gone(job, submission, index, log), log)
 
 
 def _beat_note(beat: dict[str, Any] | None) -> str:

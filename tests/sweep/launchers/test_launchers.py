@@ -16,6 +16,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
+from oodbench.results.run_spec import State
 from oodbench.sweep.launch import LAUNCHERS, devices
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.local import local
@@ -51,7 +52,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results(out)
 
 
-Train = Callable[[Job], dict[str, str]]
+Train = Callable[[Job], dict[str, State]]
 
 
 @pytest.fixture(params=sorted(LAUNCHERS))
@@ -62,7 +63,7 @@ def train(request: pytest.FixtureRequest) -> Train:
         return launcher
     request.getfixturevalue("cluster")
 
-    def wait(job: Job) -> dict[str, str]:
+    def wait(job: Job) -> dict[str, State]:
         assert set(launcher(job).values()) == {"queued"}
         return settle(job.results)
 

@@ -1,0 +1,79 @@
+"""Files and folders that are there whole or not at all, whatever is killed. Imports no torch."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
+    """Write a file so that `path` names all of it or what was there before.
+
+    The block writes to a part file beside `path`, which then takes its name. An error in the block, or
+    a full disk, removes the part and is raised. A `durable` file survives a power cut from the end of
+    the block on.
+    """
+    part = part_of(path)
+    try:
+        with part.open("wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+    if durable:
+        _sync(path.parent)
+
+
+def write_whole(path: Path, text: str, durable: bool = True) -> None:
+    """Write a text as a `whole_file`."""
+    with whole_file(path, durable) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Make a folder so that `path` names all of it or is not there.
+
+    The block fills the folder that it is given, which then takes the name `path`, unless another
+    process was first. An error in the block removes the folder and is raised.
+    """
+    part = part_of(path)
+    part.mkdir()
+    try:
+        yield part
+        for file in part.rglob("*"):
+            _sync(file)
+        if not path.is_dir():
+            part.rename(path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    _sync(path.parent)
+
+
+def part_of(path: Path) -> Path:
+    """A new name, hidden and beside `path`, for what is to become `path`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+
+
+def is_part(path: Path) -> bool:
+    """Whether the name is one of `part_of`: if nobody writes it any more, a kill has left it."""
+    return path.name.startswith(".") and path.suffix == ".part"
+
+
+def _sync(path: Path) -> None:
+    """Put a file or the names in a folder on the disk, where its file system can."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
