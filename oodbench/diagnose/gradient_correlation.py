@@ -17,6 +17,7 @@ from oodbench.algorithms import Batch, algorithms
 from oodbench.errors import UserError
 from oodbench.gradients.backward import stacked_gradients
 from oodbench.report.figures import Finding
+from oodbench.report.statistics import mean_and_error
 from oodbench.seeds import derive
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
@@ -139,4 +140,5 @@ def _estimate(values: np.ndarray) -> str:
     if len(there) < 2:
         return "-"
     count = "" if len(there) == len(values) else f" ({len(there)})"
-    return f"{there.mean():.3f} ± {there.std(ddof=1) / np.sqrt(len(there)):.3f}{count}"
+    mean, error = mean_and_error(there)
+    return f"{mean:.3f} ± {error:.3f}{count}"

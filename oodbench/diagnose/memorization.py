@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from oodbench.diagnose.kept_components import KEPT
 from oodbench.errors import UserError
 from oodbench.report.figures import COLOURS, Finding
-from oodbench.report.leaderboard import mean_and_error
+from oodbench.report.numbers import number
+from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results
 
 SCORED = {"train": "training labels", "mislabeled": "wrong labels", "test": "test"}
@@ -87,6 +88,4 @@ def _curves(results: Results) -> pd.DataFrame:
 
 def _cell(values: "np.ndarray[Any, Any]") -> str:
     mean, error = mean_and_error(values)
-    if math.isnan(mean):
-        return ""
-    return f"{100 * mean:.1f}" + ("" if math.isnan(error) else f" ± {100 * error:.1f}")
+    return "" if math.isnan(mean) else number(mean, error, "accuracy")

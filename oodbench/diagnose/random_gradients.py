@@ -17,6 +17,7 @@ from oodbench.algorithms import Problem, algorithms
 from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.report.figures import Finding
+from oodbench.report.statistics import mean_and_error
 from oodbench.seeds import derive
 from oodbench.tasks import Task
 
@@ -121,5 +122,5 @@ def random_gradients(
 
 
 def _estimate(values: Sequence[float]) -> str:
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
-    return f"{np.mean(values):.4g} ± {error:.2g}"
+    mean, error = mean_and_error(values)
+    return f"{mean:.4g} ± {error:.2g}"

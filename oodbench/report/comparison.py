@@ -9,18 +9,11 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.report.leaderboard import PROPORTIONS, at, leaderboard, number, scores
-from oodbench.report.ranking import (
-    block_table,
-    critical_difference,
-    friedman,
-    holm_against,
-    kendall,
-    mean_ranks,
-    rank_stability,
-)
+from oodbench.report.leaderboard import at, leaderboard, scores
+from oodbench.report.numbers import PROPORTIONS, gain, number
+from oodbench.report.ranking import block_table, kendall, mean_ranks, rank_stability, ranked
 from oodbench.report.sheet import Block, Sheet, sheet
-from oodbench.report.statistics import BAND, Difference, noise, paired_differences
+from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
 from oodbench.results.frames import CELL, Frames, sweep_runs
 from oodbench.selection import RULES, candidates
 
@@ -91,54 +84,32 @@ def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
 
 
 def _gain_row(d: Difference, metric: str) -> list[str]:
-    def text(value: float, sign: str = "+") -> str:
-        if math.isnan(value):
-            return "-"
-        return f"{100 * value:{sign}.1f}" if metric in PROPORTIONS else f"{value:{sign}.3g}"
-
-    unknown_spread = math.isnan(d.gain.low)
-    interval = "-" if unknown_spread else f"[{text(d.gain.low)}, {text(d.gain.high)}]"
-    probability = "-" if math.isnan(d.probability) or unknown_spread else f"{d.probability:.2f}"
     pairs = f"{d.pairs}" if d.pairs == d.planned else f"{d.pairs}/{d.planned}"
     counts = f"{d.wins}/{d.ties}/{d.losses}"
-    return [
-        d.label,
-        text(d.gain.mean),
-        interval,
-        probability,
-        counts,
-        text(d.detectable, ""),
-        pairs,
-    ]
+    if d.equal:
+        return [d.label, gain(0.0, metric, ""), "equal", "-", counts, "-", pairs]
+    known = not math.isnan(d.gain.low)
+    interval = f"[{gain(d.gain.low, metric)}, {gain(d.gain.high, metric)}]" if known else "-"
+    probability = "-" if math.isnan(d.probability) else f"{d.probability:.2f}"
+    detectable = gain(d.detectable, metric, "")
+    return [d.label, gain(d.gain.mean, metric), interval, probability, counts, detectable, pairs]
 
 
 def _rank_blocks(table: pd.DataFrame, baseline: str) -> list[Block]:
-    by = ["dataset"] if table["dataset"].nunique() > 1 else ["dataset", "environment"]
-    ranked = block_table(table, by)
-    blocks, labels = ranked.shape
-    if blocks < 2 or labels < 2:
+    try:
+        found = ranked(table, baseline)
+    except UserError:
         return []
-    mean = mean_ranks(ranked)
-    test = friedman(ranked)
-    words = [f"Mean ranks over {blocks} {by[-1]}s"]
-    if test is not None:
-        words.append(f"Friedman chi2 = {test.statistic:.2f}, p = {test.p:.3g}")
-    words.append(f"critical difference (Nemenyi, 5 %) = {critical_difference(labels, blocks):.2f}")
-    holm = (
-        holm_against(ranked, baseline)["holm"] if baseline in mean.index else pd.Series(dtype=float)
-    )
+    words = [f"Mean ranks over {found.blocks} {found.over}s"]
+    if found.friedman is not None:
+        words.append(f"Friedman chi2 = {found.friedman.statistic:.2f}, p = {found.friedman.p:.3g}")
+    words.append(f"critical difference (Nemenyi, 5 %) = {found.width:.2f}")
     rows = [
-        [x, f"{rank:.2f}", f"{holm[x]:.3g}" if x in holm else "-"]
-        for x, rank in zip(map(str, mean.index), mean, strict=True)
+        [x, f"{rank:.2f}", f"{found.holm[x]:.3g}" if x in found.holm else "-"]
+        for x, rank in zip(map(str, found.mean.index), found.mean, strict=True)
     ]
-    return [
-        Block(
-            "; ".join(words),
-            ["algorithm", "mean rank", f"p (Holm) against {baseline}"],
-            rows,
-            len(rows),
-        )
-    ]
+    header = ["algorithm", "mean rank", f"p (Holm) against {baseline}"]
+    return [Block("; ".join(words), header, rows, len(rows))]
 
 
 def _noise_block(frames: Frames, rule: str) -> list[Block]:
@@ -190,14 +161,13 @@ def _noise_block(frames: Frames, rule: str) -> list[Block]:
 
 def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Block]:
     """Kendall's tau of the mean ranks without each dataset, and with each other selection rule."""
-    by = ["dataset"] if table["dataset"].nunique() > 1 else ["dataset", "environment"]
-    own = block_table(table, by)
+    own = block_table(table)
     if own.shape[0] < 2 or own.shape[1] < 3:
         return []
     changes = {f"without {block}": tau for block, tau in rank_stability(own).items()}
     for other in RULES:
         try:
-            theirs = block_table(scores(frames, other), by) if other != rule else own.iloc[:0]
+            theirs = block_table(scores(frames, other)) if other != rule else own.iloc[:0]
         except UserError:
             continue
         if len(theirs) >= 2:
@@ -218,7 +188,8 @@ def _notes(gains: Gains, table: pd.DataFrame, baseline: str) -> tuple[str, ...]:
         "by (dataset, environment, trial), positive where better; a mean over datasets of the mean "
         "over environments of the mean over trials.",
         "Interval: Student's t over trials, over datasets for all of them. P(better): share of a "
-        "hierarchical bootstrap (dataset, environment, trial). Win/tie/loss of the pairs: a tie is "
+        f"hierarchical bootstrap (dataset, environment, trial), from {FEWEST} pairs on. Equal: every "
+        "pair has two equal values. Win/tie/loss of the pairs: a tie is "
         f"within {100 * BAND:g} points (of other metrics: equal). Detectable: the gain that so many "
         "trials or datasets find with 80 % power at 5 %.",
     )

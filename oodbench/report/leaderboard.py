@@ -3,30 +3,19 @@
 `leaderboard` has a mean and its error a row, `scores` the single values behind them.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from oodbench.errors import unknown
+from oodbench.report.numbers import HIGHER
+from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, sweep_runs
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import RULES, choose
 
-OFFICIAL = (
-    *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
-    *("10th_percentile_acc", "F1-macro_all", "recall-macro_all", "ap"),
-    *("precision_at_global_recall_all", "precision_at_global_recall_wg"),
-)
-"""What the package `wilds` calls its proportions."""
-PROPORTIONS = ("accuracy", "agreement", "worst_group_accuracy", *OFFICIAL)
-"""Metrics in [0, 1] that are printed in %."""
-HIGHER = (*PROPORTIONS, "r_all", "r_wg")
-"""Metrics of which more is better; of any other, less is."""
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 AVERAGE = "average"
@@ -91,13 +80,6 @@ def scores(frames: Frames, rule: str = "train_val", metric: str | None = None) -
     )
     names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
     return table[names].reset_index(drop=True)
-
-
-def mean_and_error(values: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Mean and standard error (ddof=1) of (n,) values; NaN where n is too small."""
-    n = len(values)
-    mean = float(values.mean()) if n else math.nan
-    return mean, float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
 
 
 def _reported(
@@ -217,12 +199,3 @@ def _draws(runs: pd.DataFrame) -> str:
     if len(set(told.values())) == 1:
         return next(iter(told.values()))
     return ", ".join(f"{label} {text}" for label, text in told.items())
-
-
-def number(mean: float, stderr: float, metric: str) -> str:
-    """A value as it is printed: a proportion in % with one decimal, others to 4 digits."""
-    if metric in PROPORTIONS:
-        texts = [f"{100 * v:.1f}" for v in (mean, stderr)]
-    else:
-        texts = [f"{mean:#.4g}".rstrip("."), f"{stderr:.2g}"]
-    return texts[0] if math.isnan(stderr) else " ± ".join(texts)

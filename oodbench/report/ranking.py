@@ -1,32 +1,36 @@
 """Ranks of labels over blocks, and tests of their differences. Imports no torch.
 
 A *table* has a block (a dataset) a row and a label a column, larger values being better; rank 1 is
-the best.
+the best. scikit-posthocs, which tests check the critical difference against, would bring seaborn
+and statsmodels and 2 s of imports for the three short functions at the end of this module, and has
+no critical difference or cliques of its own.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import scipy
 
+from oodbench.errors import UserError
 from oodbench.report.statistics import plain_mean
 
 
-def block_table(scores: pd.DataFrame, by: Sequence[str] = ("dataset",)) -> pd.DataFrame:
+def block_table(scores: pd.DataFrame) -> pd.DataFrame:
     """Blocks by labels: mean over environments of the mean over trials, larger is better.
 
-    Only labels with a value in every block, environment and trial that any label has; NaN (a
-    diverged run) becomes the worst of its block.
+    A block is a dataset, or a test environment where there is one dataset. The table has only the
+    labels with a value in every block, environment and trial that any label has; NaN (a diverged
+    run) becomes the worst of its block.
     """
+    block = "dataset" if scores["dataset"].nunique() > 1 else "environment"
     sizes = scores.groupby("label", sort=False).size()
     whole = len(scores[["dataset", "environment", "trial"]].drop_duplicates())
     full = scores[scores["label"].isin(sizes.index[sizes == whole])]
     full = full.assign(value=np.where(full["higher"].astype(bool), 1.0, -1.0) * full["value"])
     groups = full.groupby(["label", "dataset", "environment"], sort=False)["value"]
-    cells = groups.agg(plain_mean).groupby(["label", *by], sort=False).agg(plain_mean)
+    cells = groups.agg(plain_mean).groupby(["label", block], sort=False).agg(plain_mean)
     return pd.DataFrame(cells.unstack("label")).fillna(-math.inf)
 
 
@@ -112,3 +116,52 @@ def rank_stability(table: pd.DataFrame) -> dict[str, float]:
         return {}
     whole = mean_ranks(table)
     return {str(block): kendall(whole, mean_ranks(table.drop(block))) for block in table.index}
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Mean ranks of the labels that are complete everywhere, and the tests of their differences."""
+
+    over: str
+    """What a block is: `dataset` or `environment`."""
+    blocks: int
+    mean: "pd.Series[float]"
+    """The mean rank of each label, the best first."""
+    width: float
+    """The critical difference at 5 %."""
+    friedman: Friedman | None
+    holm: "pd.Series[float]"
+    """p after Holm's correction of each label but the baseline, the smallest first; empty where the
+    baseline has no rank."""
+    stability: dict[str, float]
+    """Kendall's tau between this ranking and the one without the named block; without NaN."""
+
+    @property
+    def cliques(self) -> list[list[str]]:
+        """The groups of labels that the critical difference does not tell apart."""
+        return cliques(self.mean, self.width)
+
+
+def ranked(scores: pd.DataFrame, baseline: str) -> Ranks:
+    """The ranks of the labels in `scores` (see `oodbench.report.statistics`) with their tests.
+
+    Raises UserError, which says why, where fewer than two labels or blocks can be ranked.
+    """
+    table = block_table(scores) if len(scores) else pd.DataFrame()
+    blocks, labels = table.shape
+    if blocks < 2:
+        raise UserError("Ranks need at least two datasets or two test environments.")
+    if labels < 2:
+        raise UserError("Ranks need at least two algorithms that are complete everywhere.")
+    mean = mean_ranks(table)
+    against = holm_against(table, baseline)["holm"] if baseline in mean.index else None
+    taus = rank_stability(table)
+    return Ranks(
+        over=str(table.index.name),
+        blocks=blocks,
+        mean=mean,
+        width=critical_difference(labels, blocks),
+        friedman=friedman(table),
+        holm=pd.Series(dtype=float) if against is None else against,
+        stability={block: tau for block, tau in taus.items() if math.isfinite(tau)},
+    )

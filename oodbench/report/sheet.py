@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from oodbench.report.leaderboard import AVERAGE, COLUMN, PROPORTIONS, Leaderboard, number
+from oodbench.report.leaderboard import AVERAGE, COLUMN, Leaderboard
+from oodbench.report.numbers import PROPORTIONS, number
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,9 @@ LEVEL = 0.95
 BAND = 0.005
 """The indifference band of wins and losses, in the metric's unit: half a point of accuracy."""
 RESAMPLES = 2000
+FEWEST = 5
+"""Pairs from which on the share of the bootstrap in which a label is better is told: the resamples of
+fewer are too few different ones for a probability."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -35,12 +38,18 @@ class Estimate:
 
 def estimate(values: npt.ArrayLike) -> Estimate:
     """The mean of (n,) independent values and its interval by Student's t with n - 1 degrees."""
+    n = len(np.asarray(values))
+    mean, stderr = mean_and_error(values)
+    half = stderr * float(half_width(n))
+    return Estimate(mean, stderr, mean - half, mean + half, n)
+
+
+def mean_and_error(values: npt.ArrayLike) -> tuple[float, float]:
+    """The mean of (n,) values and its standard error (ddof=1); NaN where n is too small."""
     v = np.asarray(values, dtype=float)
     n = len(v)
     mean = float(v.mean()) if n else math.nan
-    stderr = float(v.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
-    half = stderr * float(half_width(n))
-    return Estimate(mean, stderr, mean - half, mean + half, n)
+    return mean, float(v.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
 
 
 def half_width(n: npt.ArrayLike) -> Numbers:
@@ -61,7 +70,8 @@ class Difference:
     bootstrap: tuple[float, float]
     """The 2.5 % and 97.5 % points of the hierarchical bootstrap of the mean gain."""
     probability: float
-    """The share of the resamples in which the label is better (a draw counts half)."""
+    """The share of the resamples in which the label is better (a draw counts half); NaN below FEWEST
+    pairs, and for one cluster."""
     wins: int
     ties: int
     losses: int
@@ -71,6 +81,8 @@ class Difference:
     """Pairs that there are of the baseline; a row with fewer pairs than that is incomplete."""
     detectable: float
     """The smallest gain over all that as many clusters find with 80 % power."""
+    equal: bool
+    """Whether every pair has two equal values: there is nothing to estimate."""
 
 
 def paired_differences(
@@ -118,13 +130,14 @@ def _difference(
         baseline=baseline,
         gain=found,
         bootstrap=(low, high),
-        probability=float(((draws > 0) + 0.5 * (draws == 0)).mean()) if len(draws) else math.nan,
+        probability=_share(draws) if len(gain) >= FEWEST and len(clusters) > 1 else math.nan,
         wins=wins,
         ties=ties,
         losses=len(gain) - wins - ties,  # a NaN is a loss
         pairs=len(gain),
         planned=int((scores["label"] == baseline).sum()),
         detectable=detectable_difference(spread, len(clusters)),
+        equal=len(gain) > 0 and not np.any(gain),
     )
 
 
@@ -141,6 +154,11 @@ def _clusters(pairs: pd.DataFrame) -> Numbers:
 def plain_mean(values: "pd.Series[float]") -> float:
     """The mean, NaN if any value is."""
     return float(values.mean(skipna=False))
+
+
+def _share(draws: Numbers) -> float:
+    """The share of the draws above 0; one that is 0 counts half."""
+    return float(((draws > 0) + 0.5 * (draws == 0)).mean())
 
 
 def _percentiles(draws: Numbers) -> tuple[float, float]:

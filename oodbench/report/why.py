@@ -10,7 +10,9 @@ import pandas as pd
 from tabulate import tabulate
 
 from oodbench.errors import UserError, unknown
-from oodbench.report.leaderboard import PROPORTIONS, at, mean_and_error, number
+from oodbench.report.leaderboard import at
+from oodbench.report.numbers import PROPORTIONS, number
+from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, sweep_runs
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import RULES, candidates, find

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.flags import Flags, resource_flags
@@ -81,8 +82,8 @@ def plan(
     seconds = expected.seconds * made.total / max(1, len(made.runs))
     count = workers or os.cpu_count() or 1
     console.print(
-        f"About {_duration(seconds)} of training and evaluation on one core of this machine, "
-        f"{_duration(seconds / count)} with {count} workers.",
+        f"About {duration(seconds)} of training and evaluation on one core of this machine, "
+        f"{duration(seconds / count)} with {count} workers.",
         highlight=False,
     )
 
@@ -295,12 +296,3 @@ def _vectorize(wanted: str) -> int | None:
     if not wanted.isdecimal() or int(wanted) < 1:
         raise UserError(f"--vectorize is auto or a number from 1 on, not '{wanted}'")
     return int(wanted)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 100 else f"{hours:,.0f} h"

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import Frames
 from oodbench.verify.computations import find_computation
 from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.readings import (
     at_the_end,
     ended_runs,
-    mean_and_error,
     read,
     recorded_values,
     rounded,

@@ -1,9 +1,5 @@
 """Reads the numbers that targets and curves ask for off the records of sweeps. Imports no torch."""
 
-import math
-from collections.abc import Sequence
-
-import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
@@ -122,11 +118,3 @@ def at_the_end(recorded: pd.DataFrame) -> pd.Series:
 def rounded(value: float) -> float:
     """Rounded to 10 significant digits, so that files do not change with the last bits."""
     return float(f"{value:.10g}")
-
-
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error (ddof 1; NaN for one value)."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, math.nan
-    return mean, float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import scipy
 
+from oodbench.report.numbers import measured
 from oodbench.report.sheet import Block, Sheet
+from oodbench.report.statistics import mean_and_error
 from oodbench.verify.measured import Measured
-from oodbench.verify.readings import mean_and_error
 from oodbench.verify.targets import Experiment, Target
 
 LIMIT = 3.0
@@ -145,18 +146,10 @@ def _row(c: Comparison) -> list[str]:
     digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
     theirs = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
     theirs = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + theirs
-    ours = "-" if not c.values else _number(c.mean, c.stderr)
+    ours = "-" if not c.values else measured(c.mean, c.stderr)
     difference = "-" if not c.values else f"{c.difference:+.3g}"
     z = "-" if math.isnan(c.z) else f"{c.z:+.1f}"
     return [t.row, place, t.metric, theirs, ours, difference, z, str(len(c.values)), c.verdict]
-
-
-def _number(mean: float, error: float) -> str:
-    """With two digits of the error."""
-    if math.isnan(error) or error == 0:
-        return f"{mean:.4g}"
-    digits = max(0, 1 - math.floor(math.log10(error)))
-    return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
 def _selections(found: Sequence[Comparison]) -> list[str]:

@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.report.formats import FORMATS, LATEX, latex, markdown, terminal
-from oodbench.report.leaderboard import leaderboard, mean_and_error, number
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.numbers import number
 from oodbench.report.printing import print_table
 from oodbench.report.sheet import blocks, sheet
+from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State

@@ -133,6 +133,16 @@ def test_one_trial_has_a_gain_and_no_interval(tmp_path: Path) -> None:
         assert "nan" not in FORMATS[format_](found)
 
 
+def test_equal_cells_are_called_equal(tmp_path: Path) -> None:
+    made = Sweep(tmp_path)
+    for label in ("ERM", "IRM"):
+        for trial in range(3):
+            made.add(spec("D", label, "t", 0, trial), 0.5 + trial / 10)
+    found = comparison(joined([tmp_path]), "ERM")
+    block = by_title(found.blocks)["D: gain over ERM (points)"]
+    assert block.rows == [["IRM", "0.0", "equal", "-", "0/3/0", "-", "3"]]
+
+
 def test_an_incomplete_row_is_shown_and_not_ranked(tmp_path: Path) -> None:
     made = usual(tmp_path, {"ERM": 0.5, "IRM": 0.6, "DANN": 0.4}, ("D",))
     made.add(spec("D", "IRM", "t", 1, 0), 0.9, state="failed")

@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 from statsmodels.stats.multitest import multipletests
 
+from oodbench.errors import UserError
 from oodbench.report import ranking
 
 with warnings.catch_warnings():
@@ -83,7 +84,10 @@ def test_blocks_hold_complete_labels_and_put_divergence_last() -> None:
     assert list(ranking.block_table(short)) == ["A", "C"]
     lower = ranking.block_table(frame.assign(higher=False))
     assert lower.to_numpy()[1].tolist() == [-1.0, -2.0, -3.0]
-    assert len(ranking.block_table(frame, ["dataset", "environment"])) == 4
+    alone = ranking.block_table(frame[frame["dataset"] == "D1"])
+    assert (
+        alone.index.tolist() == ["e0", "e1"] and alone.to_numpy().tolist() == [[1.0, 2.0, 3.0]] * 2
+    )
 
 
 def test_kendall_and_the_stability_of_a_ranking() -> None:
@@ -95,3 +99,26 @@ def test_kendall_and_the_stability_of_a_ranking() -> None:
     assert found["2"] == pytest.approx(wanted)
     assert ranking.rank_stability(made.iloc[:1]) == {}
     assert math.isnan(ranking.kendall(whole, whole.iloc[:1]))
+
+
+def test_ranks_come_with_their_tests_or_with_the_reason_why_there_are_none() -> None:
+    cells = itertools.product("ABC", ["D0", "D1"], ["e0", "e1"], range(2))
+    frame = pd.DataFrame(cells, columns=["label", "dataset", "environment", "trial"])
+    frame = frame.assign(value=frame["label"].map({"A": 1.0, "B": 2.0, "C": 3.0}), higher=True)
+    found = ranking.ranked(frame, "A")
+    assert (found.over, found.blocks) == ("dataset", 2)
+    assert found.mean.to_dict() == {"C": 1.0, "B": 2.0, "A": 3.0}
+    assert found.width == ranking.critical_difference(3, 2)
+    assert found.friedman is not None and found.friedman.statistic == pytest.approx(4.0)
+    assert list(found.holm.index) == ["C", "B"] and found.stability == {"D0": 1.0, "D1": 1.0}
+    assert found.cliques == [["C", "B", "A"]]
+    assert ranking.ranked(frame, "none").holm.empty
+    alone = frame[frame["dataset"] == "D0"]
+    assert list(ranking.ranked(alone, "A").stability) == ["e0", "e1"]
+    for part, reason in (
+        (alone[alone["environment"] == "e0"], "two datasets or two test environments"),
+        (frame[frame["label"] == "A"], "two algorithms that are complete everywhere"),
+        (frame.iloc[:0], "two datasets"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            ranking.ranked(part, "A")

@@ -124,6 +124,26 @@ def test_ties_losses_and_what_is_missing() -> None:
     assert (short.pairs, short.planned) == (3, 4)
 
 
+def test_a_few_pairs_have_an_interval_and_no_probability() -> None:
+    frame = scores(np.random.default_rng(0), 1, 1, st.FEWEST, spread=(0, 0, 1e-3), gain=0.25)
+    (enough,) = st.paired_differences(frame, "A")
+    (few,) = st.paired_differences(frame[frame["trial"] > 0], "A")
+    assert (enough.pairs, enough.probability) == (5, 1.0)
+    assert few.pairs == 4 and math.isnan(few.probability) and few.gain.low < 0.25 < few.gain.high
+
+
+def test_equal_values_are_called_equal() -> None:
+    frame = scores(np.random.default_rng(0), 1, 2, 3).assign(value=0.5)
+    (found,) = st.paired_differences(frame, "A")
+    assert found.equal and (found.wins, found.ties, found.losses) == (0, 6, 0)
+    frame.loc[frame.index[-1], "value"] = 0.5 + 1e-9
+    (found,) = st.paired_differences(frame, "A")
+    assert not found.equal
+    frame.loc[frame.index[-1], "value"] = math.nan
+    (found,) = st.paired_differences(frame, "A")
+    assert not found.equal
+
+
 def test_nothing_in_common_is_nothing() -> None:
     frame = scores(np.random.default_rng(0), 1, 1, 2)
     frame.loc[frame["label"] == "B", "dataset"] = "other"

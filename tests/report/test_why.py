@@ -6,7 +6,8 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app
-from oodbench.report.leaderboard import leaderboard, number
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.numbers import number
 from oodbench.report.why import text, why
 from oodbench.results.frames import load_frames
 from tests.helpers.made import Made, flat

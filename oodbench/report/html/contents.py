@@ -22,7 +22,8 @@ from oodbench.report.html.curves import (
     significant,
     traces,
 )
-from oodbench.report.leaderboard import AVERAGE, PROPORTIONS, at, leaderboard, number, scores
+from oodbench.report.leaderboard import AVERAGE, at, leaderboard, scores
+from oodbench.report.numbers import PROPORTIONS, number
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
 from oodbench.results.run_spec import State

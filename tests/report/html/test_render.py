@@ -17,7 +17,8 @@ from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.report.html.contents import contents, costs
 from oodbench.report.html.render import embedded, render
-from oodbench.report.leaderboard import leaderboard, number
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.numbers import number
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
 from tests.helpers.made import Made, flat, rising

@@ -26,7 +26,7 @@ function forest(block) {
   };
   const body = rows.map((r) => ({
     attributes: { class: r.pairs < r.planned ? "unranked" : null },
-    cells: [label(r.label), { content: line(r) }, { content: `${signed(r.gain, percent)}${missing(r.low) ? "" : ` [${signed(r.low, percent)}, ${signed(r.high, percent)}]`}`, class: verdict(r) }, missing(r.probability) ? "–" : r.probability.toFixed(2), `${r.wins} / ${r.ties} / ${r.losses}`, number(r.detectable, percent, 3), pairsButton(block, r)],
+    cells: [label(r.label), { content: line(r) }, { content: gainText(r, percent), class: verdict(r) }, missing(r.probability) ? "–" : r.probability.toFixed(2), `${r.wins} / ${r.ties} / ${r.losses}`, r.equal ? "–" : number(r.detectable, percent, 3), pairsButton(block, r)],
   }));
   const where = block.dataset === null ? "All datasets that are measured in %" : `${data().datasets[block.dataset].name}, ${data().datasets[block.dataset].metric}${percent ? " (points of %)" : ""}`;
   const axis = ticks(low, high, 4).map((t) => svg("text", { class: "tick", x: x(t), y: 12, "text-anchor": "middle" }, short(percent ? 100 * t : t)));
@@ -48,6 +48,7 @@ function drawRanks() {
   const ranks = rule().ranks;
   if (!ranks || ranks.error) return [empty(ranks ? ranks.error : "")];
   const what = ranks.by === "dataset" ? plural(ranks.blocks, "dataset") : `${plural(ranks.blocks, "test environment")} of one dataset, which share training data: read the groups as too narrow`;
+  const block = ranks.by === "dataset" ? "dataset" : "test environment";
   const rank = (l) => ranks.mean[ranks.labels.indexOf(l)].toFixed(2);
   const text = ranks.labels.map((l) => `${label(l)} ${rank(l)}`).join(", ");
   const figure = el("figure", {}, diagram(ranks, text), el("figcaption", {}, `Mean ranks over ${what}; 1 is the best. Algorithms joined by a bar differ by less than the critical difference ${ranks.width.toFixed(2)} (Nemenyi, 5 %).`));
@@ -55,7 +56,7 @@ function drawRanks() {
   if (ranks.friedman) parts.push(el("p", {}, `Friedman's test that all are equal: χ² = ${number(ranks.friedman[0])}, p = ${number(ranks.friedman[1])}.`));
   if (ranks.incomplete.length) parts.push(el("p", { class: "alert" }, `Not ranked, because incomplete: ${ranks.incomplete.map(label).join(", ")}.`));
   if (ranks.holm.length) parts.push(later("p-values against the baseline (Holm)", () => table(`Each against ${label(data().baseline)} by mean rank, corrected by Holm's procedure`, ["algorithm", "mean rank", "p (Holm)"], ranks.holm.map(([l, p]) => [label(l), rank(l), number(p, false, 3)]))));
-  if (ranks.stability.length) parts.push(later("How the ranking moves without a dataset", () => table("Kendall's τ between the ranking on all datasets and on all but one; 1: unmoved", ["left out", "τ"], ranks.stability.map(([name, tau]) => [name, tau.toFixed(2)]))));
+  if (ranks.stability.length) parts.push(later(`How the ranking moves without a ${block}`, () => table(`Kendall's τ between the ranking on all ${block}s and on all but one; 1: unmoved`, ["left out", "τ"], ranks.stability.map(([name, tau]) => [name, tau.toFixed(2)]))));
   return parts;
 }
 

@@ -64,8 +64,11 @@ function differenceCell(dataset, l) {
   const row = block && block.rows.find((r) => r.label === l);
   if (!row || missing(row.gain)) return l === data().baseline ? { content: "baseline", class: "unclear" } : "–";
   const percent = dataset === null || data().datasets[dataset].percent;
-  const interval = missing(row.low) ? "" : ` [${signed(row.low, percent)}, ${signed(row.high, percent)}]`;
-  return { content: `${signed(row.gain, percent)}${interval}`, class: verdict(row) };
+  return { content: gainText(row, percent), class: verdict(row) };
+}
+function gainText(row, percent) {
+  if (row.equal) return "equal";
+  return signed(row.gain, percent) + (missing(row.low) ? "" : ` [${signed(row.low, percent)}, ${signed(row.high, percent)}]`);
 }
 const verdict = (row) => (row.low > 0 ? "better" : row.high < 0 ? "worse" : "unclear");
 

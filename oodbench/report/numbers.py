@@ -1,0 +1,48 @@
+"""Numbers as texts: values with their errors, gains, durations. Imports no torch, and no pandas."""
+
+import math
+
+OFFICIAL = (
+    *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
+    *("10th_percentile_acc", "F1-macro_all", "recall-macro_all", "ap"),
+    *("precision_at_global_recall_all", "precision_at_global_recall_wg"),
+)
+"""What the package `wilds` calls its proportions."""
+PROPORTIONS = ("accuracy", "agreement", "worst_group_accuracy", *OFFICIAL)
+"""Metrics in [0, 1] that are printed in %."""
+HIGHER = (*PROPORTIONS, "r_all", "r_wg")
+"""Metrics of which more is better; of any other, less is."""
+
+
+def number(mean: float, stderr: float, metric: str) -> str:
+    """A value as tables print it: a proportion in % with one decimal, others to 4 digits."""
+    if metric in PROPORTIONS:
+        texts = [f"{100 * v:.1f}" for v in (mean, stderr)]
+    else:
+        texts = [f"{mean:#.4g}".rstrip("."), f"{stderr:.2g}"]
+    return texts[0] if math.isnan(stderr) else " ± ".join(texts)
+
+
+def gain(value: float, metric: str, sign: str = "+") -> str:
+    """A difference of two values: points of % with one decimal, others to 3 digits; `-` for NaN."""
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:{sign}.1f}" if metric in PROPORTIONS else f"{value:{sign}.3g}"
+
+
+def measured(mean: float, error: float) -> str:
+    """A value in the unit of a paper, to two digits of its error; to 4 digits where it has none."""
+    if math.isnan(error) or error == 0:
+        return f"{mean:.4g}"
+    digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that people use for so many: s, min or h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 100 else f"{hours:,.0f} h"
