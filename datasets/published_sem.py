@@ -1,6 +1,6 @@
 """The very models and examples behind two papers' linear studies."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from oodbench.hparams import hparam
 from .linear_sem import LinearSEM, Model
 
 
-@register("PublishedSEM", LinearSEM.metadata)
+@register("PublishedSEM", replace(LinearSEM.metadata, paper="arXiv:1907.02893 and 2003.00688"))
 class PublishedSEM(LinearSEM):
     """`LinearSEM` as the released code of two papers draws it, from its default seeds.
 

@@ -60,24 +60,24 @@ ENCODE          UNet1d       -                           adam       1e-3  1e-4  
 """
 
 ABOUT = """
-set             family     licence                            shift                         summary
-Camelyon17      images     CC0                                hospital                      Tumours in patches of lymph nodes from hospitals that were not trained on.
-iWildCam        images     CDLA-Permissive-1.0                place                         Animals before camera traps at places that were not trained on.
-FMoW            images     FMoW Challenge Public License      year and region               What land is used for, from satellites in later years; by the worst region.
-RxRx1           images     CC BY-NC-SA 4.0                    experiment                    Which RNA was silenced in cells, in experiments that were not trained on.
-PovertyMap      images     public domain (satellites)         country                       Wealth of villages from satellites in other countries; by the worse of town and land.
-CivilComments   text       CC0                                groups mentioned              Toxic comments; by the worst of the groups that they mention.
-Amazon          text       none (for research)                user                          Stars of reviews by users that were not trained on; by the 10th percentile of users.
-Yelp            text       Yelp Dataset License               year                          Stars of reviews in later years.
-Py150           text       MIT                                repository                    The next token of Python code; by classes and methods in repositories not trained on.
-MolPCBA         molecules  MIT                                scaffold                      Which of 128 assays molecules are active in, with scaffolds that were not trained on.
-GlobalWheat     images     MIT                                country and stage             Boxes around heads of wheat, in sessions that were not trained on.
-CelebA          images     non-commercial research            groups of sex and hair        Blond hair on portraits; by the worst of the groups of sex and hair.
-Waterbirds      images     non-commercial research            groups of bird and place      Birds of land and water before either; by the worst of the four groups.
-WILDSDomainNet  images     fair use (research, education)     style                         Photographs to sketches: DomainNet as WILDS 2.0 splits it.
-BDD100K         images     BDD100K's (research, non-profit)   time of day                   Which of nine things a driver sees at other times of the day.
-SQF             tabular    public domain (the police's data)  year                          Weapons found by stops in New York; by the precision at a recall of 60 %.
-ENCODE          tracks     not said in the package            kind of cell and chromosome   Where a transcription factor binds in a kind of cell that was not trained on.
+set             family     licence                            shift
+Camelyon17      images     CC0                                hospital
+iWildCam        images     CDLA-Permissive-1.0                place
+FMoW            images     FMoW Challenge Public License      year and region
+RxRx1           images     CC BY-NC-SA 4.0                    experiment
+PovertyMap      images     public domain (satellites)         country
+CivilComments   text       CC0                                groups mentioned
+Amazon          text       none (for research)                user
+Yelp            text       Yelp Dataset License               year
+Py150           text       MIT                                repository
+MolPCBA         molecules  MIT                                scaffold
+GlobalWheat     images     MIT                                country and stage
+CelebA          images     non-commercial research            groups of sex and hair
+Waterbirds      images     non-commercial research            groups of bird and place
+WILDSDomainNet  images     fair use (research, education)     style
+BDD100K         images     BDD100K's (research, non-profit)   time of day
+SQF             tabular    public domain (the police's data)  year
+ENCODE          tracks     not said in the package            kind of cell and chromosome
 """
 
 FILES = """
@@ -148,7 +148,6 @@ class Set:
     family: str
     licence: str
     shift: str
-    summary: str
     files: tuple[str, ...]
     """Of its folder, without which the package cannot start."""
     by_hand: str = ""

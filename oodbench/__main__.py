@@ -2,9 +2,9 @@
 
 import typer
 
-from oodbench import list as listing
 from oodbench.data.cli import app as data
 from oodbench.diagnose.cli import app as diagnose
+from oodbench.list.cli import list_
 from oodbench.report.cli import app as report
 from oodbench.sweep.cli import app as sweep
 from oodbench.verify.cli import verify
@@ -14,7 +14,7 @@ main.add_typer(sweep, name="sweep")
 main.add_typer(report, name="report")
 main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
-main.add_typer(listing.app, name="list")
+main.command("list")(list_)
 main.command("verify")(verify)
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""All algorithms, datasets and networks that are registered, or all about one of them."""
+
+import json
+import shutil
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from oodbench.errors import reports_mistakes
+from oodbench.list.catalogue import entries, listing, markdown
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+class Format(StrEnum):
+    """How the catalogue is printed."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+Name = Annotated[str | None, typer.Argument(help="Say all about this one.", show_default=False)]
+Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
+Formats = Annotated[Format, typer.Option("--format", help="markdown: as docs/catalogue.md.")]
+
+
+@app.command(name="list", help=__doc__)
+@reports_mistakes
+def list_(name: Name = None, plugin: Plugins = None, format_: Formats = Format.TERMINAL) -> None:
+    """Print the catalogue, or the page of one class."""
+    width = shutil.get_terminal_size().columns
+    if name is not None:
+        from oodbench.list.details import details, page
+
+        about = details(name, plugin or [])
+        print(page(about, width) if format_ is not Format.JSON else json.dumps(about, indent=2))
+        return
+    found = entries(plugin or [])
+    if format_ is Format.JSON:
+        print(json.dumps([asdict(entry) for entry in found], indent=2))
+    else:
+        print(markdown(found) if format_ is Format.MARKDOWN else listing(found, width), end="")

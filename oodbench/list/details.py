@@ -1,0 +1,150 @@
+"""All that is known of one registered class, as plain values and as a page for the terminal."""
+
+import ast
+import inspect
+import itertools
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from oodbench.datasets import Dataset, make
+from oodbench.errors import UserError, unknown
+from oodbench.hparams import Distribution
+from oodbench.list.catalogue import beside
+from oodbench.list.registered import paper, registries
+
+TITLES = {
+    "hparams": "hyperparameters (default; range of random draws; what may be set)",
+    "options": "options (default; what may be set)",
+}
+
+
+def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
+    """All about the class registered under `name`; raises UserError if there is none.
+
+    Keys: `kind`, `name`, `description`, `module`; where there is one, `paper`; of a dataset, what its
+    `Metadata` and its attributes say; and `hparams`, of a dataset `options`, see `parameters`.
+    """
+    found = registries(plugins)
+    for kind, registry in found.items():
+        if name in registry:
+            cls = registry.get(name)
+            head = {"kind": kind, "name": name, "description": inspect.cleandoc(cls.__doc__ or "")}
+            head |= {"paper": paper(cls)} if paper(cls) else {}
+            about = _of_dataset(name, cls) if kind == "dataset" else _of_hparams(cls)
+            return head | {"module": cls.__module__} | about
+    known = [each for registry in found.values() for each in registry]
+    raise unknown("algorithm, dataset or network", name, known)
+
+
+def parameters(space: type) -> list[dict[str, Any]]:
+    """The fields of a dataclass of hyperparameters or options, in their order.
+
+    Each has its `name`, its `default`, its `range` (what random draws take; absent where every draw
+    takes the default), its `bounds` (what a user may set), `by_family` with the (default, range) of
+    datasets' families, and its `meaning`, the sentence below it in its source.
+    """
+    meanings = _meanings(space)
+    rows = []
+    for field in fields(space):
+        families = field.metadata.get("by_family", {})
+        row: dict[str, Any] = {"name": field.name}
+        row |= _values(field.default, field.metadata.get("distribution"))
+        row["bounds"] = _bounds(field.metadata)
+        row["by_family"] = {family: _values(*values) for family, values in families.items()}
+        row["meaning"] = meanings.get(field.name, "")
+        rows.append({key: row[key] for key in row if key == "default" or row[key] not in ("", {})})
+    return rows
+
+
+def page(about: Mapping[str, Any], width: int) -> str:
+    """What `details` found, for a terminal of `width` columns."""
+    lines = [f"{about['name']} ({about['kind']})", ""]
+    for paragraph in str(about["description"]).split("\n\n"):
+        lines += [*textwrap.wrap(paragraph, width, break_on_hyphens=False), ""]
+    for key, value in about.items():
+        if key in ("kind", "name", "description"):
+            continue
+        if key in TITLES:
+            lines += ["", TITLES[key]] if value else []
+            lines += [line for row in value for line in _parameter_lines(row, width)]
+        else:
+            text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            lines += beside(key.replace("_", " "), text, width)
+    return "\n".join(lines)
+
+
+def _of_hparams(cls: Any) -> dict[str, Any]:
+    return {"hparams": parameters(cls.Hparams)}
+
+
+def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
+    metadata: Any = cls.metadata
+    known = {
+        key: getattr(metadata, key) for key in ("licence", "family", "shift", "network", "steps")
+    }
+    try:
+        made = make(name, {})
+        known["environments"] = list(made.environments)
+        known["test_environments"] = list(made.test_environments)
+        if made.validation_environments:
+            known["validation_environments"] = list(made.validation_environments)
+        known |= {"input_shape": list(made.input_shape), "task": made.task.kind}
+        known["metric"] = made.metric
+    except UserError as error:  # they are in files that are not here
+        known["environments"] = f"those of its files ({error})"
+    if metadata.hparams:
+        known["defaults_of_methods"] = [f"{k} {v}" for k, v in metadata.hparams.items()]
+    return known | {"options": parameters(cls.Options)}
+
+
+def _parameter_lines(row: Mapping[str, Any], width: int) -> list[str]:
+    """A field in the terminal: its values, those of families, and its meaning."""
+    lines = beside(str(row["name"]), _in_words(row), width)
+    for family, values in row.get("by_family", {}).items():
+        lines += beside("", f"{family}: {_in_words(values)}", width)
+    return lines + (beside("", row["meaning"], width) if "meaning" in row else [])
+
+
+def _in_words(row: Mapping[str, Any]) -> str:
+    """The default, the range and the bounds of a field, as far as it has them."""
+    default = "''" if row["default"] == "" else str(row["default"])
+    return "; ".join([default, *(row[key] for key in ("range", "bounds") if key in row)])
+
+
+def _values(default: object, distribution: Distribution | None) -> dict[str, Any]:
+    """A default and, where random draws differ from it, their range: `log_uniform(1e-05, 0.1)`."""
+    if distribution is None:
+        return {"default": default}
+    numbers: list[Any] = list(distribution.arguments)
+    if distribution.kind == "uniform_int":
+        numbers[1] -= 1  # it is kept as the bound that is not reached
+    texts = (f"{n:.5g}" if isinstance(n, float) else str(n) for n in numbers)
+    return {"default": default, "range": f"{distribution.kind}({', '.join(texts)})"}
+
+
+def _bounds(metadata: Mapping[str, Any]) -> str:
+    if metadata.get("options"):
+        return "one of " + ", ".join(map(str, metadata["options"]))
+    low, high = metadata.get("low"), metadata.get("high")
+    if low is not None and high is not None:
+        return f"{low} to {high}"
+    return f"at least {low}" if low is not None else f"at most {high}" if high is not None else ""
+
+
+def _meanings(space: type) -> dict[str, str]:
+    """The sentences below the fields of a dataclass and of those that it inherits from."""
+    found = {}
+    for cls in reversed(space.__mro__[:-1]):
+        try:
+            source = inspect.getsource(cls)
+        except (OSError, TypeError):  # the class was made at run time
+            continue
+        (node,) = ast.parse(textwrap.dedent(source)).body
+        assert isinstance(node, ast.ClassDef)
+        for field, below in itertools.pairwise(node.body):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    found[name] = " ".join(text.split())
+    return found

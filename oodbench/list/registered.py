@@ -1,0 +1,31 @@
+"""What the registries hold, once everything that registers has been imported; that takes torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.list.sources import Entry, summary
+from oodbench.networks.base import networks
+from oodbench.registry import Registry, load_plugins
+
+
+def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
+    """The registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
+    load_plugins(plugins)
+    return {"algorithm": algorithms, "dataset": datasets, "network": networks}
+
+
+def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
+    """Every registered class by kind and name, those of plug-ins and installed packages included."""
+    return [
+        Entry(kind, name, summary(cls.__doc__), paper(cls))
+        for kind, registry in registries(plugins).items()
+        for name, cls in ((name, registry.get(name)) for name in registry)
+    ]
+
+
+def paper(cls: Any) -> str:
+    """The paper that a class was registered with; networks have none."""
+    found: str = getattr(getattr(cls, "metadata", cls), "paper", "")
+    return found

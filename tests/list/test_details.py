@@ -1,0 +1,73 @@
+from typing import Any
+
+import pytest
+
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.errors import UserError
+from oodbench.hparams import choice, hparam, uniform_int
+from oodbench.list.details import details, page, parameters
+from oodbench.networks.base import networks
+
+
+def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in rows}
+
+
+def test_an_algorithm_has_its_hyperparameters() -> None:
+    found = details("MMREx")
+    assert (found["kind"], found["paper"]) == ("algorithm", "arXiv:2003.00688")
+    rows = by_name(found["hparams"])
+    assert rows["lr"]["by_family"]["linear"] == {
+        "default": 1e-2,
+        "range": "log_uniform(0.001, 0.1)",
+    }
+    assert rows["lr"]["bounds"] == "at least 0.0"
+    assert rows["optimizer"]["bounds"] == "one of adam, adamw, sgd"
+    assert rows["weight_decay"]["meaning"].startswith("Added to the gradient as weight_decay *")
+
+
+def test_a_dataset_has_its_options_and_environments() -> None:
+    found = details("Spirals")
+    assert found["environments"] == [*map(str, range(16)), "test"]
+    assert found["test_environments"] == ["test"]
+    assert (found["network"], found["licence"]) == ("MLP", "generated")
+    assert by_name(found["options"])["num_environments"]["default"] == 16
+
+
+def test_environments_that_files_decide_are_said_to_be_so() -> None:
+    assert details("Camelyon17")["environments"].startswith("those of its files (")
+    assert details("Table")["environments"].startswith("those of its files (")
+
+
+def test_a_wrong_name_is_told_the_nearest_right_one() -> None:
+    with pytest.raises(UserError, match=r"unknown algorithm, dataset or network 'Spiral'.*Spirals"):
+        details("Spiral")
+
+
+def test_ranges_and_bounds_are_those_of_the_draws() -> None:
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True, kw_only=True)
+    class Space:
+        depth: int = hparam(3, uniform_int(1, 5), low=1, high=9)
+        """How deep."""
+        name: str = hparam("", choice("a", "b"), options=("", "a", "b"))
+
+    assert parameters(Space) == [
+        {
+            "name": "depth",
+            "default": 3,
+            "range": "uniform_int(1, 5)",
+            "bounds": "1 to 9",
+            "meaning": "How deep.",
+        },
+        {"name": "name", "default": "", "range": "choice(a, b)", "bounds": "one of , a, b"},
+    ]
+
+
+@pytest.mark.parametrize("name", [n for r in (algorithms, datasets, networks) for n in r])
+def test_everything_has_a_page_that_keeps_its_width(name: str) -> None:
+    text = page(details(name), 80)
+    assert text.startswith(f"{name} (")
+    assert [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()] == []
