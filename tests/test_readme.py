@@ -11,7 +11,8 @@ import yaml
 
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
 README = (ROOT / "README.md").read_text()

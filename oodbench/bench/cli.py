@@ -22,7 +22,8 @@ from oodbench.bench.vectorized import vectorized
 from oodbench.networks.base import build
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
 from oodbench.train.execute import execute
 from oodbench.train.process import keep_freed_memory

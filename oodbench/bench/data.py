@@ -21,7 +21,8 @@ from oodbench.data.images import MEAN, STD
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings

@@ -8,7 +8,8 @@ from typing import Any
 
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute_group
 from oodbench.train.settings import TrainSettings
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +10,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.errors import UserError, reports_mistakes
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
-from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.file import Sweep, find, read
 from oodbench.sweep.flags import Flags, resource_flags
-from oodbench.sweep.launch import adopt, show_jobs, train
-from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.slurm_resources import resources
-from oodbench.sweep.launchers.states import states
-from oodbench.sweep.plan import Plan, Sweep, find, make_plan, read
+from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.train.settings import TrainSettings, large_groups
 
@@ -111,46 +106,28 @@ def launch(
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
-    parsed = read(find(sweep), set_ or ())
-    _prepare(launcher)
-    made = _plan(parsed, plugin, data_dir)
-    asked = resources((f"the resources of {sweep}", made.sweep.resources), ("the flags", flags))
-    show_plan(made, console)
-    if not made.runs:
-        reasons = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in made.impossible}
-        raise UserError(
-            f"sweep '{made.sweep.name}' has no possible run: {'; '.join(sorted(reasons))}"
-        )
-    results = Results(out or Path("results") / made.sweep.name)
-    settings = TrainSettings(
-        data_dir=data_dir,
+    from oodbench.sweep.launch import LaunchOptions, is_complete
+    from oodbench.sweep.launch import launch as launch_sweep
+
+    options = LaunchOptions(
+        out=out,
+        launcher=launcher,
+        workers=workers,
+        devices=devices,
         threads=threads,
-        plugins=tuple(plugin or []),
+        data_dir=data_dir,
+        plugins=tuple(plugin or ()),
+        resources=flags,
+        dry_run=dry_run,
+        snapshot=snapshot,
         keep_predictions=keep_predictions,
         loader_workers=loader_workers,
         vectorize=_vectorize(batch_runs or vectorize),
+        confirm=not yes,
     )
-    job = Job(
-        name=made.sweep.name,
-        results=results,
-        specs=made.runs,
-        ids=(),
-        settings=settings,
-        workers=1,
-        devices=(devices,),
-        resources=asked,
-        snapshot=snapshot,
-        studies=made.studies,
-    )
-    if dry_run:
-        show_jobs(job, launcher, console)
-        return
-    adopt(job, launcher, made.sweep)
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"Launch into {results.path}?", default=True, abort=True)
-    job.add(job.searches().advance())
-    ids = [i for i in job.specs if not results.run(i).state().final]
-    train(replace(job, ids=tuple(ids)), launcher, workers, console)
+    parsed = read(find(sweep), set_ or ())
+    if not is_complete(launch_sweep(parsed, options, console)):
+        raise SystemExit(1)
 
 
 @app.command()
@@ -170,38 +147,22 @@ def retry(
     snapshot: Snapshot = False,
 ) -> None:
     """Train the failed and lost runs of a sweep again, from their last checkpoints."""
-    results = _results(sweep, out)
-    stored = results.plan()
-    specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
-    settings = stored["settings"]
-    launcher = launcher or settings.get("launcher", "local")
-    _prepare(launcher)
-    asked = resources(("the last launch", settings.get("resources", {})), ("the flags", flags))
-    ids = [i for i, s in states(results).items() if s.state.can_be_retried]
-    data_dir = Path(settings["data_dir"]) if settings["data_dir"] else None
-    from oodbench.registry import load_plugins
+    from oodbench.sweep.launch import LaunchOptions, is_complete
+    from oodbench.sweep.launch import retry as retry_runs
 
-    load_plugins(settings["plugins"])
-    how = TrainSettings(
-        data_dir=data_dir,
+    results = _results(sweep, out)
+    options = LaunchOptions(
+        launcher=launcher or results.plan()["settings"].get("launcher", "local"),
+        workers=workers,
+        devices=devices,
         threads=threads,
-        plugins=tuple(settings["plugins"]),
-        keep_predictions=settings["keep_predictions"],
+        resources=flags,
+        snapshot=snapshot,
         loader_workers=loader_workers,
         vectorize=_vectorize(batch_runs or vectorize),
     )
-    job = Job(
-        name=stored["name"],
-        results=results,
-        specs=specs,
-        ids=tuple(ids),
-        settings=how,
-        workers=1,
-        devices=(devices,),
-        resources=asked,
-        snapshot=snapshot,
-    )
-    train(job, launcher, workers, console)
+    if not is_complete(retry_runs(results, options, console)):
+        raise SystemExit(1)
 
 
 @app.command()
@@ -277,17 +238,6 @@ def _results(sweep: str, out: Path | None) -> Results:
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     return Results(out or Path("results") / read(find(sweep)).name)
-
-
-def _prepare(launcher: str) -> None:
-    """Check a launcher's name, and have it start with what takes it longest."""
-    from oodbench.sweep.launch import LAUNCHERS
-    from oodbench.sweep.launchers.local import warm_up
-
-    if launcher not in LAUNCHERS:
-        raise unknown("launcher", launcher, LAUNCHERS)
-    if launcher == "local":
-        warm_up()
 
 
 def _vectorize(wanted: str) -> int | None:

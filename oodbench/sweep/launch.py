@@ -1,158 +1,216 @@
-"""What `launch` and `retry` do once they know the runs: train them, and say how it ended."""
+"""The way of a launch: plan, store the plan, choose what is left, train it, say how it ended."""
 
 import math
 import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import typer
 from rich.console import Console
 
-from oodbench.errors import UserError
-from oodbench.files import is_part
+from oodbench.errors import UserError, unknown
+from oodbench.registry import load_plugins
+from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.sweep.dry_run import show_jobs
+from oodbench.sweep.file import Sweep
+from oodbench.sweep.launchers.devices import available_devices
 from oodbench.sweep.launchers.in_process import debug
 from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.local import local
-from oodbench.sweep.launchers.progress import title
-from oodbench.sweep.launchers.slurm import slurm
-from oodbench.sweep.plan import Sweep
-from oodbench.sweep.search import Study, objectives
-from oodbench.train.settings import large_groups
-
-
-def train(job: Job, launcher: str, workers: int | None, console: Console) -> None:
-    """Train the job's runs on `job.devices[0]`, as the user names devices, and say how it ended.
-
-    Exits with 1 if runs of the sweep have failed, with 130 if interrupted.
-    """
-    results, specs = job.results, job.specs
-    if "search" not in results.plan()["settings"]:  # which chooses few runs at a time
-        at_hand = job.resources.runs_per_job if launcher == "slurm" else math.inf
-        together = replace(job.settings, large_groups=large_groups(specs.values(), at_hand))
-        job = replace(job, settings=together)
-    if launcher == "slurm":
-        from oodbench.sweep.launchers.slurm import device_of_runs
-
-        job = replace(job, devices=(device_of_runs(job.devices[0], job.resources),))
-    else:
-        chosen = devices(job.devices[0])
-        count = workers or (os.cpu_count() or 1 if chosen == ("cpu",) else len(chosen))
-        job = replace(job, devices=chosen, workers=count)
-    try:
-        ended = LAUNCHERS[launcher](job) if job.ids else {}
-    except KeyboardInterrupt:
-        console.print("Interrupted; the same launch goes on where it was.")
-        raise SystemExit(130) from None
-    queued = sum(state is State.QUEUED for state in ended.values())
-    if queued:
-        console.print(f"{queued} runs queued; `status --watch` follows them.", highlight=False)
-        return
-    final = Counter(results.run(i).state() for i in specs)
-    console.print(
-        ", ".join(f"{n} {s}" for s, n in final.items())
-        + f" of {len(specs)} runs in {results.path}",
-        highlight=False,
-    )
-    elsewhere = sum(s is State.ELSEWHERE for s in ended.values())
-    if elsewhere:
-        console.print(f"{elsewhere} runs are being trained by another launch.")
-    if any(state.complete for state in final):
-        from oodbench.report.printing import print_table
-
-        try:
-            print_table(results)
-            console.print("Other selection rules: `python -m oodbench.report table --help`.")
-        except UserError as error:  # the runs are done, whatever this selection rule lacks
-            console.print(f"no table: {error}", markup=False, highlight=False)
-    if final[State.FAILED] or final[State.BROKEN]:
-        console.print("`status` shows why runs failed; `retry` trains them again.")
-        raise SystemExit(1)
-
-
-def show_jobs(job: Job, launcher: str, console: Console) -> None:
-    """Show what `launch --launcher slurm` would submit; raises UserError for another launcher."""
-    from oodbench.sweep.launchers.slurm import device_of_runs, planned_arrays
-
-    if launcher != "slurm":
-        raise UserError("--dry-run shows Slurm jobs: add --launcher slurm")
-    device = device_of_runs(job.devices[0], job.resources)
-    arrays = planned_arrays(replace(job, ids=tuple(job.specs), devices=(device,)))
-    for array in arrays:
-        console.print(f"\n{array.folder}: {len(array.packs)} jobs", soft_wrap=True)
-        console.print(array.text, markup=False, highlight=False, soft_wrap=True)
-    first = arrays[0].packs[0] if arrays else None
-    if first is not None:
-        console.print(f"The first job's {len(first.ids)} runs, {first.workers} at a time:")
-        for run_id in first.ids[:5]:
-            console.print(f"  {title(job.specs[run_id])}", markup=False, highlight=False)
-
+from oodbench.sweep.launchers.local import local, warm_up
+from oodbench.sweep.launchers.slurm import device_of_runs, slurm
+from oodbench.sweep.launchers.slurm_resources import resources
+from oodbench.sweep.launchers.states import states
+from oodbench.sweep.plan import make_plan
+from oodbench.sweep.status import show_plan
+from oodbench.sweep.stored_plan import store_plan
+from oodbench.train.settings import TrainSettings, large_groups
 
 LAUNCHERS: dict[str, Callable[[Job], dict[str, State]]] = {
     "local": local,
     "debug": debug,
     "slurm": slurm,
 }
+"""The launchers by the names that users give them."""
 
 
-def devices(wanted: str) -> tuple[str, ...]:
-    """`auto` (every CUDA device, else the CPU) or a list such as `cuda:0,cuda:1`, checked."""
-    import torch
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How the runs of a sweep are launched. Nothing of it changes a run's id."""
 
-    count = torch.cuda.device_count()
-    if wanted == "auto":
-        return tuple(f"cuda:{i}" for i in range(count)) or ("cpu",)
-    names = tuple(name.strip() for name in wanted.split(","))
-    for name in names:
-        if name != "cpu" and name not in [f"cuda:{i}" for i in range(count)]:
-            raise UserError(f"there is no device '{name}' here (cpu and {count} CUDA devices)")
-    return names
-
-
-def adopt(job: Job, launcher: str, sweep: Sweep) -> None:
-    """Write the plan into the results directory, unless it holds another sweep's results."""
-    results, runs = job.results, job.specs
-    if (results.path / "sweep.json").exists():
-        stored = results.plan()
-        if stored["name"] != sweep.name:
-            raise UserError(
-                f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
-                "use another --out"
-            )
-        old, new = stored["settings"]["sweep"], _fixed(sweep, job.studies)
-        for key, value in new.items():
-            if old.get(key) != value:
-                raise UserError(
-                    f"{results.path} holds '{stored['name']}' with {key} {old.get(key)}, not {value}; "
-                    "use another --out"
-                )
-        runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()} | runs
-    elif results.path.exists() and not all(map(is_part, results.path.iterdir())):
-        raise UserError(f"{results.path} is not empty and holds no sweep; use another --out")
-    data_dir = job.settings.data_dir
-    settings = {
-        "sweep": _fixed(sweep, job.studies),
-        "data_dir": str(data_dir.absolute()) if data_dir else None,
-        "plugins": list(job.settings.plugins),
-        "keep_predictions": job.settings.keep_predictions,
-        "launcher": launcher,
-        "resources": job.resources.model_dump(exclude_defaults=True),
-    }
-    if sweep.search is not None:
-        study = job.studies[0]
-        settings["search"] = sweep.search.model_dump() | {
-            "objective": objectives(job.studies),
-            "draws": study.total // study.trials,
-        }
-    results.write_plan(sweep.name, settings, runs)
+    out: Path | None = None
+    """The results directory; `results/NAME` if it is None."""
+    launcher: str = "local"
+    """A name in `LAUNCHERS`."""
+    workers: int | None = None
+    """Processes at a time; None is one per core or, on GPUs, one per device."""
+    devices: str = "auto"
+    """`auto`, `cpu` or a list such as `cuda:0,cuda:1`."""
+    threads: int = 1
+    """CPU threads of a run."""
+    data_dir: Path | None = None
+    """Where datasets that need files find them."""
+    plugins: tuple[str, ...] = ()
+    """Modules that every process imports first."""
+    resources: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Values over the sweep's own `resources`, for the launcher `slurm`."""
+    dry_run: bool = False
+    """Whether Slurm's jobs are only shown."""
+    snapshot: bool = False
+    """Whether Slurm's jobs run a frozen copy of the code."""
+    keep_predictions: bool = False
+    """Whether every example's logits are kept at the evaluations."""
+    loader_workers: int | None = None
+    """Threads of a run that read stored data; None is its share of the cores."""
+    vectorize: int | None = None
+    """Most runs that are trained as one program; None is as many as pay."""
+    confirm: bool = False
+    """Whether to ask before anything is written, if a person can answer."""
 
 
-def _fixed(sweep: Sweep, studies: Sequence[Study]) -> dict[str, Any]:
-    """What the runs of one results directory must share, so that a table never mixes them."""
-    keys = {"steps", "evaluate_every", "network", "holdout", "validation_environments"}
-    search = None
-    if sweep.search is not None:
-        shared = {"trials": sweep.trials, "objective": objectives(studies)}
-        search = sweep.search.model_dump(exclude={"runs"}) | shared
-    return sweep.model_dump(mode="json", include=keys) | {"search": search}
+def launch(sweep: Sweep, options: LaunchOptions, console: Console | None = None) -> Counter[State]:
+    """Train the runs of a sweep that have not ended yet, and print its leaderboard.
+
+    Returns how many runs of the sweep are in each state; it is empty after a dry run. The same
+    launch again goes on where this one was interrupted. Raises UserError for what cannot be
+    launched, and KeyboardInterrupt when it is interrupted.
+    """
+    console = console or Console()
+    _start_early(options.launcher)
+    load_plugins(options.plugins)
+    plan = make_plan(sweep, options.data_dir)
+    asked = resources(
+        (f"the resources of {sweep.name}", sweep.resources), ("the flags", options.resources)
+    )
+    show_plan(plan, console)
+    if not plan.runs:
+        reasons = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
+        raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(reasons))}")
+    job = Job(
+        name=sweep.name,
+        results=Results(options.out or Path("results") / sweep.name),
+        specs=plan.runs,
+        ids=(),
+        settings=TrainSettings(
+            data_dir=options.data_dir,
+            threads=options.threads,
+            plugins=options.plugins,
+            keep_predictions=options.keep_predictions,
+            loader_workers=options.loader_workers,
+            vectorize=options.vectorize,
+        ),
+        resources=asked,
+        snapshot=options.snapshot,
+        studies=plan.studies,
+    )
+    if options.dry_run:
+        show_jobs(job, options.launcher, options.devices, console)
+        return Counter()
+    store_plan(job, options.launcher, sweep)
+    if options.confirm and sys.stdin.isatty():
+        typer.confirm(f"Launch into {job.results.path}?", default=True, abort=True)
+    job.add(job.searches().advance())
+    ids = tuple(i for i in job.specs if not job.results.run(i).state().final)
+    return _train(replace(job, ids=ids), options, console)
+
+
+def retry(
+    results: Results, options: LaunchOptions, console: Console | None = None
+) -> Counter[State]:
+    """Train the failed and lost runs of a results directory again, from their last checkpoints.
+
+    The data directory, the plug-ins and whether predictions are kept are those of the last launch.
+    Returns and raises as `launch`.
+    """
+    _start_early(options.launcher)
+    stored = results.plan()
+    last = stored["settings"]
+    load_plugins(last["plugins"])
+    ids = tuple(i for i, s in states(results).items() if s.state.can_be_retried)
+    job = Job(
+        name=stored["name"],
+        results=results,
+        specs={i: RunSpec.from_json(s) for i, s in stored["runs"].items()},
+        ids=ids,
+        settings=TrainSettings(
+            data_dir=Path(last["data_dir"]) if last["data_dir"] else None,
+            threads=options.threads,
+            plugins=tuple(last["plugins"]),
+            keep_predictions=last["keep_predictions"],
+            loader_workers=options.loader_workers,
+            vectorize=options.vectorize,
+        ),
+        resources=resources(
+            ("the last launch", last.get("resources", {})), ("the flags", options.resources)
+        ),
+        snapshot=options.snapshot,
+    )
+    return _train(job, options, console or Console())
+
+
+def is_complete(counts: Mapping[State, int]) -> bool:
+    """Whether each of the runs that `launch` has counted has a result or is queued."""
+    return all(state.complete or state is State.QUEUED for state in counts)
+
+
+def _start_early(launcher: str) -> None:
+    """Check a launcher's name, and have it start with what takes it longest."""
+    if launcher not in LAUNCHERS:
+        raise unknown("launcher", launcher, LAUNCHERS)
+    if launcher == "local":
+        warm_up()
+
+
+def _train(job: Job, options: LaunchOptions, console: Console) -> Counter[State]:
+    """Train the runs `job.ids` and print how the sweep stands."""
+    is_search = "search" in job.results.plan()["settings"]
+    if not is_search:  # a search chooses too few runs at a time to train many together
+        at_hand = job.resources.runs_per_job if options.launcher == "slurm" else math.inf
+        together = large_groups(job.specs.values(), at_hand)
+        job = replace(job, settings=replace(job.settings, large_groups=together))
+    if options.launcher == "slurm":
+        job = replace(job, devices=(device_of_runs(options.devices, job.resources),))
+    else:
+        devices = available_devices(options.devices)
+        on_cpu = devices == ("cpu",)
+        workers = options.workers or (os.cpu_count() or 1 if on_cpu else len(devices))
+        job = replace(job, devices=devices, workers=workers)
+    try:
+        ended = LAUNCHERS[options.launcher](job) if job.ids else {}
+    except KeyboardInterrupt:
+        console.print("Interrupted; the same launch goes on where it was.")
+        raise
+    counts = Counter(job.results.run(i).state() for i in job.specs)
+    queued = sum(state is State.QUEUED for state in ended.values())
+    if queued:
+        console.print(f"{queued} runs queued; `status --watch` follows them.", highlight=False)
+        counts = Counter(ended.get(i, job.results.run(i).state()) for i in job.specs)
+    else:
+        _report(job, ended, counts, console)
+    return counts
+
+
+def _report(
+    job: Job, ended: Mapping[str, State], counts: Mapping[State, int], console: Console
+) -> None:
+    """Print how the runs of a sweep ended and, if any has results, its leaderboard."""
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+    console.print(f"{summary} of {len(job.specs)} runs in {job.results.path}", highlight=False)
+    elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
+    if elsewhere:
+        console.print(f"{elsewhere} runs are being trained by another launch.")
+    if any(state.complete for state in counts):
+        from oodbench.report.printing import print_table
+
+        try:
+            print_table(job.results)
+            console.print("Other selection rules: `python -m oodbench.report table --help`.")
+        except UserError as error:  # the runs are done, whatever this selection rule lacks
+            console.print(f"no table: {error}", markup=False, highlight=False)
+    if State.FAILED in counts or State.BROKEN in counts:
+        console.print("`status` shows why runs failed; `retry` trains them again.")

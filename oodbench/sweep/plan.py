@@ -11,11 +11,7 @@ from typing import Any
 from oodbench.errors import UserError, unknown
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
-from oodbench.sweep.file import Component, Row
-from oodbench.sweep.file import Sweep as Sweep
-from oodbench.sweep.file import find as find
-from oodbench.sweep.file import read as read
-from oodbench.sweep.file import validate as validate
+from oodbench.sweep.file import Component, Row, Sweep, validate
 from oodbench.sweep.search import Study, study
 from oodbench.sweep.search import check as check_search
 

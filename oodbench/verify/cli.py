@@ -1,6 +1,7 @@
 """The papers' numbers beside ours: python -m oodbench.verify [NAME...]. Lists without torch."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.provenance import commit
 from oodbench.sweep import file as sweep_file
+from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.verify.measure import measure
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, load, names
@@ -59,13 +61,11 @@ def verify(
     if list_:
         _list(chosen)
         return
-    options = [f"--launcher={launcher}", f"--devices={devices}"]
-    options += [f"--workers={workers}"] if workers else []
-    options += [f"--data-dir={data_dir}"] if data_dir else []
+    options = LaunchOptions(launcher=launcher, workers=workers, devices=devices, data_dir=data_dir)
     missed = False
     for experiment in chosen:
         if not read:
-            missed |= launch(experiment, out, trials, options)
+            missed |= train(experiment, out, trials, options)
         measured = results(experiment, out, trials)
         print_sheet(sheet(experiment, measured), format_)
         missed |= any(c.missed for c in compare(experiment, measured))
@@ -76,23 +76,18 @@ def verify(
         raise SystemExit(1)
 
 
-def launch(experiment: Experiment, out: Path, trials: int | None, options: Sequence[str]) -> bool:
-    """Train what is left of an experiment's sweeps; whether a run failed. Raises UserError."""
-    from oodbench.sweep.cli import app as sweep
+def train(experiment: Experiment, out: Path, trials: int | None, options: LaunchOptions) -> bool:
+    """Train what is left of an experiment's sweeps; returns whether a run is without a result.
 
-    failed = False
+    Raises UserError as `launch` does.
+    """
+    incomplete = False
     for name in experiment.sweeps:
-        number = [] if trials is None else [f"--set=trials={trials}"]
-        try:
-            sweep(
-                ["launch", name, f"--out={out / name}", "--yes", *number, *options],
-                standalone_mode=False,
-            )
-        except SystemExit as stop:
-            if stop.code != 1:
-                raise
-            failed = True
-    return failed
+        settings = [] if trials is None else [f"trials={trials}"]
+        sweep = sweep_file.read(sweep_file.find(name), settings)
+        counts = launch(sweep, replace(options, out=out / name))
+        incomplete |= not is_complete(counts)
+    return incomplete
 
 
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:

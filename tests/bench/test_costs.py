@@ -6,7 +6,8 @@ import pytest
 
 from oodbench.bench import costs
 from oodbench.report.figures import save
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 
 
 def test_the_fit_finds_what_made_the_figures() -> None:

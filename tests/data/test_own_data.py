@@ -12,7 +12,8 @@ import yaml
 from filelock import FileLock
 
 from oodbench.datasets import make
-from oodbench.sweep.plan import make_plan, read, validate
+from oodbench.sweep.file import read, validate
+from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
 TEXT = (ROOT / "docs" / "own_data.md").read_text()

@@ -15,7 +15,8 @@ from oodbench.datasets import Environment
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
 from oodbench.train import loop as training
 from oodbench.train.batches import Batches

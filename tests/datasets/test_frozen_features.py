@@ -11,7 +11,8 @@ from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw

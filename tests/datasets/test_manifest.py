@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from oodbench.data.cli import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 

@@ -12,7 +12,8 @@ from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.sweep.cli import app
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.splits import split
 
 

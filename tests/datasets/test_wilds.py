@@ -24,7 +24,8 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.transformers_copies import small_distilbert

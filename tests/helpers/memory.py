@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tests.helpers.stored_data as stored_data
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings

@@ -8,8 +8,9 @@ import yaml
 
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
+from oodbench.sweep.file import validate
 from oodbench.sweep.launchers.states import states
-from oodbench.sweep.plan import Plan, make_plan, validate
+from oodbench.sweep.plan import Plan, make_plan
 
 TINY: dict[str, Any] = {
     "name": "tiny",

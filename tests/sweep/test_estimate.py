@@ -7,7 +7,8 @@ from torch import Tensor
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep import estimate
 from oodbench.sweep.estimate import forecast
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train import evaluate
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings, large_groups

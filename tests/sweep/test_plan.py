@@ -6,7 +6,8 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.sweep.plan import find, make_plan, read, validate
+from oodbench.sweep.file import find, read, validate
+from oodbench.sweep.plan import make_plan
 from tests.helpers.sweeps import TINY, tiny
 
 

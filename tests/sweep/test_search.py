@@ -23,7 +23,8 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.seeds import derive
 from oodbench.selection import choose
 from oodbench.sweep.cli import app
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.sweep.search import Searches
 from oodbench.sweep.tpe import suggest
 from tests.helpers.paths import ROOT

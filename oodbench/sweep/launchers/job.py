@@ -17,18 +17,19 @@ class Job:
     """Some runs of a sweep, and by what they are to be trained."""
 
     name: str
-    """The sweep's."""
+    """The name of the sweep."""
     results: Results
     specs: Specs
     """All runs of the sweep; those that a search chooses are added while it is trained."""
     ids: tuple[str, ...]
-    """Those to train."""
+    """The ids of the runs to train."""
     settings: TrainSettings
-    workers: int
+    workers: int = 1
+    """Processes at a time; a launcher on a cluster starts them in its jobs."""
     devices: tuple[str, ...] = ("cpu",)
-    """Given to the workers in turn."""
+    """The devices that the workers are given in turn."""
     gpus: tuple[str, ...] = ()
-    """Names as in CUDA_VISIBLE_DEVICES, given to the workers in turn; each sees its own only."""
+    """Names as in CUDA_VISIBLE_DEVICES; each worker is given the next one and sees no other."""
     resources: Resources = field(default_factory=Resources)
     """What a cluster is asked for."""
     snapshot: bool = False

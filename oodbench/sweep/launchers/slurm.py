@@ -44,7 +44,7 @@ OURS = {"job_name", "array", "output", "error", "open_mode", "signal", "chdir", 
 """Options of sbatch that the launcher needs for itself."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pack:
     """What a job does: train its runs, as many at a time as it has room for."""
 
@@ -202,15 +202,15 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
     code, now, searches = fingerprint(job.settings.plugins), commit(), job.searches()
     packs = [
         Pack(
-            job.name,
-            out,
-            tuple(ids[i : i + size]),
-            _settings(job),
-            resources.at_a_time(job.settings.threads),
-            _delay(job) / 2,
-            code,
-            now,
-            searches.of(ids[i : i + size]),
+            sweep=job.name,
+            results=out,
+            ids=tuple(ids[i : i + size]),
+            settings=_settings(job),
+            workers=resources.at_a_time(job.settings.threads),
+            stop_seconds=_delay(job) / 2,
+            code=code,
+            commit=now,
+            studies=searches.of(ids[i : i + size]),
         )
         for i in range(0, len(ids), size)
     ]

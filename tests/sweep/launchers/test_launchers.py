@@ -17,7 +17,8 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
-from oodbench.sweep.launch import LAUNCHERS, devices
+from oodbench.sweep.launch import LAUNCHERS
+from oodbench.sweep.launchers.devices import available_devices
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.local import local
 from oodbench.sweep.launchers.slurm_resources import Resources
@@ -281,6 +282,6 @@ def _zombie(pid: int) -> bool:
 
 
 def test_devices_are_checked() -> None:
-    assert devices("cpu") == ("cpu",)
+    assert available_devices("cpu") == ("cpu",)
     with pytest.raises(UserError, match="no device 'cuda:99'"):
-        devices("cuda:99")
+        available_devices("cuda:99")

@@ -9,11 +9,11 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
+from oodbench.sweep.file import read
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.slurm import Array, planned_arrays
 from oodbench.sweep.launchers.slurm_resources import Resources, minutes, resources
 from oodbench.sweep.launchers.snapshot import fingerprint, freeze
-from oodbench.sweep.plan import read
 from oodbench.train.settings import TrainSettings
 from oodbench.yaml_values import parse_yaml
 from tests.helpers.paths import ROOT

@@ -13,7 +13,8 @@ from oodbench.algorithms import algorithms
 from oodbench.datasets import Environment
 from oodbench.networks.base import Network, networks
 from oodbench.results.run_spec import Evaluation, RunSpec
-from oodbench.sweep.plan import make_plan, validate
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
 from oodbench.train import run as run_module
 from oodbench.train.loading import Data, load_data
 from oodbench.train.run import Run, build_algorithm
