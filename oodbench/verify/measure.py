@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
+
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import Frames
 from oodbench.verify.computations import find_computation
@@ -10,6 +12,7 @@ from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.readings import (
     at_the_end,
     ended_runs,
+    plain_mean,
     read,
     recorded_values,
     rounded,
@@ -40,7 +43,7 @@ def _scaled(values: Sequence[float], target: Target) -> list[float]:
 
 
 def _drawn(curve: Curve, frames: Frames) -> list[Panel]:
-    """A panel of the runs that have ended, or none."""
+    """A panel of the runs that have ended, or none; a step that a trial did not reach has no mean."""
     runs = ended_runs(frames)
     runs = runs[[all(o.get(k) == v for k, v in curve.where.items()) for o in runs["options"]]]
     found = recorded_values(curve, frames, runs).merge(runs, on="id")
@@ -51,7 +54,10 @@ def _drawn(curve: Curve, frames: Frames) -> list[Panel]:
     found = found.assign(x=x)
     lines = []
     for label, of_row in found.groupby("algorithm" if kind == "hparams" else "label", sort=False):
-        points = of_row.groupby(["x", "trial"])["value"].mean() * curve.scale
+        points = of_row.groupby(["x", "trial"])["value"].agg(plain_mean) * curve.scale
+        if kind == "step":
+            steps_and_trials = [points.index.unique("x"), points.index.unique("trial")]
+            points = points.reindex(pd.MultiIndex.from_product(steps_and_trials).sortlevel()[0])
         means = [mean_and_error(list(values)) for _, values in points.groupby("x")]
         lines.append(
             Line(

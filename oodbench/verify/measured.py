@@ -2,11 +2,13 @@
 
 import json
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 
 class Line(BaseModel):
     """A curve, or points, of a panel."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     label: str
     x: list[float]

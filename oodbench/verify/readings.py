@@ -1,16 +1,18 @@
 """Reads the numbers that targets and curves ask for off the records of sweeps. Imports no torch."""
 
+import math
+
 import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.results.frames import CELL, Frames, sweep_runs
-from oodbench.results.run_spec import COMPLETE
+from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import candidates, choose
 from oodbench.verify.targets import LAST, ORACLE_LAST, Reading, Target
 
 
 def read(target: Target, frames: Frames) -> list[float]:
-    """A value for each trial whose runs have all ended, in the order of the trials.
+    """A value for each trial whose runs have all ended, in the order of the trials; NaN if one diverged.
 
     Raises UserError if the sweep has no such row, environment or metric, or cannot serve the
     selection.
@@ -23,12 +25,15 @@ def read(target: Target, frames: Frames) -> list[float]:
             f"no '{target.metric}' of environment '{target.environment}' ({target.split}) is "
             f"recorded for {target.row} of {target.sweep}"
         )
-    runs_of = found.groupby(["trial", "id"])["value"].mean()
-    return [float(v) for v in runs_of.groupby("trial").mean()]
+    runs_of = found.groupby(["trial", "id"])["value"].agg(plain_mean)
+    return [float(v) for v in runs_of.groupby("trial").agg(plain_mean)]
 
 
 def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step`, `environment`, `value` of all that was recorded of what is meant, of these runs."""
+    """`id`, `step`, `environment`, `value` of all that was recorded of what is meant, of these runs.
+
+    The last values of a diverged run are NaN: an accuracy would look like that of a network.
+    """
     metrics = frames.metrics[frames.metrics["metric"] == reading.metric]
     names = runs[["id", "training_environments", "test_environments"]]
     found = metrics.merge(names, on="id")
@@ -44,6 +49,8 @@ def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.
         meant = place == named
     if named is not None:
         meant &= found["split"] == reading.split
+    diverged = runs.loc[runs["state"] == State.DIVERGED, "id"]
+    found.loc[found["id"].isin(diverged) & at_the_end(found), "value"] = math.nan
     result: pd.DataFrame = found.loc[meant, ["id", "step", "environment", "value"]]
     result = result.astype({"id": object, "environment": object})
     return result
@@ -99,7 +106,7 @@ def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
     """The runs that have ended, with `value`: at the last step, the mean over the environments."""
     runs = ended_runs(frames)
     found = recorded_values(reading, frames, runs)
-    found = found[at_the_end(found)].groupby("id")["value"].mean().reset_index()
+    found = found[at_the_end(found)].groupby("id")["value"].agg(plain_mean).reset_index()
     return runs.merge(found, on="id")
 
 
@@ -112,7 +119,12 @@ def ended_runs(frames: Frames) -> pd.DataFrame:
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
     """Which records are of the last step of their run."""
-    return recorded["step"] == recorded.groupby("id")["step"].transform("max")
+    return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")
+
+
+def plain_mean(values: pd.Series) -> float:
+    """The mean, NaN if a value is: pandas' own would leave that value out."""
+    return float(values.mean(skipna=False))
 
 
 def rounded(value: float) -> float:

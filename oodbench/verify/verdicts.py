@@ -34,11 +34,24 @@ class Comparison:
 
     @property
     def stderr(self) -> float:
-        """Of our mean; one trial has the spread that the source's repetitions had, if it is known."""
+        """The standard error of our mean over our trials; NaN for fewer than two."""
+        return mean_and_error(self.values)[1] if self.values else math.nan
+
+    @property
+    def assumed_stderr(self) -> float:
+        """The error of our mean that z takes: of one trial the spread of the source's repetitions.
+
+        NaN where neither is known.
+        """
         if len(self.values) > 1:
-            return mean_and_error(self.values)[1]
+            return self.stderr
         trials = self.target.trials
         return self.target.stderr * math.sqrt(trials) if trials else math.nan
+
+    @property
+    def diverged(self) -> int:
+        """The number of our trials that gave no finite value."""
+        return sum(not math.isfinite(value) for value in self.values)
 
     @property
     def difference(self) -> float:
@@ -52,14 +65,14 @@ class Comparison:
         Where the source's repetitions all gave the value, there is no error to measure it in: z is
         the normal deviate of Fisher's exact test of how many of ours differ against none of theirs.
         """
-        if self.target.error_is in ("tolerance", "at least", "at most"):
+        if self.diverged or self.target.error_is in ("tolerance", "at least", "at most"):
             return math.nan
         if self.target.error_is == "constant":
             return self._deviate()
         theirs = self.target.stderr
         if self.target.error_is == "one run":
             theirs = self.stderr * math.sqrt(len(self.values))
-        error = math.hypot(self.stderr, theirs)
+        error = math.hypot(self.assumed_stderr, theirs)
         return self.difference / error if error > 0 else math.nan
 
     def _deviate(self) -> float:
@@ -71,9 +84,11 @@ class Comparison:
 
     @property
     def off(self) -> bool | None:
-        """Whether ours contradicts the target; None if nothing can be said."""
+        """Whether ours contradicts the target, as a diverged trial does; None if nothing can be said."""
         if not self.values:
             return None
+        if self.diverged:
+            return True
         if self.target.error_is == "tolerance":
             if self.target.trials not in (None, len(self.values)):
                 return None
@@ -98,6 +113,8 @@ class Comparison:
             words = "not run"
         elif self.off and not target.reproducible:
             words = "off, see the note"
+        if self.diverged:
+            words += f", {self.diverged} of {len(self.values)} trials diverged"
         return words + (", tuned on test data" if target.tuned_on_test else "")
 
 
@@ -111,10 +128,12 @@ def sheet(experiment: Experiment, measured: Measured) -> Sheet:
     found = compare(experiment, measured)
     sources = dict.fromkeys(c.target.source for c in found)
     blocks = [_block(experiment, s, [c for c in found if c.target.source == s]) for s in sources]
+    single = any(len(c.values) == 1 and not math.isnan(c.z) for c in found)
     notes = [
         "Ours: mean ± standard error over the trials. z: the difference over the root of the summed "
         f"squares of the two standard errors; beyond {LIMIT:g}, a target that is marked as reproducible "
         "is MISSED.",
+        *(["One trial of ours has no ±; its z takes the source's spread."] if single else []),
         *_selections(found),
         *[f"Deviation: {' '.join(text.split())}" for text in experiment.deviations],
         *dict.fromkeys(f"{c.target.row}: {c.target.note}" for c in found if c.target.note),

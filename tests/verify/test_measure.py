@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,8 +10,8 @@ from oodbench.verify.computations import computation
 from oodbench.verify.computations import covariate_shift_search as success
 from oodbench.verify.measure import measure
 from oodbench.verify.measured import Line, Measured, Panel
-from oodbench.verify.readings import read
-from oodbench.verify.targets import Curve, Experiment, Target
+from oodbench.verify.readings import last_values, read
+from oodbench.verify.targets import Curve, Experiment, Reading, Target
 from tests.helpers.made import Curve as Values
 from tests.helpers.made import Made, flat
 
@@ -52,6 +53,52 @@ def test_the_last_step_of_every_trial_that_is_complete(frames: Frames) -> None:
 def test_a_step_and_a_selection_rule(frames: Frames) -> None:
     assert read(target(step=10), frames) == pytest.approx([0.16, 0.17])
     assert read(target(selection="train_val"), frames) == pytest.approx([0.17, 0.17])
+
+
+def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.add("D", "A", ("a",), 0, flat(0.25))
+    made.add("D", "A", ("b",), 0, flat(0.25))
+    made.add("D", "A", ("a",), 1, flat(0.5))
+    made.add("D", "A", ("b",), 1, flat(0.5), steps=(10, 17), state="diverged")
+    frames = load_frames(made.results)
+    assert read(target(), frames) == pytest.approx([0.25, math.nan], nan_ok=True)
+    assert read(target(step=10), frames) == pytest.approx([0.25, 0.5])  # it was well then
+    assert read(target(test_environments=["a"]), frames) == pytest.approx([0.25, 0.5])
+    ends = last_values(Reading(environment="every"), frames)
+    assert ends["value"].isna().tolist() == (ends["state"] == "diverged").tolist()
+
+
+def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.add("D", "A", ("a",), 0, lambda e, s, t: math.nan if e == "b" else 0.5)
+    frames = load_frames(made.results)
+    assert read(target(), frames) == [0.5]
+    assert math.isnan(read(target(environment="training"), frames)[0])
+    assert math.isnan(last_values(Reading(environment="training"), frames)["value"][0])
+
+
+def test_a_curve_has_no_mean_where_a_trial_has_diverged(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.add("D", "A", ("a",), 0, flat(0.25))
+    made.add("D", "A", ("a",), 1, flat(0.5), steps=(10, 17), state="diverged")
+    curve = Curve(title="c", sweep="made", environment="test")
+    experiment = Experiment(
+        name="n",
+        title="T",
+        paper="p",
+        sweeps=("made",),
+        about="a",
+        targets=(target(),),
+        curves=(curve, curve.model_copy(update={"x": "hparams.lr"})),
+    )
+    found = measure(experiment, {"made": load_frames(made.results)}, 1)
+    steps, ends = (panel.lines[0] for panel in found.panels)
+    assert steps.x == [10, 17, 20, 30]
+    assert steps.y == pytest.approx([0.375, *[math.nan] * 3], nan_ok=True)
+    assert ends.y == pytest.approx([math.nan], nan_ok=True)
+    again = Measured.model_validate_json(found.text())
+    assert again.model_dump_json() == found.model_dump_json()
 
 
 @pytest.mark.parametrize(
