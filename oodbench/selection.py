@@ -118,7 +118,7 @@ def usual_of(runs: Iterable[tuple[float, Sequence[str]]]) -> str:
     return "val_env" if all(holdout == 0 and own for holdout, own in runs) else "train_val"
 
 
-def find(name: str) -> Rule:
+def find_rule(name: str) -> Rule:
     """The rule of that name; raises UserError with the nearest ones if there is none."""
     if name not in RULES:
         raise unknown("selection rule", name, RULES)
@@ -160,7 +160,7 @@ def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) ->
 
 def _ordered(frames: Frames, rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
-    found = find(rule)
+    found = find_rule(rule)
     runs = sweep_runs(frames)
     evidence = found.evidence(runs).merge(runs[["id", "metric"]], on="id")
     if runs["metric"].notna().any() and evidence["source"].isna().all():

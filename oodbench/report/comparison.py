@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from dataclasses import astuple, fields
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.report.leaderboard import at, leaderboard, scores
+from oodbench.report.leaderboard import leaderboard, scores
 from oodbench.report.numbers import PROPORTIONS, gain, number
 from oodbench.report.ranking import block_table, kendall, mean_ranks, rank_stability, ranked
 from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
-from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.selection import RULES, candidates
 
 OVERALL = "all datasets"
@@ -119,18 +118,9 @@ def _noise_block(frames: Frames, rule: str) -> list[Block]:
     if found["draw"].nunique() < 2:
         return []
     runs = sweep_runs(frames).drop_duplicates("dataset_label").set_index("dataset_label")
-    found["metric"] = found["dataset_label"].map(runs["metric"])
     sign = found["dataset_label"].map(runs["higher_is_better"]).map({True: 1.0, False: -1.0})
     found["score"] *= sign.astype(float)
-    tested = at(
-        frames.metrics,
-        found[["id", "step", "metric", "test_environments"]].rename(columns={"metric": "main"}),
-    )
-    held = np.array(
-        [e in t for e, t in zip(tested["environment"], tested["test_environments"], strict=True)],
-        dtype=bool,
-    )
-    tested = tested[(tested["split"] == "in") & (tested["metric"] == tested["main"]) & held]
+    tested = test_values(frames, found[["id", "step"]])
     found["value"] = found["id"].map(tested.groupby("id")["value"].mean())
     rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for (dataset, label, _), cell in found.groupby(CELL[:3]):

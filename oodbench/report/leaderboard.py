@@ -11,7 +11,7 @@ import pandas as pd
 from oodbench.errors import unknown
 from oodbench.report.numbers import HIGHER
 from oodbench.report.statistics import mean_and_error
-from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import RULES, choose
@@ -115,7 +115,7 @@ def _per_trial(
 ) -> pd.DataFrame:
     """dataset_label, label, *COLUMN, trial, `value` and whether the trial is `complete`."""
     tests = _of_tests(frames, grid, chosen, reported)
-    records = at(frames.metrics, chosen[[*CELL, "id", "step"]])
+    records = records_at(frames, chosen[[*CELL, "id", "step"]])
     own = records[records["environment"].isna()][[*CELL, "metric", "value"]]
     cells = _with_completeness(grid, chosen)
     names = own[["dataset_label", "metric"]].drop_duplicates()
@@ -134,25 +134,18 @@ def _of_tests(
     frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, reported: Mapping[str, str]
 ) -> pd.DataFrame:
     """CELL, `environment`, `metric`, `value`, `complete`: a row for every place of the grid."""
-    records = at(frames.metrics, chosen[[*CELL, "id", "step"]])
-    scored = records[records["split"] == "in"][[*CELL, "environment", "metric", "value"]]
+    scored = test_values(frames, chosen[[*CELL, "id", "step"]], reported)
     cells = _with_completeness(grid, chosen)
     tests = cells.assign(environment=cells["test_environments"]).explode("environment")
     tests["metric"] = tests["dataset_label"].map(reported)
-    return tests.merge(scored, on=[*CELL, "environment", "metric"], how="left")
+    key = [*CELL, "environment", "metric"]
+    return tests.merge(scored[[*key, "value"]], on=key, how="left")
 
 
 def _with_completeness(grid: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
     cells = grid.merge(chosen[[*CELL, "id"]], on=CELL, how="left")
     cells["complete"] = cells.pop("id").notna()
     return cells
-
-
-def at(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
-    """The records at the `id` and `step` of each row of `chosen`, with its other columns."""
-    there = metrics["id"].cat.categories.isin(chosen["id"])[metrics["id"].cat.codes]
-    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    return metrics[there].astype(names).merge(chosen, on=["id", "step"])
 
 
 def _over_tests(values: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import stacked
-from oodbench.results.predictions import Array, Predictions, read
+from oodbench.results.predictions import Array, Predictions, read_predictions
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import RULES, choose
 
@@ -82,7 +82,7 @@ def with_metric(
     """
     rows = []
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
-        for environment, p in read(results.run(str(run_id)), int(step)).items():
+        for environment, p in read_predictions(results.run(str(run_id)), int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
                 if mask.any() and p.kind in ("binary", "multiclass", "distribution"):
                     value = metric(

@@ -10,12 +10,11 @@ import pandas as pd
 from tabulate import tabulate
 
 from oodbench.errors import UserError, unknown
-from oodbench.report.leaderboard import at
 from oodbench.report.numbers import PROPORTIONS, number
 from oodbench.report.statistics import mean_and_error
-from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.results.run_spec import COMPLETE
-from oodbench.selection import RULES, candidates, find
+from oodbench.selection import RULES, candidates, find_rule
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def why(
     What is not named must be the only one there. Raises UserError for unknown names, for names that
     are missing, and for a rule that the sweep cannot serve.
     """
-    find(rule)
+    find_rule(rule)
     runs = sweep_runs(frames)
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
     for column, kind, option, name in (
@@ -66,7 +65,8 @@ def why(
     first = runs.iloc[0]
     metrics = runs["metric"].dropna()
     metric = str(metrics.iloc[0]) if len(metrics) else ""
-    found["value"] = found["id"].map(_values(frames, found, metric))
+    values = test_values(frames, found[["id", "step"]]).groupby("id")["value"]
+    found["value"] = found["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
     table = runs[["trial", "draw", "id", "state"]].merge(
         found[["id", "step", "score", "value", "chosen"]], on="id", how="left"
     )
@@ -93,15 +93,6 @@ def _one(kind: str, option: str, name: str | None, there: Iterable[str]) -> str:
     if name is not None and name not in known:
         raise unknown(kind, name, known)
     return known[0] if name is None else name
-
-
-def _values(frames: Frames, found: pd.DataFrame, metric: str) -> "pd.Series[float]":
-    """By id: the mean of the metric over the test environments' `in` splits at the run's step."""
-    records = at(frames.metrics, found[["id", "step", "test_environments"]])
-    own = records[(records["split"] == "in") & (records["metric"] == metric)]
-    tested = [e in t for e, t in zip(own["environment"], own["test_environments"], strict=True)]
-    parts = own[pd.Series(tested, own.index, dtype=bool)].groupby("id")["value"]
-    return parts.agg(lambda values: values.mean(skipna=False))
 
 
 def text(cell: Why) -> str:

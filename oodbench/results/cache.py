@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from oodbench.files import whole_file
 from oodbench.results.directory import Results
-from oodbench.results.parse import COSTS, METRICS, Read, read
+from oodbench.results.parse import COSTS, METRICS, ParsedRuns, parse_runs
 from oodbench.results.run_spec import RunSpec
 
 VERSION = 2
@@ -28,24 +28,24 @@ REWRITE = 0.01
 """The cache is written anew when it lacks more than this share of the ended runs."""
 
 
-def load(
+def read_frames(
     results: Results, runs: Mapping[str, RunSpec] | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The planned runs and their records; see `oodbench.results.frames`."""
     with _no_collection():
         if runs is not None:
             specs = {i: asdict(spec) for i, spec in runs.items()}
-            return _frames(specs, read(results, list(specs), {}), None)
+            return _frames(specs, parse_runs(results, list(specs), {}), None)
         stored = results.plan()
         plan: Mapping[str, Any] = stored["runs"]
         search = stored["settings"].get("search")
         stamps = _stamps(results.path / "runs", plan)
         path = results.path / "cache.arrow"
         cached = _cached(path, stamps)
-        fresh = read(results, [i for i in plan if i not in cached.runs], stamps)
+        fresh = parse_runs(results, [i for i in plan if i not in cached.runs], stamps)
         both = _merged(plan, cached, fresh)
         if len(stamps) - len(cached.runs) > REWRITE * len(stamps):
-            _keep(path, both)
+            _write_cache(path, both)
         return _frames(plan, both, search)
 
 
@@ -74,9 +74,9 @@ def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
     return found
 
 
-def _cached(path: Path, stamps: Mapping[str, list[int]]) -> Read:
+def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
     """What the cache holds of the ended runs with these stamps; nothing if it cannot be read."""
-    nothing = Read({}, METRICS.empty_table())
+    nothing = ParsedRuns({}, METRICS.empty_table())
     try:
         with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
             table = reader.read_all()
@@ -89,10 +89,12 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> Read:
         valid = [run["stamp"] == stamps.get(run_id) for run_id, run in runs.items()]
         if not all(valid):
             kept = _only(metrics, np.flatnonzero(valid), len(runs))
-            return Read({i: r for (i, r), v in zip(runs.items(), valid, strict=True) if v}, kept)
+            return ParsedRuns(
+                {i: r for (i, r), v in zip(runs.items(), valid, strict=True) if v}, kept
+            )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return nothing
-    return Read(runs, metrics)
+    return ParsedRuns(runs, metrics)
 
 
 def _only(metrics: pa.Table, kept: "np.ndarray[Any, Any]", runs: int) -> pa.Table:
@@ -104,7 +106,7 @@ def _only(metrics: pa.Table, kept: "np.ndarray[Any, Any]", runs: int) -> pa.Tabl
     return table if len(kept) == runs else table.filter(pa.array(moved >= 0))
 
 
-def _merged(plan: Mapping[str, Any], cached: Read, fresh: Read) -> Read:
+def _merged(plan: Mapping[str, Any], cached: ParsedRuns, fresh: ParsedRuns) -> ParsedRuns:
     """Both together, in the order of the plan."""
     if not fresh.runs and list(cached.runs) == list(plan):
         return cached
@@ -117,10 +119,10 @@ def _merged(plan: Mapping[str, Any], cached: Read, fresh: Read) -> Read:
     codes = both["run"].to_numpy()
     if len(codes) and (np.diff(codes) < 0).any():
         both = both.take(pa.array(np.argsort(codes, kind="stable")))
-    return Read({run_id: runs[run_id] for run_id in plan}, both)
+    return ParsedRuns({run_id: runs[run_id] for run_id in plan}, both)
 
 
-def _keep(path: Path, found: Read) -> None:
+def _write_cache(path: Path, found: ParsedRuns) -> None:
     """Write the ended runs into the cache; a directory that cannot be written to has none."""
     ended = [i for i, run in enumerate(found.runs.values()) if run["stamp"] is not None]
     metrics = _only(found.metrics, np.array(ended, dtype=np.int64), len(found.runs))
@@ -134,9 +136,9 @@ def _keep(path: Path, found: Read) -> None:
 
 
 def _frames(
-    plan: Mapping[str, Any], found: Read, search: Mapping[str, Any] | None
+    plan: Mapping[str, Any], found: ParsedRuns, search: Mapping[str, Any] | None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    how = {"search": _told(search), "search_draws": search["draws"] if search else None}
+    how = {"search": _search_label(search), "search_draws": search["draws"] if search else None}
     rows = [
         {"id": run_id, **spec, **info["context"]}
         | {"state": info["state"], "provenance": info["provenance"], "error": info["error"]}
@@ -154,7 +156,7 @@ def _frames(
     return frame, metrics
 
 
-def _told(search: Mapping[str, Any] | None) -> str:
+def _search_label(search: Mapping[str, Any] | None) -> str:
     """How draws were chosen, for a footer."""
     if search is None:
         return "random"

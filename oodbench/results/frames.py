@@ -35,9 +35,9 @@ def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> 
 
     Raises UserError if there is no sweep or a line of JSON is no record.
     """
-    from oodbench.results.cache import load
+    from oodbench.results.cache import read_frames
 
-    return Frames(*load(results, runs))
+    return Frames(*read_frames(results, runs))
 
 
 CELL = ["dataset_label", "label", "test_environments", "trial"]
@@ -68,6 +68,37 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
     alone = {(d, t[0]) for d, t in tests if len(t) == 1}
     runs["helper"] = [len(t) == 2 and any((d, e) in alone for e in t) for d, t in tests]
     return runs
+
+
+def test_values(
+    frames: Frames, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """The numbers of the benchmark: what the chosen runs reach on their test environments.
+
+    Such a number is the value of a metric (by dataset; each dataset's main one by default) on the
+    `in` split of a test environment, recorded by the run `id` at the `step` of a row of `chosen`.
+    Returns the columns of `chosen` with `environment`, `metric` and `value`, a row for every test
+    environment of each of its rows; `value` is NaN where nothing was recorded.
+    """
+    runs = sweep_runs(frames).set_index("id")
+    metrics = runs["metric"] if metric is None else runs["dataset_label"].map(metric)
+    wanted = chosen.assign(
+        environment=chosen["id"].map(runs["test_environments"]), metric=chosen["id"].map(metrics)
+    )
+    wanted = wanted.explode("environment").dropna(subset=["environment"])
+    records = records_at(frames, chosen[["id", "step"]].drop_duplicates())
+    key = ["id", "step", "environment", "metric"]
+    values = records.loc[records["split"] == "in", [*key, "value"]]
+    return wanted.astype({"metric": object}).merge(values, on=key, how="left")
+
+
+def records_at(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
+    """The records at the `id` and `step` of each row of `chosen`, with its other columns."""
+    metrics = frames.metrics
+    there = metrics["id"].cat.categories.isin(chosen["id"])[metrics["id"].cat.codes]
+    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
+    records: pd.DataFrame = metrics[there].astype(names).merge(chosen, on=["id", "step"])
+    return records
 
 
 def _plain_labels(runs: pd.DataFrame) -> pd.Series:

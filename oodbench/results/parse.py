@@ -44,7 +44,7 @@ METRICS = pa.schema(
 
 
 @dataclass
-class Read:
+class ParsedRuns:
     """What was read of some runs."""
 
     runs: dict[str, dict[str, Any]]
@@ -54,7 +54,7 @@ class Read:
     """Of METRICS, `run` being the place in `runs`."""
 
 
-def read(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> Read:
+def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> ParsedRuns:
     """What is in the runs' own files; `stamps` are those of the ended runs.
 
     Raises UserError if a line of JSON is no record.
@@ -70,11 +70,13 @@ def read(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # parsing in Arrow leaves Python free
         parts = list(pool.map(part, range(0, len(ids), CHUNK)))
     runs = {run_id: info for infos, _ in parts for run_id, info in infos.items()}
-    return Read(runs, pa.concat_tables([METRICS.empty_table(), *(table for _, table in parts)]))
+    return ParsedRuns(
+        runs, pa.concat_tables([METRICS.empty_table(), *(table for _, table in parts)])
+    )
 
 
 def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str, Any]:
-    """What Read says of a run but for its costs."""
+    """What `ParsedRuns` says of a run but for its costs."""
     info = directory.info() or {"context": {}, "provenance": {}}
     state = directory.state()
     failure = directory.failure() if state is State.FAILED else None

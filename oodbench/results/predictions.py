@@ -36,7 +36,7 @@ class Predictions:
     """(N,) whether the example is of the `out` split."""
 
 
-def keep_examples(
+def write_examples(
     run: RunDirectory, kind: str, environments: Mapping[str, tuple[Array, Array]]
 ) -> None:
     """Keep a task's kind, and (targets, whether of the `out` split) of every environment of a run."""
@@ -46,7 +46,7 @@ def keep_examples(
     _save(run.path / "predictions" / "examples.npz", arrays)
 
 
-def keep(run: RunDirectory, step: int, logits: Mapping[str, Array]) -> None:
+def write_predictions(run: RunDirectory, step: int, logits: Mapping[str, Array]) -> None:
     """Keep the logits (N, C) of every environment at a step."""
     arrays = {"names": np.array(list(logits))}
     for i, values in enumerate(logits.values()):
@@ -62,7 +62,7 @@ def _save(path: Path, arrays: Mapping[str, Array]) -> None:
         np.savez(file, allow_pickle=False, **dict(arrays))
 
 
-def read(run: RunDirectory, step: int) -> dict[str, Predictions]:
+def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
     """The predictions of a run at a step by environment; raises UserError if none are kept."""
     folder = run.path / "predictions"
     try:

@@ -145,12 +145,12 @@ def study(
 
 def check(studies: Sequence[Study], test_environments: object) -> None:
     """Raise UserError if optuna is missing or the runs of a study cannot serve its objective."""
-    from oodbench.selection import find
+    from oodbench.selection import find_rule
     from oodbench.sweep.tpe import optuna
 
     optuna()
     for study in studies:
-        rule = find(study.search.objective)
+        rule = find_rule(study.search.objective)
         if rule.name == "leave_one_out" or test_environments == "pairs":
             raise UserError(
                 "a search cannot serve leave_one_out and its pairs of test environments: it would "

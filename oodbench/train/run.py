@@ -14,7 +14,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import checked
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
-from oodbench.results.predictions import keep, keep_examples
+from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.train.evaluate import evaluate, logits
@@ -142,13 +142,14 @@ class Run:
         """Keep the logits of every example as they are now, and once what they are compared with."""
         self.algorithm.eval()
         found = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
-        keep(directory, self.step, {name: values.numpy() for name, values in found.items()})
+        arrays = {name: values.numpy() for name, values in found.items()}
+        write_predictions(directory, self.step, arrays)
         examples = {}
         for name, environment in self.scored.items():
             out = torch.zeros(len(environment.y), dtype=torch.bool)
             out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True
             examples[name] = (environment.y.cpu().numpy(), out.numpy())
-        keep_examples(directory, self.problem.task.kind, examples)
+        write_examples(directory, self.problem.task.kind, examples)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
         """One line of metrics.jsonl, with evaluations that took `seconds`.

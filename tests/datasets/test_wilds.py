@@ -295,7 +295,7 @@ def test_what_can_be_trained_on_tokens_and_boxes(
         found = {(e["environment"], e["metric"]): e["value"] for e in record["evaluations"]}
         dataset = opened(name, wilds_dir)
         assert 0 <= found["test", dataset.metric] <= 1
-        kept = torch.from_numpy(predictions.read(directory, 1)["test"].logits)
+        kept = torch.from_numpy(predictions.read_predictions(directory, 1)["test"].logits)
         wanted = dataset.split_metrics("test", torch.arange(len(kept)), kept)
         assert found["test", dataset.metric] == pytest.approx(wanted[dataset.metric])
 
@@ -369,7 +369,7 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     frames = load_frames(results)
     for run_id, spec in results.plan()["runs"].items():
         dataset = opened(spec["dataset"], wilds_dir, **spec["options"])
-        kept = predictions.read(results.run(run_id), 2)
+        kept = predictions.read_predictions(results.run(run_id), 2)
         assert set(kept) == set(dataset.evaluation_environments)
         own = frames.metrics[(frames.metrics["id"] == run_id) & (frames.metrics["step"] == 2)]
         for split in dataset.evaluation_environments:

@@ -4,7 +4,7 @@ Tables are columns (lists of equal length); runs, datasets, labels, test sets an
 given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,10 +22,10 @@ from oodbench.report.html.curves import (
     significant,
     traces,
 )
-from oodbench.report.leaderboard import AVERAGE, at, leaderboard, scores
+from oodbench.report.leaderboard import AVERAGE, leaderboard, scores
 from oodbench.report.numbers import PROPORTIONS, number
 from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, load_frames, records_at, sweep_runs, test_values
 from oodbench.results.run_spec import State
 from oodbench.selection import RULES, candidates
 from oodbench.version import __version__
@@ -194,7 +194,7 @@ def _rule(
     chosen = judged[judged["chosen"]]
     only = Frames(frames.runs, _at_chosen(frames.metrics, chosen))
     board = leaderboard(only, rule)  # it chooses the same: there is nothing else
-    picks = _picks(only, chosen, names["datasets"])
+    picks = _picks(only, chosen)
     cells = chosen.groupby(["dataset_label", "label", "test_environments"])
     return {
         "summary": summary,
@@ -217,23 +217,17 @@ def _at_chosen(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def _picks(
-    frames: Frames, chosen: pd.DataFrame, datasets: Sequence[Mapping[str, Any]]
-) -> pd.DataFrame:
+def _picks(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
     """The chosen runs' values on their test environments (`in` splits), and of the predictor itself.
 
     `dataset`, `label`, `test_environments`, `environment` (empty for the predictor's own),
     `metric`, `trial`, `value`, `run`.
     """
-    records = at(frames.metrics, chosen[[*CELL, "id", "step", "run"]])
-    records = records.rename(columns={"dataset_label": "dataset"})
-    own = records["environment"].isna()
-    main = {d["name"]: d["metric"] for d in datasets}
-    tested = [
-        e in t for e, t in zip(records["environment"], records["test_environments"], strict=True)
-    ]
-    shown = (records["split"] == "in") & (records["metric"] == records["dataset"].map(main))
-    picks = records[own | (shown & pd.Series(tested, records.index, bool))]
+    chosen = chosen[[*CELL, "id", "step", "run"]]
+    tested = test_values(frames, chosen)
+    records = records_at(frames, chosen)
+    picks = pd.concat([tested, records[records["environment"].isna()]], ignore_index=True)
+    picks = picks.rename(columns={"dataset_label": "dataset"})
     names = ["dataset", "label", "test_environments", "environment", "metric", "trial"]
     picks = picks[[*names, "value", "run"]].astype({"environment": object, "metric": object})
     return picks.fillna({"environment": ""})
