@@ -10,6 +10,7 @@ OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               done.json | failed.json   how it ended; written whole and renamed
 """
 
+import hashlib
 import json
 import math
 import os
@@ -22,7 +23,7 @@ from typing import Any
 from filelock import FileLock
 
 from oodbench.errors import UserError
-from oodbench.files import write_whole
+from oodbench.files import whole_file, write_whole
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import RunSpec, State
 
@@ -102,19 +103,45 @@ class RunDirectory:
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(_dumps(record) + "\n")
 
-    def truncate(self, step: int) -> None:
-        """Drop the records after `step`, and a torn line: a resumed run writes them again."""
-        kept = [_dumps(r) + "\n" for r in self.records() if r["step"] <= step]
-        write_whole(self.path / "metrics.jsonl", "".join(kept))
+    def sync_records(self) -> dict[str, Any]:
+        """Put the records on the disk; returns their number `records` and the `sha256` of their bytes."""
+        try:
+            with (self.path / "metrics.jsonl").open("rb") as file:
+                os.fsync(file.fileno())
+                return _digest(file.readlines())
+        except FileNotFoundError:
+            return _digest([])
+
+    def keep_records(self, records: int, sha256: str) -> bool:
+        """Drop all but the first so many records: a resumed run writes the others again.
+
+        Returns False, and drops none, if those are not the ones that `sync_records` saw.
+        """
+        path = self.path / "metrics.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        if _digest(lines[:records]) != {"records": records, "sha256": sha256}:
+            return False
+        if len(lines) > records:
+            with whole_file(path) as file:
+                file.writelines(lines[:records])
+        return True
+
+    def forget_records(self) -> None:
+        """Drop all records, for a run that starts anew."""
+        write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
         """The records in the order of their steps; a torn last line is left out."""
         return list(_lines(self.path / "metrics.jsonl"))
 
     def finish(self, status: State, step: int, seconds: float) -> None:
-        """Mark the run as `done` or `diverged` at `step`."""
-        end = {"status": status, "step": step, "seconds": seconds}
-        write_whole(self.path / "done.json", _dumps(end))
+        """Mark the run as `done` or `diverged` at `step`, with its id and what its records are.
+
+        `records` and `sha256` in done.json are the number of the lines of metrics.jsonl and the hash
+        of its bytes.
+        """
+        end = {"id": self.id, "status": status, "step": step, "seconds": seconds}
+        write_whole(self.path / "done.json", _dumps(end | self.sync_records()))
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def fail(self, error: str, trace: str) -> None:
@@ -158,6 +185,10 @@ class RunDirectory:
         if beat is None:
             return State.LOST if (self.path / "run.json").exists() else State.PLANNED
         return State.RUNNING if _alive(beat) else State.LOST
+
+
+def _digest(lines: Sequence[bytes]) -> dict[str, Any]:
+    return {"records": len(lines), "sha256": hashlib.sha256(b"".join(lines)).hexdigest()}
 
 
 def _alive(beat: Mapping[str, Any]) -> bool:

@@ -96,6 +96,15 @@ class RunSpec:
         names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
+    def due(self, step: int | None = None) -> list[int]:
+        """The steps up to `step`, or to the end, at which the run is evaluated, in order.
+
+        A run that diverges is evaluated once more, at its end.
+        """
+        last = self.steps if step is None else min(step, self.steps)
+        regular = list(range(self.evaluate_every, last + 1, self.evaluate_every))
+        return regular + [last] * (last == self.steps and last not in regular)
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
         """The spec that `asdict` and JSON made `values` of."""

@@ -1,18 +1,16 @@
 """Runs from their specs to their records, one or many at a time; checkpoint and resume."""
 
-import pickle
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor
 
-from oodbench.files import whole_file
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec, State
+from oodbench.train.checkpoint import UnfitError, resume, save_checkpoint
 from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
@@ -27,31 +25,24 @@ CHECKPOINT_SHARE = 0.05
 """The part of the time that checkpoints may take where they come more than once."""
 
 
-def save_checkpoint(run: Run, path: Path) -> None:
-    """Write a checkpoint so that it is there whole or not at all."""
-    with whole_file(path) as file:
-        torch.save(_copied(run.state()), file)
-
-
-def _copied(state: Any) -> Any:
-    """Tensors without the rest of the matrix that they may be a view of, which would be saved too."""
-    if isinstance(state, Mapping):
-        return {key: _copied(value) for key, value in state.items()}
-    return state.clone() if isinstance(state, Tensor) else state
-
-
 def start_or_resume(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Run:
-    """The run at its last whole checkpoint, with the records up to there; else from the start."""
+    """The run at its checkpoint, with the records up to there; else at its start, without records.
+
+    A checkpoint that is there and cannot be used is warned of.
+    """
     run = Run(spec, settings)
     if directory.checkpoint.exists():
         try:
-            state = torch.load(
-                directory.checkpoint, map_location=settings.device, weights_only=True
+            resume(run, directory)
+        except UnfitError as error:
+            warnings.warn(
+                f"{directory.checkpoint} is not used: {error}; the run starts anew", stacklevel=1
             )
-            run.restore(state)
-        except (RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError, OSError):
-            run = Run(spec, settings)  # half-written, or of another version of the method
-    directory.truncate(run.step)
+            directory.checkpoint.unlink()
+            run = Run(spec, settings)
+        else:
+            return run
+    directory.forget_records()
     return run
 
 
@@ -97,6 +88,8 @@ class Training:
     """Seconds that the last checkpoints took, its own and those of the runs beside it."""
     diverged: int | None = None
     """The first step whose loss was not finite."""
+    divergence_recorded: bool = False
+    """Whether the last record of a diverged run is written."""
 
     @property
     def stop(self) -> int:
@@ -119,20 +112,26 @@ class Training:
         return self.diverged is not None or step % spec.evaluate_every == 0 or step == spec.steps
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
-        """Write a record; predictions are there before it is."""
-        if self.diverged is not None:
-            self.run.step = self.diverged
+        """Write a record; predictions are there before it is.
+
+        That of a diverged run stands at the step that the network is at, which is after the first
+        loss that was not finite, and has no means of the losses.
+        """
         if self.run.settings.keep_predictions:
             self.run.keep_predictions(self.directory)
         record = self.run.record(evaluations, seconds)
-        self.directory.append(record if self.diverged is None else record | {"train": {}})
+        if self.diverged is not None:
+            record["train"], self.divergence_recorded = {}, True
+        self.directory.append(record)
 
     def finish(self) -> State | None:
         """Mark the run as ended, if it has; returns how."""
-        status = State.DONE if self.diverged is None else State.DIVERGED
-        if status is State.DONE and self.run.step < self.run.spec.steps:
-            return None
-        self.directory.finish(status, self.run.step, self.run.seconds)
+        if self.diverged is not None:
+            status = State.DIVERGED if self.divergence_recorded else None
+        else:
+            status = State.DONE if self.run.step == self.run.spec.steps else None
+        if status is not None:
+            self.directory.finish(status, self.run.step, self.run.seconds)
         return status
 
 
@@ -180,18 +179,14 @@ def train(
             t.diverged = diverged if t.diverged is None else t.diverged
         stop = interrupts.stop
         hurry = interrupts.save or stop
-        arrived = [
-            k
-            for k, (t, place) in enumerate(zip(team, stops, strict=True))
-            if place == end or (hurry and t.diverged is not None)
-        ]
+        arrived = [k for k, place in enumerate(stops) if place == end]
         _evaluate(at_work, {k: team[k] for k in arrived if team[k].evaluated})
         now = time.monotonic()
         due = [t for t in team if t.diverged is None and (hurry or t.is_old(now))]
         if due:
             at_work.sync_to_runs()
         for t in due:
-            save_checkpoint(t.run, t.directory.checkpoint)
+            save_checkpoint(t.run, t.directory)
         saved = time.monotonic()
         for t in due:
             t.saved, t.saving = saved, saved - now

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import subprocess
@@ -125,8 +126,33 @@ def test_readers_take_whole_records_only(
     ends = [i + 1 for i, c in enumerate(text) if c == "\n"]
     whole = sum(cut >= end - 1 for end in ends)
     assert run.records() == lines[:whole]
-    run.truncate(10)
-    assert run.records() == lines[: min(whole, 2)]
+
+
+def test_records_are_kept_up_to_those_of_a_checkpoint_or_not_at_all(tmp_path: Path) -> None:
+    run = directory(tmp_path)
+    assert run.sync_records()["records"] == 0
+    run.append({"step": 5})
+    run.append({"step": 10})
+    two = run.sync_records()
+    run.append({"step": 15})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2')
+    assert run.keep_records(**two)
+    assert [r["step"] for r in run.records()] == [5, 10] and run.sync_records() == two
+    for damaged in (b"", b'{"step": 5}\n', b'{"step": 5}\n{"step": 11}\n', b"\0" * 26):
+        (run.path / "metrics.jsonl").write_bytes(damaged)
+        assert not run.keep_records(**two)
+        assert (run.path / "metrics.jsonl").read_bytes() == damaged
+
+
+def test_an_ended_run_says_whose_and_which_its_records_are(tmp_path: Path) -> None:
+    run = directory(tmp_path)
+    run.append({"step": 5})
+    run.finish(State.DONE, 5, 1.0)
+    whole = (run.path / "metrics.jsonl").read_bytes()
+    end = run.end()
+    assert end is not None and end["id"] == run.id
+    assert (end["records"], end["sha256"]) == (1, hashlib.sha256(whole).hexdigest())
 
 
 def test_values_that_are_not_finite_become_null(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
         assert states[spec.id] == ("diverged" if spec.draw else "done")
         target = results if spec in specs else short
         last = target.run(spec.id).records()[-1]["step"]
-        assert last == (1 if spec.draw else spec.steps)
+        assert last == (40 if spec.draw else spec.steps)
     for target, runs in ((results, specs), (short, more)):
         alone, _ = prepared(
             tmp_path / f"{len(runs)}{runs[0].steps}", **changes, steps=runs[0].steps
@@ -148,6 +148,21 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
         for spec in runs:
             trained(alone, [spec])
         assert outcome(alone) == outcome(target)
+
+
+def test_a_diverging_run_is_recorded_where_it_would_be_by_itself(tmp_path: Path) -> None:
+    """Whatever the steps are at which the runs beside it are evaluated."""
+    entry = {"name": "ERM", "hparams": {"lr": [1e-3, 1e30]}}
+    plan: dict[str, Any] = {"algorithms": [entry], "hparam_draws": 2, "trials": 1, "steps": 200}
+    results, specs = prepared(tmp_path / "a", **plan)
+    specs = [replace(s, evaluate_every=100 if s.draw else 30) for s in specs]
+    trained(results, specs)
+    diverging = next(s for s in specs if s.draw)
+    alone, _ = prepared(tmp_path / "b", **plan)
+    trained(alone, [diverging])
+    found = [r.run(diverging.id).records() for r in (results, alone)]
+    assert [[r["step"] for r in records] for records in found] == [[50], [50]]
+    assert results.run(diverging.id).state() == "diverged"
 
 
 def test_runs_of_other_shapes_make_a_group_of_their_own(tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
     torn.checkpoint.write_bytes(whole[: len(whole) // 2])
     with (torn.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 120, "evaluat')
-    execute(spec, torn, SETTINGS)
+    with pytest.warns(UserWarning, match="cannot be read .* the run starts anew"):
+        execute(spec, torn, SETTINGS)
     assert records(torn) == records(undisturbed)
 
 
@@ -131,7 +132,8 @@ def test_a_checkpoint_of_another_method_is_not_used(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "a")
     execute(other, directory, SETTINGS)
     (directory.path / "done.json").unlink()
-    assert execute(spec, directory, SETTINGS) == ("done", "")
+    with pytest.warns(UserWarning, match="another run's; the run starts anew"):
+        assert execute(spec, directory, SETTINGS) == ("done", "")
     reference = RunDirectory(tmp_path / "b")
     execute(spec, reference, SETTINGS)
     assert records(directory) == records(reference)
@@ -142,9 +144,22 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> N
     directory = RunDirectory(tmp_path / "a")
     assert execute(first(algorithms=["Exploding"]), directory, SETTINGS)[0] == "diverged"
     end = directory.end()
-    assert end is not None and (end["status"], end["step"]) == ("diverged", 70)
+    assert end is not None and (end["status"], end["step"]) == ("diverged", 80)
     assert directory.state() == "diverged"
-    assert [r["step"] for r in directory.records()] == [40, 70]
+    assert [r["step"] for r in directory.records()] == [40, 80]
+
+
+def test_a_run_that_diverges_right_after_an_evaluation_keeps_that_record(tmp_path: Path) -> None:
+    """Its loss is finite up to step 70, where it is evaluated, and at no later step."""
+    load_plugins(["tests.helpers.odd_methods"])
+    directory = RunDirectory(tmp_path / "a")
+    spec = first(algorithms=["Exploding"], steps=140, evaluate_every=70)
+    assert execute(spec, directory, SETTINGS)[0] == "diverged"
+    healthy, last = directory.records()
+    assert (healthy["step"], last["step"]) == (70, 100)
+    assert math.isfinite(healthy["train"]["loss"]) and last["train"] == {}
+    values = [e["value"] for e in healthy["evaluations"]]
+    assert values and all(value is not None for value in values)
 
 
 def test_a_huge_learning_rate_diverges_and_counts_as_it_is(tmp_path: Path) -> None:

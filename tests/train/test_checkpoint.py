@@ -1,0 +1,219 @@
+"""Checkpoints and records that do not fit each other or their run: the run starts anew."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench.registry import load_plugins
+from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import RunSpec
+from oodbench.train import loop
+from oodbench.train.checkpoint import save_checkpoint
+from oodbench.train.execute import execute
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import tiny
+
+SETTINGS = TrainSettings()
+
+
+class Killed(BaseException):
+    """Ends a run as a kill would: nothing is cleaned up."""
+
+
+@pytest.fixture(autouse=True)
+def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(loop, "CHECK_EVERY", 15)
+
+
+def spec(**changes: Any) -> RunSpec:
+    load_plugins(["tests.helpers.odd_methods"])
+    return next(iter(tiny(**{"algorithms": ["IRM"]} | changes).runs.values()))
+
+
+def records(directory: RunDirectory) -> list[dict[str, Any]]:
+    return [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
+
+
+def killed(run: RunSpec, path: Path, at: int = 90) -> RunDirectory:
+    """A run that was killed at step 90, with records of steps 40 and 80."""
+
+    def progress(step: int) -> None:
+        if step >= at:
+            raise Killed
+
+    directory = RunDirectory(path)
+    with pytest.raises(Killed):
+        execute(run, directory, SETTINGS, progress)
+    return directory
+
+
+def first_step_of(run: RunSpec, directory: RunDirectory, wanted: list[dict[str, Any]]) -> int:
+    """Train a run to its end, to the wanted records; returns the step that it had after a while."""
+    steps: list[int] = []
+    assert execute(run, directory, SETTINGS, steps.append) == ("done", "")
+    assert records(directory) == wanted
+    end, text = directory.end(), (directory.path / "metrics.jsonl").read_text()
+    assert end is not None and end["records"] == len(text.splitlines()) == 3
+    return steps[0]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    directory = RunDirectory(tmp_path_factory.mktemp("undisturbed") / "a")
+    execute(spec(), directory, SETTINGS)
+    return records(directory)
+
+
+def test_a_whole_checkpoint_with_its_records_is_taken_up(
+    tmp_path: Path, undisturbed: list[dict[str, Any]]
+) -> None:
+    assert first_step_of(spec(), killed(spec(), tmp_path / "a"), undisturbed) > 90
+
+
+def cut(text: bytes) -> bytes:
+    return text[: len(text) // 3]
+
+
+def doubled(text: bytes) -> bytes:
+    first = text.splitlines(keepends=True)[0]
+    return first + first
+
+
+def zeros(text: bytes) -> bytes:
+    return text[:-40] + b"\0" * 40
+
+
+def other_value(text: bytes) -> bytes:
+    first, *others = text.splitlines()
+    record = json.loads(first) | {"train": {"loss": 7.0}}
+    return b"\n".join([json.dumps(record).encode(), *others, b""])
+
+
+@pytest.mark.parametrize("damage", [lambda text: b"", cut, doubled, zeros, other_value])
+def test_a_run_whose_records_are_not_all_there_starts_anew(
+    tmp_path: Path, undisturbed: list[dict[str, Any]], damage: Callable[[bytes], bytes]
+) -> None:
+    directory = killed(spec(), tmp_path / "a")
+    metrics = directory.path / "metrics.jsonl"
+    metrics.write_bytes(damage(metrics.read_bytes()))
+    with pytest.warns(UserWarning, match="the 2 records .* not all there; the run starts anew"):
+        assert first_step_of(spec(), directory, undisturbed) == 15
+
+
+def test_the_checkpoint_of_another_run_is_not_used(
+    tmp_path: Path, undisturbed: list[dict[str, Any]]
+) -> None:
+    other, directory = (
+        killed(spec(trials=1, steps=240), tmp_path / "b"),
+        killed(spec(), tmp_path / "a"),
+    )
+    directory.checkpoint.write_bytes(other.checkpoint.read_bytes())
+    with pytest.warns(UserWarning, match="it is another run's; the run starts anew"):
+        assert first_step_of(spec(), directory, undisturbed) == 15
+
+
+def test_a_checkpoint_of_a_step_that_does_not_fit_its_records_is_not_used(
+    tmp_path: Path, undisturbed: list[dict[str, Any]]
+) -> None:
+    early, directory = killed(spec(), tmp_path / "b", 30), killed(spec(), tmp_path / "a")
+    state = torch.load(directory.checkpoint, weights_only=True)
+    state["run"] = torch.load(early.checkpoint, weights_only=True)["run"]
+    torch.save(state, directory.checkpoint)
+    with pytest.warns(UserWarning, match="up to its step 30 are not all there"):
+        assert first_step_of(spec(), directory, undisturbed) == 15
+
+
+def test_the_records_of_a_run_are_never_those_of_a_copied_directory(
+    tmp_path: Path, undisturbed: list[dict[str, Any]]
+) -> None:
+    killed(spec(trials=1, steps=240), tmp_path / "a")
+    with pytest.warns(UserWarning, match="another run's"):
+        assert first_step_of(spec(), RunDirectory(tmp_path / "a"), undisturbed) == 15
+
+
+def forms() -> dict[str, Callable[[dict[str, Any]], Any]]:
+    """What a checkpoint may have become, by what is done to it."""
+
+    def at(*path: str, value: Any) -> Callable[[dict[str, Any]], Any]:
+        def change(state: dict[str, Any]) -> Any:
+            inner: Any = state
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = value
+            return state
+
+        return change
+
+    def without(key: str) -> Callable[[dict[str, Any]], Any]:
+        return lambda state: {**state, "run": {k: v for k, v in state["run"].items() if k != key}}
+
+    def other_moments(state: dict[str, Any]) -> Any:
+        moments = state["run"]["optimizers"]["main"]["state"]
+        moments[0]["exp_avg"] = torch.zeros(3, 5, 7)
+        return state
+
+    def other_type(state: dict[str, Any]) -> Any:
+        own = state["run"]["algorithm"]
+        state["run"]["algorithm"] = {k: v.double() for k, v in own.items()}
+        return state
+
+    keys = ("step", "seconds", "sums", "counted", "algorithm", "optimizers", "rng", "device_rng")
+    return {
+        "a list": lambda state: [state],
+        "a number": lambda state: 3,
+        "the run alone": lambda state: state["run"],
+        "no records": at("records", value={}),
+        "records of other keys": at("records", value={"records": 2, "sha1": ""}),
+        "no run": at("run", value=None),
+        "moments of another shape": other_moments,
+        "weights of another type": other_type,
+        "no weights": at("run", "algorithm", value={}),
+        "other optimizers": at("run", "optimizers", value={"second": {}}),
+        "options of another optimizer": at("run", "optimizers", "main", "param_groups", value=[{}]),
+        "a step in words": at("run", "step", value="ninety"),
+        "a step too far": at("run", "step", value=121),
+        "a random state of another size": at("run", "rng", value=torch.zeros(3, dtype=torch.uint8)),
+        "sums in words": at("run", "sums", value={"loss": "small"}),
+        **{f"no {key}": without(key) for key in keys},
+    }
+
+
+@pytest.mark.parametrize("name", sorted(forms()))
+def test_a_checkpoint_of_another_form_starts_the_run_anew(
+    tmp_path: Path, undisturbed: list[dict[str, Any]], name: str
+) -> None:
+    directory = killed(spec(), tmp_path / "a")
+    state = torch.load(directory.checkpoint, weights_only=True)
+    torch.save(forms()[name](state), directory.checkpoint)
+    with pytest.warns(UserWarning, match="checkpoint.pt is not used: .*; the run starts anew"):
+        assert first_step_of(spec(), directory, undisturbed) == 15
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "DANN", "TemporalANDMask", "LeastSquares"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_the_checkpoint_of_every_optimizer_fits_its_run(
+    tmp_path: Path, algorithm: str, optimizer: str
+) -> None:
+    entry = {"name": algorithm, "hparams": {"optimizer": optimizer}}
+    directory = killed(spec(algorithms=[entry]), tmp_path / "a")
+    steps: list[int] = []
+    assert execute(spec(algorithms=[entry]), directory, SETTINGS, steps.append) == ("done", "")
+    assert steps[0] > 90
+
+
+def test_a_checkpoint_is_behind_the_records_that_it_continues(tmp_path: Path) -> None:
+    run, directory = Run(spec(), SETTINGS), RunDirectory(tmp_path)
+    directory.append({"step": 40})
+    save_checkpoint(run, directory)
+    state = torch.load(directory.checkpoint, weights_only=True)
+    assert state["id"] == spec().id
+    assert state["records"] == directory.sync_records() and state["records"]["records"] == 1
