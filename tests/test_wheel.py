@@ -10,16 +10,17 @@ import pytest
 
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
-from oodbench.registry import Registry, folder
+from oodbench.registry import Registry
+from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import names
 from tests.helpers.paths import ROOT
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the built wheel's files and a stand-in for Hugging Face's `datasets`."""
+    """The files of the wheel that the sdist makes, beside a stand-in for Hugging Face's `datasets`."""
     target = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target)]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target)]
     subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
     (wheel,) = target.glob("*.whl")
     site = target / "site"
@@ -42,11 +43,11 @@ def test_the_wheel_holds_every_algorithm_dataset_and_sweep(site: Path) -> None:
 import oodbench
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
-from oodbench.registry import Registry, folder
 print(oodbench.__file__)
 print(",".join(algorithms))
 print(",".join(datasets))
-print(",".join(sorted(p.name for p in folder("sweeps").glob("*.yaml"))))
+from oodbench.sweep.file import named_sweeps
+print(",".join(named_sweeps()))
 from oodbench.report.html.render import render
 print(len(render({"version": "", "title": ""})))
 from oodbench.verify.targets import load, names
@@ -58,7 +59,7 @@ print(",".join(load(n).name for n in names()))
     assert file.startswith(str(site))
     assert found_algorithms.split(",") == own(algorithms)
     assert found_datasets.split(",") == own(datasets)
-    assert sweeps.split(",") == sorted(p.name for p in folder("sweeps").glob("*.yaml"))
+    assert sweeps.split(",") == list(named_sweeps())
     assert found_targets.split(",") == names()
     assert int(page) > 10_000  # with its scripts
 

@@ -57,16 +57,24 @@ class Sweep(BaseModel):
 
 
 def find(sweep: str) -> Path:
-    """The file of a sweep given as a path or as a name in sweeps/; raises UserError."""
+    """The file of a sweep given as a path or as a name in sweeps/; raises UserError.
+
+    Names are written with hyphens; those with underscores of version 0.1.0 still find theirs.
+    """
     path = Path(sweep)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         if not path.is_file():
             raise UserError(f"there is no sweep file {path}")
         return path
-    named = folder("sweeps") / f"{sweep}.yaml"
-    if not named.is_file():
-        raise unknown("sweep", sweep, [p.stem for p in folder("sweeps").glob("*.yaml")], "sweeps/")
-    return named
+    known = named_sweeps()
+    if sweep.replace("_", "-") not in known:
+        raise unknown("sweep", sweep, known, "sweeps/")
+    return known[sweep.replace("_", "-")]
+
+
+def named_sweeps() -> dict[str, Path]:
+    """The files of sweeps/, protocols among them, by their names."""
+    return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:

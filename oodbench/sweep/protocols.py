@@ -1,4 +1,4 @@
-"""Protocols: sweeps in sweeps/ that others build on and that never change. Imports no torch.
+"""Protocols: sweeps in sweeps/protocols/ that others build on and that never change. Imports no torch.
 
 A sweep that names a protocol has the protocol's datasets, environments, budgets, networks and
 hyperparameters, and adds methods and trials to them. What would move a number is another protocol,

@@ -109,7 +109,7 @@ def test_loss_is_the_divergence_from_the_expert(coinrun_dir: Path) -> None:
 def problem(data_dir: Path | None, **options: object) -> str:
     with pytest.raises(UserError) as caught:
         make_plan(
-            read(find("coinrun_small"), [f"datasets={json.dumps([DATASET | options])}"]), data_dir
+            read(find("coinrun-small"), [f"datasets={json.dumps([DATASET | options])}"]), data_dir
         )
     assert "\n" not in str(caught.value)
     return str(caught.value)

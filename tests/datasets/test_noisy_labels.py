@@ -19,8 +19,7 @@ from oodbench.data.cli import app
 from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.registry import folder
-from oodbench.sweep.file import validate
+from oodbench.sweep.file import find, validate
 from oodbench.sweep.plan import Plan, make_plan, single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -294,7 +293,7 @@ def test_cifar_noise_is_cifar() -> None:
 
 def planned(name: str) -> Plan:
     """A sweep of the project, on the digits, which need no download."""
-    values = yaml.safe_load((folder("sweeps") / f"{name}.yaml").read_text())
+    values = yaml.safe_load(find(name).read_text())
     entries = [d if isinstance(d, dict) else {"name": d} for d in values["datasets"]]
     small = {"num_examples": 100, "num_test_examples": 100}
     values["datasets"] = [{**e, **small, "name": "NoisyLabels", "base": "digits"} for e in entries]
@@ -308,15 +307,15 @@ def test_the_sweeps_of_the_paper_have_its_grids() -> None:
     assert grid == {(f, t, trial) for f in (0.0, 1.0) for t in taus for trial in (0, 1)}
     assert len(runs) == 28
     assert {(r.hparams["lr"], r.hparams["lr_schedule"]) for r in runs} == {(5e-4, "two_drops")}
-    noise = planned("label_noise").runs.values()
+    noise = planned("label-noise").runs.values()
     rates = {(r.algorithm, r.hparams["lr"], r.hparams["lr_schedule"]) for r in noise}
     methods = ("ERM", "ExampleANDMask")
     assert rates == {(m, lr, "drop") for m in methods for lr in (5e-4, 1e-3, 5e-3)}
     for run in (*runs, *noise):
         assert (run.hparams["batch_size"], run.hparams["weight_decay"]) == (80, 1e-6)
         assert run.holdout == 0
-    for name in ("memorization", "label_noise"):
-        values = yaml.safe_load((folder("sweeps") / f"{name}.yaml").read_text())
+    for name in ("memorization", "label-noise"):
+        values = yaml.safe_load(find(name).read_text())
         assert {d if isinstance(d, str) else d["name"] for d in values["datasets"]} == {
             "CIFARNoise"
         }
@@ -325,10 +324,10 @@ def test_the_sweeps_of_the_paper_have_its_grids() -> None:
     assert (metadata.network, metadata.steps) == ("FastResNet", 80 * 50_000 // 80)
 
 
-@pytest.mark.parametrize("name", ["memorization_small", "label_noise_small", "batch_norm_small"])
+@pytest.mark.parametrize("name", ["memorization-small", "label-noise-small", "batch-norm-small"])
 def test_the_small_sweeps_can_be_planned(name: str) -> None:
     runs = planned(name).runs
     assert all(run.holdout == 0 for run in runs.values())
     meanings = {run.hparams.get("batch_norm") for run in runs.values()}
-    wanted = {"rows", "pooled", "coupled"} if name == "batch_norm_small" else {"default"}
+    wanted = {"rows", "pooled", "coupled"} if name == "batch-norm-small" else {"default"}
     assert meanings == {None, *wanted}
