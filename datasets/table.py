@@ -1,7 +1,7 @@
 """Data of one's own that fit into a file: a table of numbers with targets and environments."""
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -162,8 +162,7 @@ def _numbered(texts: Sequence[str]) -> Tensor:
 class Table(Listed):
     """Columns of numbers, (number of columns,), standardised.
 
-    Mean and standard deviation are those of the rows that are in none of the `test_environments`
-    of the options, whatever a sweep holds out.
+    Mean and standard deviation are those of the rows that a run trains on.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -177,7 +176,8 @@ class Table(Listed):
         super().__init__(options, data_dir)
         self.features = self.columns(self.options, self.rows.columns)
         self.input_shape = (len(self.features),)
-        self.x = self._standardised()
+        columns = [self.rows.numbers(name) for name in self.features]
+        self.x = torch.from_numpy(np.stack(columns, 1))
 
     @classmethod
     def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:
@@ -189,12 +189,12 @@ class Table(Listed):
         return found
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments in the order of the file, the same in every trial."""
+        """The environments in the order of the file, not standardised, the same in every trial."""
         return self.examples({name: self.x[places] for name, places in self.places.items()})
 
-    def _standardised(self) -> Tensor:
-        x = np.stack([self.rows.numbers(name) for name in self.features], 1)
-        seen = [p for name, p in self.places.items() if name not in self.test_environments]
-        known = x[torch.cat(seen).numpy()] if seen else x
-        scale = known.std(0)
-        return torch.from_numpy((x - known.mean(0)) / np.where(scale > 0, scale, 1)).float()
+    def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
+        """Subtracts each column's mean and divides by its standard deviation, unless it is constant."""
+        known = torch.cat([environment.x for environment in training.values()])
+        mean, varies = known.mean(0), known.amin(0) < known.amax(0)
+        scale = torch.where(varies, known.std(0, correction=0), 1.0)
+        return lambda x: ((x - mean) / scale).float()

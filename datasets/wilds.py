@@ -211,7 +211,8 @@ class WILDS(Dataset):
         """The package's (n, ...); boxes in pixels of our images, NaN filling up."""
         y = self.data.y_array
         if self.row.kind != "boxes":
-            return torch.as_tensor(y)
+            y = torch.as_tensor(y)
+            return y.float() if y.is_floating_point() else y
         boxes = [torch.as_tensor(one["boxes"], dtype=torch.float) for one in y]
         return pad_sequence(boxes, batch_first=True, padding_value=torch.nan) * self._zoom
 

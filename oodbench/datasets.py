@@ -136,6 +136,16 @@ class Dataset(ABC):
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
+    def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
+        """What is done to all inputs, worked out from the examples that a run trains on alone.
+
+        `training` holds the examples of the `in` split of each training environment, by name. The
+        function returned maps inputs (N, ...) as `load` gives them, of any environment, to others
+        (N, ...), such as standardised ones. Whatever is estimated from data belongs here: `load` does
+        not know what a sweep holds out.
+        """
+        return lambda x: x
+
     @property
     def checksums(self) -> Mapping[str, str]:
         """md5 of each file that is read with these options, as in `Metadata`."""

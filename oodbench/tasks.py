@@ -53,7 +53,10 @@ class Task:
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
 
-        It is averaged over the outputs of a regression, and over the labels or tokens that are known.
+        The loss of a regression is averaged over its outputs. Of labels or tokens every known one
+        counts alike, as in the package `wilds`: an example's loss is the sum over its known ones,
+        divided by their mean number along the last of the leading dimensions, so that the mean of
+        the losses there is the mean over all its known labels.
         """
         return _LOSSES[self.kind](logits, targets)
 
@@ -69,24 +72,27 @@ class Task:
         if self.kind == "regression":
             return (2 * (logits - targets) * logits).mean(-1)
         if self.kind == "multilabel":
-            return _known_mean((logits.sigmoid() - targets.nan_to_num()) * logits, targets)
+            return _known_shares((logits.sigmoid() - targets.nan_to_num()) * logits, targets)
         if self.kind == "tokens":
             each = Task("multiclass", self.num_outputs).scale_gradients(logits, _classes(targets))
-            return _known_mean(each, targets)
-        probabilities = logits.softmax(-1)
-        expected = (probabilities * logits).sum(-1)
+            return _known_shares(each, targets)
+        expected = (logits.softmax(-1) * logits).sum(-1)
         if self.kind == "multiclass":
             return expected - logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        return expected - (targets * logits).sum(-1)
+        return targets.sum(-1) * expected - (targets * logits).sum(-1)
 
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Every metric of each example, (...); its mean over examples is the value that is recorded.
 
-        A prediction that is not finite counts as wrong.
+        A prediction that is not finite counts as wrong. Of several labels or tokens the mean over
+        the example's known ones is its value; an example without any has none (see `known`).
         """
         if self.kind == "boxes":
             return {"accuracy": _box_accuracy(logits, targets)}
-        losses = self.losses(logits, targets)
+        if self.kind in _EACH:
+            losses = _known_mean(_EACH[self.kind](logits, targets), targets)
+        else:
+            losses = self.losses(logits, targets)
         if self.kind == "regression":
             return {"mse": losses}
         finite = logits.isfinite().all(-1)
@@ -104,6 +110,55 @@ class Task:
             agreement = (logits.argmax(-1) == targets.argmax(-1)) & finite
             return {"kl": losses, "agreement": agreement.to(losses.dtype)}
         return {"accuracy": (right & finite).to(losses.dtype), "loss": losses}
+
+    def known(self, targets: Tensor) -> Tensor:
+        """Whether anything is known of each example's target, (N,): it counts in no metric else."""
+        if self.kind in _EACH:
+            return targets.isfinite().any(-1)
+        return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
+
+    def mistake(self, targets: Tensor) -> str | None:
+        """Why `targets` (N, ...) cannot be those of N examples of this task, or None if they can."""
+        sizes = {"tokens": (self.length,), "binary": (), "multiclass": ()}
+        wanted = sizes.get(self.kind, (self.num_outputs,))
+        shape = tuple(targets.shape[1:])
+        if self.kind == "boxes":
+            wanted = (*shape[:1], 4)
+        if shape != wanted:
+            return f"a target has the shape {shape}, and that of the task {self.kind} is {wanted}"
+        dtype = torch.int64 if self.kind == "multiclass" else torch.float32
+        if targets.dtype != dtype:
+            return f"targets of the task {self.kind} are {dtype}, not {targets.dtype}"
+        wrong, allowed = self._wrong(targets)
+        if not wrong.any():
+            return None
+        place = int(wrong.nonzero()[0, 0])
+        found = targets[place].flatten()
+        odd = found[wrong[place].flatten()][0] if wrong.shape == targets.shape else found
+        values = ", ".join(f"{value:g}" for value in odd.flatten()[:5].tolist())
+        return f"the target of example {place} is {values}, and {allowed}"
+
+    def _wrong(self, y: Tensor) -> tuple[Tensor, str]:
+        """Which targets or parts of them cannot be, and what could."""
+        last = self.num_outputs - 1
+        if self.kind == "multiclass":
+            return (y < 0) | (y > last), f"classes are numbered from 0 to {last}"
+        if self.kind == "binary":
+            return (y != 0) & (y != 1), "it must be 0 or 1"
+        if self.kind == "multilabel":
+            return (y != 0) & (y != 1) & ~y.isnan(), "a label must be 0, 1 or NaN (not known)"
+        if self.kind == "tokens":
+            odd = (y < 0) | (y > last) | (y != y.floor())
+            return odd & ~y.isnan(), f"tokens are numbered from 0 to {last}, or NaN (not asked for)"
+        if self.kind == "distribution":
+            far = ~((y.sum(-1) - 1).abs() < 1e-3)
+            return far | (y < 0).any(-1), "probabilities are at least 0 and add up to 1"
+        if self.kind == "regression":
+            return ~y.isfinite(), "it must be finite"
+        ends = (y[..., 2:] < y[..., :2]).any(-1)
+        return ends | y.isinf().any(
+            -1
+        ), "a box is x1, y1, x2, y2 with x1 <= x2 and y1 <= y2, or NaN"
 
     def kept(self, logits: Tensor) -> Tensor:
         """What an evaluation keeps of the logits: all, but of `tokens` (..., length) the best class.
@@ -130,18 +185,32 @@ def _known_mean(values: Tensor, targets: Tensor) -> Tensor:
     return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
 
 
-def _multilabel(logits: Tensor, targets: Tensor) -> Tensor:
+def _known_shares(values: Tensor, targets: Tensor) -> Tensor:
+    """Each example's part, (..., B), in the mean of the known ones of `values` (..., B, C)."""
+    known = targets.isfinite()
+    count = known.sum(-1).to(values.dtype).mean(-1, keepdim=True)
+    return torch.where(known, values, 0.0).sum(-1) / torch.where(count > 0, count, 1.0)
+
+
+def _each_label(logits: Tensor, targets: Tensor) -> Tensor:
     labels = targets.nan_to_num()
-    each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-    return _known_mean(each, targets)
+    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
 
 def _classes(targets: Tensor) -> Tensor:
     return targets.nan_to_num().long()
 
 
+def _each_token(logits: Tensor, targets: Tensor) -> Tensor:
+    return _multiclass(logits, _classes(targets))
+
+
+def _multilabel(logits: Tensor, targets: Tensor) -> Tensor:
+    return _known_shares(_each_label(logits, targets), targets)
+
+
 def _tokens(logits: Tensor, targets: Tensor) -> Tensor:
-    return _known_mean(_multiclass(logits, _classes(targets)), targets)
+    return _known_shares(_each_token(logits, targets), targets)
 
 
 def _box_accuracy(boxes: Tensor, targets: Tensor) -> Tensor:
@@ -177,3 +246,8 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "regression": _regression,
     "tokens": _tokens,
 }
+_EACH: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "multilabel": _each_label,
+    "tokens": _each_token,
+}
+"""The losses (..., C) of all labels or tokens, known or not."""

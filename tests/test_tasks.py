@@ -1,11 +1,13 @@
 import importlib
+import re
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.data.wilds import package
@@ -20,7 +22,7 @@ def tiny_logits(task: Task, seed: int = 0) -> Tensor:
 
 
 def written_out(task: Task, logits: Tensor, y: Tensor) -> Tensor:
-    """The loss of one example (C,) by its definition."""
+    """The loss of one example (C,) by its definition; of labels the mean of the known ones."""
     if task.kind == "binary":
         p = 1 / (1 + (-logits[0]).exp())
         return -(y * p.log() + (1 - y) * (1 - p).log())
@@ -41,9 +43,14 @@ def test_losses_are_those_of_the_definitions(task: Task) -> None:
     logits, y = tiny_logits(task), tiny_batch(task).y
     losses = task.losses(logits, y)
     assert losses.shape == (5, 6)
+    share = torch.ones(5, 6, dtype=torch.float64)
+    if task.kind == "multilabel":
+        counts = y.isfinite().sum(-1).double()
+        share = counts / counts.mean(1, keepdim=True)
     for e in range(5):
         for b in range(6):
-            torch.testing.assert_close(losses[e, b], written_out(task, logits[e, b], y[e, b]))
+            wanted = written_out(task, logits[e, b], y[e, b])
+            torch.testing.assert_close(losses[e, b], share[e, b] * wanted)
 
 
 @ALL
@@ -113,6 +120,60 @@ def test_what_counts_as_right() -> None:
     assert metrics["mse"].tolist() == [2.5]
 
 
+def test_the_scale_gradient_of_weights_that_do_not_add_up_to_one_is_that_of_autograd() -> None:
+    task, logits = TASKS["distribution"], tiny_logits(TASKS["distribution"])
+    y = 3 * tiny_batch(task).y
+    scale = torch.ones(5, 6, 1, dtype=torch.float64, requires_grad=True)
+    (wanted,) = torch.autograd.grad(task.losses(scale * logits, y).sum(), scale)
+    torch.testing.assert_close(task.scale_gradients(logits, y), wanted.squeeze(-1))
+
+
+def test_labels_weigh_alike_as_in_the_package_wilds() -> None:
+    package()
+    loss = importlib.import_module("wilds.common.metrics.loss").MultiTaskLoss
+    package_loss = loss(loss_fn=nn.BCEWithLogitsLoss(reduction="none"))
+    task, batch = TASKS["multilabel"], tiny_batch(TASKS["multilabel"])
+    logits, y = tiny_logits(task), batch.y.clone()
+    y[1, :3] = y[2, 0, 1] = torch.nan
+    risks = task.losses(logits, y).mean(1)
+    for e in range(5):
+        wanted = package_loss.compute(logits[e], y[e], return_dict=False)
+        torch.testing.assert_close(risks[e].float(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("task", "good", "bad", "message"),
+    [
+        (Task("binary"), [0.0, 1.0], [0.0, 2.0], "the target of example 1 is 2, and it must be 0"),
+        (Task("binary"), [0.0, 1.0], [0, 1], "targets of the task binary are torch.float32, not"),
+        (Task("binary"), [0.0], [[0.0]], r"a target has the shape \(1,\), .* binary is \(\)"),
+        (Task("binary"), [0.0], [torch.nan], "the target of example 0 is nan"),
+        (Task("multiclass", 3), [0, 2], [0, 3], "is 3, and classes are numbered from 0 to 2"),
+        (Task("multiclass", 3), [0, 2], [-1, 0], "the target of example 0 is -1"),
+        (Task("multiclass", 3), [0, 2], [0.0, 2.0], "are torch.int64, not torch.float32"),
+        (Task("multilabel", 2), [[0.0, torch.nan]], [[1.0, 0.5]], "is 0.5, and a label must be"),
+        (Task("distribution", 2), [[0.3, 0.7]], [[0.3, 0.8]], "is 0.3, 0.8, and probabilities"),
+        (Task("distribution", 2), [[0.3, 0.7]], [[-0.3, 1.3]], "add up to 1"),
+        (Task("regression"), [[0.3]], [[torch.inf]], "is inf, and it must be finite"),
+        (Task("regression"), [[0.3]], [0.3], r"has the shape \(\), and .* regression is \(1,\)"),
+        (Task("tokens", 3, 2), [[0.0, torch.nan]], [[0.5, 1.0]], "is 0.5, and tokens are"),
+        (Task("boxes", 2), [[[0.0, 0, 1, 1]]], [[[2.0, 0, 1, 1]]], "a box is x1, y1, x2, y2"),
+    ],
+)
+def test_targets_that_are_not_those_of_the_task(
+    task: Task, good: Any, bad: Any, message: str
+) -> None:
+    assert task.mistake(torch.tensor(good)) is None
+    assert re.search(message, task.mistake(torch.tensor(bad)) or "")
+
+
+@pytest.mark.parametrize("kind", ["multilabel", "tokens"])
+def test_an_example_without_any_known_label_is_told(kind: Any) -> None:
+    y = torch.tensor([[1.0, torch.nan], [torch.nan, torch.nan]])
+    assert Task(kind, 2, 2).known(y).tolist() == [True, False]
+    assert Task("multiclass", 2).known(torch.tensor([0, 1, 1])).all()
+
+
 def test_tokens_are_classes_at_each_place_that_is_asked_for() -> None:
     task, each = Task("tokens", 5, length=4), Task("multiclass", 5)
     generator = torch.Generator().manual_seed(0)
@@ -124,8 +185,8 @@ def test_tokens_are_classes_at_each_place_that_is_asked_for() -> None:
     for name in ("losses", "scale_gradients"):
         of_task, of_each = getattr(task, name), getattr(each, name)
         found, places = of_task(logits, y), of_each(logits, y.nan_to_num().long())
-        for e, b in ((0, 0), (0, 1), (2, 1)):
-            torch.testing.assert_close(found[e, b], places[e, b][known[e, b]].mean())
+        for e in range(3):  # the mean over an environment's examples is that over its known tokens
+            torch.testing.assert_close(found[e].mean(), places[e][known[e]].mean())
         assert found[1, 1] == 0
     logits[0, 1, 3] = torch.inf
     right = (logits.argmax(-1) == y) & logits.isfinite().all(-1)

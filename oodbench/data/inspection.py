@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from oodbench.data.preparation import CHUNK, fitted, is_finite, load_checked
 from oodbench.data.streams import Stored, chunk_size
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.tasks import Task
 
-CHUNK = 4096
-"""Examples in memory that are looked at together."""
 FEW = 10
 """Classes or targets that are told one by one."""
 
@@ -35,9 +34,13 @@ class Contents:
 
 
 def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
-    """Read every example of a trial once. Raises UserError for data that cannot be loaded at all."""
+    """Read every example of a trial once.
+
+    Raises UserError for data that cannot be loaded at all, or that do not fit their task.
+    """
     found, hashes = [], {}
-    for name, environment in dataset.load(trial).items():
+    environments = load_checked(dataset, trial)
+    for name, environment in environments.items():
         unreadable: list[str] = []
         read = [hash_ for hash_ in _hashes(environment, unreadable) if hash_ is not None]
         hashes[name] = set(read)
@@ -49,11 +52,15 @@ def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
             count = len(hashes[contents.name] & theirs)
             if count and other != contents.name:
                 contents.shared[other] = count
+    if not any(contents.unreadable for contents in found):
+        held_out = {*dataset.test_environments, *dataset.validation_environments}
+        places = {n: torch.arange(len(environments[n].y)) for n in dataset.trained_on(held_out)}
+        fitted(dataset, environments, places)
     return found
 
 
 def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
-    """The hash of each example's inputs, None where it cannot be read."""
+    """The hash of each example's inputs, None where it cannot be read or is not finite."""
     x, count = environment.x, len(environment.y)
     size = chunk_size(x) if isinstance(x, Stored) else CHUNK
     for start in range(0, count, size):
@@ -70,7 +77,10 @@ def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes |
 
 
 def _read(x: Tensor | Stored, places: Tensor) -> Tensor:
-    return x.read(places) if isinstance(x, Stored) else x[places]
+    found = x.read(places) if isinstance(x, Stored) else x[places]
+    if not is_finite(found):
+        raise UserError(f"the inputs of example {int(places[0])} are not finite")
+    return found
 
 
 def _hash(example: Tensor) -> bytes:

@@ -54,6 +54,21 @@ class Part(Stored):
         return self._whole.read(self._index[index])
 
 
+class Changed(Stored):
+    """The examples of another as a function (n, *shape) -> (n, *new shape) changes them when read."""
+
+    def __init__(self, whole: Stored, change: Callable[[Tensor], Tensor]) -> None:
+        self._whole, self._change = whole, change
+        self.shape = tuple(self.read(torch.zeros(1, dtype=torch.long)).shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+    def read(self, index: Tensor) -> Tensor:
+        """The examples at `index`, changed."""
+        return self._change(self._whole.read(index))
+
+
 class MemoryMapped(Stored):
     """The rows of .npy files, one file after the other.
 

@@ -155,12 +155,13 @@ def _training(dataset: Any, tests: Sequence[str], validation: Sequence[str]) -> 
 
 def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
     """How many examples each environment has to train on, by the first trial's data and splits."""
+    from oodbench.data.preparation import load_checked
     from oodbench.train.splits import split
 
     trial = _indices(sweep.trials, "trials")[0]
     return {
         name: len(split(environment, _holdout(sweep, dataset), dataset.name, name, trial)["in"])
-        for name, environment in dataset.load(trial).items()
+        for name, environment in load_checked(dataset, trial).items()
     }
 
 

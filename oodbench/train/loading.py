@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm
+from oodbench.data.preparation import fits, fitted, load_checked
 from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
@@ -28,26 +29,52 @@ class Data:
     splits: dict[str, dict[str, Tensor]]
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What a run's data depend on, but for what is fitted to its training examples."""
+
+    dataset: str
+    options: str
+    trial: int
+    holdout: float
+    data_dir: Path | None
+    device: str
+
+
 @lru_cache(maxsize=2)
-def _load(
-    name: str, options: str, trial: int, holdout: float, data_dir: Path | None, device: str
-) -> Data:
-    dataset = make(name, json.loads(options), data_dir)
+def _load(source: _Source) -> Data:
+    dataset = make(source.dataset, json.loads(source.options), source.data_dir)
     environments, splits = {}, {}
-    for environment, data in dataset.load(trial).items():
-        parts = split(data, holdout, name, environment, trial)
-        splits[environment] = {part: index.to(device) for part, index in parts.items()}
-        x = data.x if isinstance(data.x, Stored) else data.x.to(device)
-        environments[environment] = Environment(x, data.y.to(device))
+    for name, data in load_checked(dataset, source.trial).items():
+        parts = split(data, source.holdout, source.dataset, name, source.trial)
+        known = dataset.task.known(data.y)
+        splits[name] = {part: i[known[i]].to(source.device) for part, i in parts.items()}
+        x = data.x if isinstance(data.x, Stored) else data.x.to(source.device)
+        environments[name] = Environment(x, data.y.to(source.device))
     return Data(dataset, environments, splits)
 
 
+@lru_cache(maxsize=2)
+def _fit(source: _Source, training: tuple[str, ...]) -> Data:
+    """The data with what is fitted to the `in` splits of the environments `training`."""
+    data = _load(source)
+    seen = {name: data.splits[name]["in"] for name in training}
+    return replace(data, environments=fitted(data.dataset, data.environments, seen))
+
+
 def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
-    """The data of a run; those of the last two (dataset, trial) are kept in memory."""
+    """The data of a run; those of the last two (dataset, trial) are kept in memory.
+
+    Examples of which no label is known are in no split. Raises UserError for data that do not fit
+    their task.
+    """
     options = json.dumps(spec.options, sort_keys=True)
-    return _load(
+    source = _Source(
         spec.dataset, options, spec.trial, spec.holdout, settings.data_dir, settings.device
     )
+    dataset = _load(source).dataset
+    training = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
+    return _fit(source, training if fits(dataset) else ())
 
 
 def batches(

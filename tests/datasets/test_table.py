@@ -14,6 +14,8 @@ from oodbench.results.directory import Results
 from oodbench.sweep.cli import app
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
+from oodbench.train.loading import load_data
+from oodbench.train.settings import TrainSettings
 from oodbench.train.splits import split
 
 
@@ -39,13 +41,28 @@ def test_environments_inputs_and_targets(tmp_path: Path) -> None:
     assert dataset.test_environments == ("west",)
     assert (dataset.task.kind, dataset.input_shape, dataset.label) == ("binary", (5,), "mine")
     found = dataset.load(0)
-    inputs = data[[*"abcd", "constant"]]
-    known = inputs[data["environment"] != "west"]
-    scaled = (inputs - known.mean()) / known.std(ddof=0).replace(0.0, 1.0)
-    for name, part in scaled.groupby(data["environment"]):
+    for name, part in data[[*"abcd", "constant"]].groupby(data["environment"]):
         assert np.allclose(found[str(name)].x, part, atol=1e-6)
         assert (found[str(name)].y.numpy() == (data.loc[part.index, "target"] == "yes")).all()
     assert found["north"].groups is None and found["north"].out is None
+
+
+@pytest.mark.parametrize("held_out", ["north", "south", "west"])
+def test_inputs_are_standardised_by_what_a_run_trains_on(tmp_path: Path, held_out: str) -> None:
+    data = frame()
+    table(tmp_path, data)
+    values = {"name": "own", "datasets": [{"name": "Table", "file": "mine.csv"}], "trials": 1}
+    values |= {"algorithms": ["ERM"], "test_environments": [[held_out]]}
+    (spec,) = make_plan(validate(values, "own"), tmp_path).runs.values()
+    loaded = load_data(spec, TrainSettings(data_dir=tmp_path))
+    inputs = data[[*"abcd", "constant"]]
+    rows = {name: data.index[data["environment"] == name] for name in loaded.environments}
+    trained = [rows[n][loaded.splits[n]["in"].numpy()] for n in rows if n != held_out]
+    known = inputs.loc[np.concatenate(trained)]
+    scaled = (inputs - known.mean()) / known.std(ddof=0).replace(0.0, 1.0)
+    for name, environment in loaded.environments.items():
+        assert environment.x.dtype == torch.float32
+        assert np.allclose(environment.x, scaled.loc[rows[name]], atol=1e-6)
 
 
 def test_json_lines_are_the_same_data(tmp_path: Path) -> None:

@@ -1,0 +1,167 @@
+"""Data that do not fit their task are told in one sentence, wherever they are read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from oodbench.data.cli import app
+from oodbench.data.preparation import fitted, load_checked
+from oodbench.data.streams import Stored
+from oodbench.datasets import Dataset, Environment, datasets
+from oodbench.errors import UserError
+from oodbench.results.directory import RunDirectory
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan, single
+from oodbench.tasks import Task
+from oodbench.train import loading
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
+
+Y = torch.arange(40.0) % 2
+SWEEP = {"name": "plain", "datasets": ["Plain"], "algorithms": ["ERM"], "trials": [1], "steps": 5}
+
+
+class Plain(Dataset):
+    """Three environments, of which `b` can be made wrong after the first trial."""
+
+    environments = ("a", "b", "c")
+    test_environments = ("c",)
+    input_shape = (3,)
+    task = Task("binary")
+    name, metadata = "Plain", datasets.get("Spirals").metadata
+    b: Environment
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        good = Environment(torch.randn(40, 3), Y)
+        return {"a": good, "b": self.b if trial else good, "c": good}
+
+
+class Numbers(Stored):
+    """As many rows of three numbers as there are examples, on disk in spirit."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self.shape = values, tuple(values.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, index: Tensor) -> Tensor:
+        return self.values[index]
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[Environment], None]:
+    """Registers `Plain`, and says what its environment `b` is."""
+    monkeypatch.setitem(datasets._classes, "Plain", Plain)
+    loading._load.cache_clear()
+    loading._fit.cache_clear()
+    return lambda environment: monkeypatch.setattr(Plain, "b", environment, raising=False)
+
+
+def odd(value: float) -> Tensor:
+    x = torch.zeros(40, 3)
+    x[7, 1] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (Environment(torch.zeros(40, 3), Y[:35]), "it has 40 inputs and 35 targets"),
+        (
+            Environment(torch.zeros(40, 3), 2 * Y),
+            "the target of example 1 is 2, and it must be 0 or",
+        ),
+        (Environment(torch.zeros(40, 3), Y.long()), "targets of the task binary are torch.float32"),
+        (Environment(odd(torch.nan), Y), "the input of example 7 is not finite"),
+        (Environment(odd(-torch.inf), Y), "the input of example 7 is not finite"),
+        (Environment(torch.zeros(40, 4), Y), r"an input has the shape \(4,\), and .* is \(3,\)"),
+        (
+            Environment(torch.zeros(40, 3).double(), Y),
+            "inputs are .*, not torch.float64",
+        ),
+        (Environment(Numbers(torch.zeros(40, 4)), Y), r"an input has the shape \(4,\)"),
+        (Environment(torch.zeros(40, 3).numpy(), Y), "inputs are a tensor or .*, not ndarray"),
+        (Environment(torch.zeros(40, 3), Y, groups=Y[:3]), "it has 40 inputs and 3 groups"),
+        (Environment(torch.zeros(40, 3), Y, out=Y), "`out` is true or false"),
+    ],
+)
+def test_data_that_do_not_fit_stop_a_run_before_it_starts(
+    environment: Environment, message: str, plain: Callable[[Environment], None], tmp_path: Path
+) -> None:
+    plain(Environment(torch.zeros(40, 3), Y))
+    spec = single({"name": "Plain"}, {"name": "ERM"}, trials=[1], steps=5)
+    plain(environment)
+    state, said = execute(spec, RunDirectory(tmp_path / "run"), TrainSettings())
+    assert state == "failed" and said.startswith("Plain, environment 'b': ")
+    with pytest.raises(UserError, match=f"^Plain, environment 'b': {message}"):
+        raise UserError(said)
+
+
+def test_a_plan_tells_it_too(plain: Callable[[Environment], None]) -> None:
+    plain(Environment(torch.zeros(40, 3), 2 * Y))
+    with pytest.raises(UserError, match="Plain, environment 'b': the target of example 1 is 2"):
+        make_plan(validate(SWEEP, "a test"))
+
+
+def test_data_check_tells_it_too(
+    plain: Callable[[Environment], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(Environment(torch.zeros(40, 3), 2 * Y))
+    monkeypatch.setattr(Plain, "load", lambda self, trial: {n: self.b for n in self.environments})
+    checked = CliRunner().invoke(app, ["check", "Plain"])
+    assert checked.exit_code == 2
+    assert "Plain, environment 'a': the target of example 1 is 2" in " ".join(
+        checked.output.split()
+    )
+
+
+def test_environments_are_those_that_the_dataset_names(
+    plain: Callable[[Environment], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plain, "environments", ("a", "c", "d"))
+    with pytest.raises(UserError, match="loaded are a, b, c, and those that it names are a, c, d"):
+        load_checked(Plain(Plain.Options()), 0)
+
+
+class Centred(Plain):
+    """Less the mean of what is trained on."""
+
+    def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
+        seen = [e.x.read(torch.arange(len(e.x))) for e in training.values()]
+        mean = torch.cat(seen).mean(0)
+        return lambda x: x - mean
+
+
+def test_what_is_fitted_sees_the_training_examples_alone_and_changes_all() -> None:
+    x = torch.arange(120.0).view(40, 3)
+    environments = {name: Environment(Numbers(x + i), Y) for i, name in enumerate("abc")}
+    places = torch.tensor([0, 1])
+    found = fitted(Centred(Centred.Options()), environments, {"a": places, "b": places})
+    mean = torch.cat([x[:2], x[:2] + 1]).mean(0)
+    for i, name in enumerate("abc"):
+        assert torch.equal(found[name].x.read(torch.arange(40)), x + i - mean)
+
+
+def test_examples_without_a_known_label_are_in_no_split(
+    plain: Callable[[Environment], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y = torch.zeros(40, 2)
+    y[:10, 0] = y[:5] = torch.nan
+    monkeypatch.setattr(Plain, "task", Task("multilabel", 2))
+    monkeypatch.setattr(
+        Plain, "load", lambda self, trial: {n: Environment(torch.zeros(40, 3), y) for n in "abc"}
+    )
+    spec = single({"name": "Plain"}, {"name": "ERM"}, trials=[1], steps=5)
+    data = loading.load_data(spec, TrainSettings())
+    for parts in data.splits.values():
+        assert sorted(torch.cat([*parts.values()]).tolist()) == list(range(5, 40))
+    other = replace(spec, test_environments=("a",))
+    assert loading.load_data(other, TrainSettings()) is data, (
+        "nothing is fitted: the data are shared"
+    )
