@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Batch, Problem, register
-from oodbench.errors import UserError
+from oodbench.errors import MissingError
 from oodbench.hparams import choice, hparam, log_uniform
 from oodbench.networks.base import Network
 
 from .least_squares import LinearMethod
 
+PACKAGES = {"numba": "pip install oodbench[linear]"}
 Floats = npt.NDArray[np.float64]
 Quadratics = tuple[Floats, Floats, Floats]
 """A (E, D, D), b (E, D) and c (E,) of the functions w'A w - 2 b'w + c of the weights w."""
@@ -29,6 +30,8 @@ class MomentMethod(LinearMethod):
     (full batches), the same as `updates` steps of one each. A subclass gives the rows of `theta`,
     (K, D), whose sum is w, at the start, and the compiled `gradient`.
     """
+
+    packages = PACKAGES
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(LinearMethod.Hparams):
@@ -95,13 +98,13 @@ class MomentMethod(LinearMethod):
 def compiled(gradient: Any) -> Any:
     """Adam's updates of theta (K, D) and its two moments (2, K, D) in place, in machine code.
 
-    As torch's Adam with its default betas and epsilon. Raises UserError where numba is missing.
+    As torch's Adam with its default betas and epsilon. Raises MissingError without numba.
     """
     try:
         import numba
     except ImportError:
-        raise UserError(
-            "LinearIRM and LinearVREx need numba: pip install oodbench[linear]"
+        raise MissingError(
+            f"LinearIRM and LinearVREx need numba: `{PACKAGES['numba']}`", PACKAGES["numba"]
         ) from None
     slope = numba.njit(gradient)
 

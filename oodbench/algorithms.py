@@ -1,8 +1,9 @@
 """The interface of a learning method, and the registry of the folder algorithms/."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -94,6 +95,8 @@ class Algorithm(nn.Module):
     paper: ClassVar[str]
     trains_network: ClassVar[bool] = True
     """Whether it trains the run's network; else it fits a predictor of its own."""
+    packages: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """The optional packages that it imports, each with the command that installs it."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from oodbench.errors import UserError
+from oodbench.errors import MissingError, UserError
 from oodbench.hparams import checked, defaults
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
@@ -199,16 +199,16 @@ class Dataset(ABC):
         return derive("data", self.name, trial, *names)
 
     def file(self, path: str) -> Path:
-        """The data file `path` under the data directory; raises UserError if it is not there."""
+        """The data file `path` under the data directory; raises MissingError if it is not there."""
         if self.data_dir is None:
-            raise UserError(
-                f"{self.name} needs --data-dir DIR; get the data with `{self.command('DIR')}`"
+            command = self.command("DIR")
+            raise MissingError(
+                f"{self.name} needs --data-dir DIR; get the data with `{command}`", command
             )
         found = self.data_dir / path
         if not found.is_file():
-            raise UserError(
-                f"{self.name}: {found} is missing; get it with `{self.command(self.data_dir)}`"
-            )
+            command = self.command(self.data_dir)
+            raise MissingError(f"{self.name}: {found} is missing; get it with `{command}`", command)
         return found
 
     def command(self, data_dir: object) -> str:

@@ -14,6 +14,14 @@ class UserError(ValueError):
     """A mistake of the user's, told in one sentence; the command line prints it and exits with 2."""
 
 
+class MissingError(UserError):
+    """Data or an optional package that is not there; `command` gets it, as a user types it."""
+
+    def __init__(self, message: str, command: str = "") -> None:
+        super().__init__(message)
+        self.command = command
+
+
 def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -> UserError:
     """The error for a `name` that is not among the `known` ones, with the nearest right names."""
     names = [str(k) for k in known]

@@ -1,14 +1,15 @@
 """The runs of a sweep: what is run, what cannot be, and why."""
 
+import importlib.util
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import MissingError, UserError, unknown
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.file import Component, Row, Sweep, validate
@@ -42,18 +43,42 @@ class Plan:
         return sum(study.total for study in self.studies) or len(self.runs)
 
 
-def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
-    """Every run of a sweep; raises UserError for names, values and data that cannot be."""
+def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
+    """Raise MissingError for data or an optional package that the sweep's runs would lack.
+
+    Raises UserError for what is unknown or damaged.
+    """
+    for dataset in _datasets(sweep, data_dir):
+        dataset.check()
+    _check_packages(sweep)
+
+
+def _check_packages(sweep: Sweep) -> None:
+    from oodbench.algorithms import algorithms
+
+    for entry in _rows(sweep.algorithms):
+        for package, command in algorithms.get(entry.name).packages.items():
+            if importlib.util.find_spec(package) is None:
+                raise MissingError(f"{entry.name} needs {package}: `{command}`", command)
+
+
+def _datasets(sweep: Sweep, data_dir: Path | None) -> Iterator[Any]:
     from oodbench.datasets import make
 
-    runs: dict[str, RunSpec] = {}
-    impossible: list[Impossible] = []
-    studies: list[Study] = []
     for item in sweep.datasets:
         options = {"name": item} if isinstance(item, str) else dict(item)
         if "name" not in options:
             raise UserError(f"a dataset of sweep '{sweep.name}' has no name: {item!r}")
-        dataset = make(str(options.pop("name")), options, data_dir)
+        yield make(str(options.pop("name")), options, data_dir)
+
+
+def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
+    """Every run of a sweep; raises UserError for names, values and data that cannot be."""
+    _check_packages(sweep)
+    runs: dict[str, RunSpec] = {}
+    impossible: list[Impossible] = []
+    studies: list[Study] = []
+    for dataset in _datasets(sweep, data_dir):
         dataset.check()
         sizes = _sizes(sweep, dataset)
         for tests in _test_sets(sweep, dataset):

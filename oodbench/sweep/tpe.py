@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oodbench.errors import UserError
+from oodbench.errors import MissingError
 from oodbench.hparams import Distribution, Value
 
 Space = Mapping[str, Distribution]
@@ -44,11 +44,12 @@ def suggest(
 
 
 def optuna() -> Any:
-    """The package optuna, quiet; raises UserError if it is not installed."""
+    """The package optuna, quiet; raises MissingError if it is not installed."""
     try:
         import optuna as library
     except ImportError as error:
-        raise UserError("a TPE search needs optuna: `pip install oodbench[search]`") from error
+        command = "pip install oodbench[search]"
+        raise MissingError(f"a TPE search needs optuna: `{command}`", command) from error
     library.logging.set_verbosity(library.logging.WARNING)
     return library
 

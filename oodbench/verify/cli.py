@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.errors import MissingError, UserError, reports_mistakes, unknown
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet
 from oodbench.results.directory import Results
@@ -18,6 +18,7 @@ from oodbench.results.frames import Frames, load_frames
 from oodbench.results.provenance import commit
 from oodbench.sweep import file as sweep_file
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
+from oodbench.sweep.plan import check_requirements
 from oodbench.verify.measure import measure
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, load, names
@@ -47,9 +48,10 @@ def verify(
 ) -> None:
     """Run experiments of papers and compare; again with the same OUT: goes on.
 
-    Without names `--list`, `--read` and `--only` mean all that there are. Exits with 1 if a target
-    that is marked as reproducible is missed by more than 3 standard errors of the difference, or has
-    no value, or if a run failed.
+    Without names `--list`, `--read` and `--only` mean all that there are; `--only` names those whose
+    data or package is not there, and leaves them out. Exits with 1 if a target that is marked as
+    reproducible is missed by more than 3 standard errors of the difference, has no value or a trial
+    that diverged, or if a run failed.
     """
     if only not in (None, "cheap"):
         raise unknown("value", only, ("cheap",), "--only")
@@ -62,6 +64,8 @@ def verify(
         _list(chosen)
         return
     options = LaunchOptions(launcher=launcher, workers=workers, devices=devices, data_dir=data_dir)
+    if not read:
+        chosen = _possible(chosen, data_dir, leave_out=only is not None)
     missed = False
     for experiment in chosen:
         if not read:
@@ -74,6 +78,30 @@ def verify(
             (save / f"{experiment.name}.json").write_text(measured.text())
     if missed:
         raise SystemExit(1)
+
+
+def _possible(
+    experiments: Sequence[Experiment], data_dir: Path | None, *, leave_out: bool
+) -> list[Experiment]:
+    """The experiments whose data and packages are there; with `leave_out`, the others are named.
+
+    Raises MissingError for the first of the others if they are not to be left out, and UserError if
+    none is left.
+    """
+    possible = []
+    for experiment in experiments:
+        try:
+            for name in experiment.sweeps:
+                check_requirements(sweep_file.read(sweep_file.find(name)), data_dir)
+        except MissingError as error:
+            if not leave_out:
+                raise
+            typer.echo(f"{experiment.name} is left out: it needs `{error.command}`", err=True)
+        else:
+            possible.append(experiment)
+    if not possible:
+        raise UserError("no experiment is left")
+    return possible
 
 
 def train(experiment: Experiment, out: Path, trials: int | None, options: LaunchOptions) -> bool:

@@ -139,5 +139,5 @@ def test_without_numba_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
     cls: Any = algorithms.get("LinearIRM")
     sys.modules[cls.__module__].compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
-    with pytest.raises(UserError, match=r"need numba: pip install oodbench\[linear\]"):
+    with pytest.raises(UserError, match=r"need numba: `pip install oodbench\[linear\]`"):
         made("LinearIRM")

@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,48 @@ def test_failed_runs_are_an_error_and_the_rest_goes_on(folders: Path) -> None:
     assert code == 1
     assert "at least two examples" in text
     assert text.index("not run") < text.index("tuned on test data")
+
+
+def add_what_lacks(folders: Path) -> None:
+    """Two more cheap experiments, one without its data and one without its package."""
+    for name, dataset, row in (
+        ("pictures", "ColoredMNIST", "ERM"),
+        ("compiled", "LinearSEM", "LinearIRM"),
+    ):
+        sweep = TINY | {"name": name, "datasets": [dataset], "algorithms": [row]}
+        (folders / f"{name}.yaml").write_text(yaml.safe_dump(sweep))
+        target = {"row": row, "value": 0.0, "error": 1e9}
+        write(folders, EXPERIMENT | {"sweeps": [name], "targets": [target]}, name)
+
+
+def test_what_lacks_data_or_a_package_is_named_first_and_left_out(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    add_what_lacks(folders)
+    code, text = run(folders, "--only=cheap", "--trials=1")
+    assert code == 0, text
+    assert "pictures is left out: it needs `python -m oodbench.data download ColoredMNIST" in text
+    assert "compiled is left out: it needs `pip install oodbench[linear]`" in text
+    assert text.index("is left out") < text.index("runs in sweep")
+    assert "agrees" in text
+    assert sorted(p.name for p in (folders / "out").iterdir()) == ["tiny"]
+
+
+def test_what_is_named_must_be_there_before_anything_runs(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    add_what_lacks(folders)
+    for name, message in (("pictures", "needs --data-dir DIR"), ("compiled", "needs numba")):
+        code, text = run(folders, "mine", name, "--trials=1")
+        assert code == 2
+        assert message in text
+        assert not (folders / "out").exists()
+    (folders / "targets" / "mine.yaml").unlink()
+    code, text = run(folders, "--only=cheap")
+    assert code == 2
+    assert "no experiment is left" in text
 
 
 @pytest.mark.parametrize("format_", ["markdown", "html", "json"])
