@@ -1,15 +1,14 @@
 """The commands in one: `oodbench sweep launch`, `oodbench report table`, `oodbench data list`, ..."""
 
-import typer
-
 from oodbench.data.cli import app as data
 from oodbench.diagnose.cli import app as diagnose
 from oodbench.list.cli import list_
 from oodbench.report.cli import app as report
 from oodbench.sweep.cli import app as sweep
+from oodbench.terminal import commands
 from oodbench.verify.cli import verify
 
-main = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+main = commands(__doc__, no_args_is_help=True)
 main.add_typer(sweep, name="sweep")
 main.add_typer(report, name="report")
 main.add_typer(data, name="data")

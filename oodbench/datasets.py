@@ -99,10 +99,16 @@ class Dataset(ABC):
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         self.options = options
         self.data_dir = data_dir
+        self.given_label: str | None = None
+        """What a sweep file calls the dataset."""
 
     @property
     def label(self) -> str:
-        """The dataset as tables call it: its name and the options that are not at their defaults."""
+        """The dataset as tables call it: by the label that it was given, else by its name and the
+        options that are not at their defaults.
+        """
+        if self.given_label is not None:
+            return self.given_label
         usual = defaults(type(self.options))
         changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
         return self.name + (f"({_words(changed)})" if changed else "")

@@ -1,10 +1,13 @@
 """A user's mistake: one sentence that names the thing, the place and the nearest right name."""
 
 import difflib
+import io
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import NoReturn, ParamSpec, TypeVar
+
+from oodbench.printable import printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,8 +40,8 @@ def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -
 
 
 def fail(message: object) -> NoReturn:
-    """Print one line and leave with exit code 2, as for every user's mistake."""
-    print(f"error: {message}", file=sys.stderr)
+    """Print the message to stderr and leave with exit code 2, as for every mistake of the user."""
+    print("error:", printable(str(message), keep="\n"), file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -47,6 +50,9 @@ def reports_mistakes(command: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # closed, it is None
+                stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
         try:
             return command(*args, **kwargs)
         except UserError as error:

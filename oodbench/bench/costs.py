@@ -28,6 +28,7 @@ from tabulate import tabulate
 from oodbench.bench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
 from oodbench.errors import reports_mistakes
 from oodbench.report.figures import Finding, save
+from oodbench.terminal import commands
 
 BLOCKS, BLOCK_SECONDS = 5, 0.15
 """A figure is the median of so many blocks of at least so long each."""
@@ -225,7 +226,7 @@ def finding(found: Mapping[str, Any]) -> Finding:
     return Finding("CPU time", header, rows, notes, draw, (11.0, 3.6))
 
 
-app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
+app = commands(__doc__)
 
 
 @app.command()

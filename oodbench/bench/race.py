@@ -30,6 +30,7 @@ from oodbench.errors import UserError, reports_mistakes
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import State
+from oodbench.terminal import commands
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2
@@ -241,7 +242,7 @@ def table(laps: Sequence[Lap]) -> str:
     )
 
 
-app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
+app = commands(__doc__)
 
 
 @app.command()

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from filelock import FileLock
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.errors import UserError
 from oodbench.files import is_part, whole_folder
+from oodbench.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
     """
     parent = folder.parent
     parent.mkdir(parents=True, exist_ok=True)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with FileLock(parent / "lock"):
         if folder.is_dir():
             return
@@ -58,9 +58,7 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
                 shutil.rmtree(left)
         size, free = sum(rows.nbytes for rows in arrays.values()), shutil.disk_usage(parent).free
         count = sum(rows.count for rows in arrays.values())
-        console.print(
-            f"{title}: {count} examples, {size / 1e9:.3g} GB, into {folder}", highlight=False
-        )
+        console.print(f"{title}: {count} examples, {size / 1e9:.3g} GB, into {folder}")
         if size > free:
             raise UserError(
                 f"{title}: {folder} needs {size / 1e9:.3g} GB and {free / 1e9:.3g} GB are free"

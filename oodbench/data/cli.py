@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
 from oodbench.errors import UserError, reports_mistakes
+from oodbench.terminal import commands, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
     from oodbench.datasets import Dataset
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
@@ -55,21 +55,21 @@ def check(
     )
     for contents in found:
         table.add_row(contents.name, f"{contents.size:,}", contents.balance)
-    console = Console()
+    console = terminal()
     console.print(table)
     for contents in found:
         if contents.repeated:
-            print(
+            console.say(
                 f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs"
             )
         for other, count in contents.shared.items():
-            print(f"{contents.name} and {other} share the inputs of {count} examples")
+            console.say(f"{contents.name} and {other} share the inputs of {count} examples")
     problems = [problem for contents in found for problem in contents.unreadable]
     for problem in problems:
-        print(problem)
+        console.say(problem)
     if problems:
         raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
-    print(f"{dataset.label}: all {sum(c.size for c in found):,} examples can be read")
+    console.say(f"{dataset.label}: all {sum(c.size for c in found):,} examples can be read")
 
 
 @app.command()
@@ -98,10 +98,10 @@ def list_(plugin: Plugins = None) -> None:
         metadata = datasets.get(name).metadata
         files = [*metadata.checksums] or ([f"{metadata.folder}/"] if metadata.folder else ["none"])
         table.add_row(name, "\n".join(files), metadata.licence)
-    Console().print(table)
+    terminal().print(table)
 
 
-making = typer.Typer(no_args_is_help=True, help="Make the data of a dataset.")
+making = commands("Make the data of a dataset.", no_args_is_help=True)
 app.add_typer(making, name="make")
 
 
@@ -130,7 +130,9 @@ def coinrun(
         load(policy)
         name = f"policy {md5(policy)}"
     folder = make(data_dir, Settings(levels, states, test_levels, name), policy, workers)
-    print(f"{levels} levels of {states} states and {test_levels} test levels are in {folder}")
+    terminal().say(
+        f"{levels} levels of {states} states and {test_levels} test levels are in {folder}"
+    )
 
 
 def _dataset(
@@ -147,4 +149,4 @@ def _verify(dataset: "Dataset") -> None:
     dataset.check()
     name, count = dataset.name, len(dataset.checksums)
     where = f"{count} files in {dataset.data_dir}"
-    print(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")
+    terminal().say(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")

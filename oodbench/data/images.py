@@ -13,7 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
+from oodbench.terminal import terminal
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's images, by channel."""
@@ -140,7 +140,7 @@ class Images(Dataset):
         problems = []
         with ThreadPoolExecutor() as pool:
             for start in track(
-                range(0, len(files), 1024), "looking at images", console=Console(stderr=True)
+                range(0, len(files), 1024), "looking at images", console=terminal(stderr=True)
             ):
                 problems += [p for p in pool.map(_problem, files[start : start + 1024]) if p]
         if problems:

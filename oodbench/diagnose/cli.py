@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oodbench.errors import UserError, reports_mistakes
+from oodbench.terminal import commands
 
 if TYPE_CHECKING:
     from oodbench.report.figures import Finding
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = commands(__doc__, no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="Where NAME.png and NAME.svg go.")]
 Counts = Annotated[str, typer.Option(help="Numbers of environments, with commas between.")]

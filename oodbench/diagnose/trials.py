@@ -47,4 +47,4 @@ def trials(results: Path, rules: tuple[str, ...], threshold: float) -> Finding:
 
     header = ["method", "selection", "median", f"{solves} {threshold:g}", "each trial"]
     notes = [f"{metric} on the test environments; run and step of each trial chosen by the rule."]
-    return Finding(f"Trials of {results.name}", header, rows, notes, draw)
+    return Finding(f"Trials of {results.name}", header, rows, notes, draw, keys=2, prose=(4,))

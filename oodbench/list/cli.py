@@ -10,8 +10,9 @@ import typer
 
 from oodbench.errors import reports_mistakes
 from oodbench.list.catalogue import entries, listing, markdown
+from oodbench.terminal import commands
 
-app = typer.Typer(pretty_exceptions_enable=False)
+app = commands()
 
 
 class Format(StrEnum):

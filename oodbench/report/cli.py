@@ -12,8 +12,9 @@ from oodbench.report.printing import print_sheet, print_table
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import RULES, usual
+from oodbench.terminal import commands
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = commands(__doc__, no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]

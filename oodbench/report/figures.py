@@ -8,9 +8,8 @@ from typing import Any
 import matplotlib
 from cycler import cycler
 from matplotlib.figure import Figure
-from rich import box
-from rich.console import Console
-from rich.table import Table
+
+from oodbench.terminal import terminal
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Told apart by the colour-blind too (Okabe and Ito, 2008)."""
@@ -36,22 +35,23 @@ class Finding:
     notes: Sequence[str]
     draw: Callable[[Figure], None]
     size: tuple[float, float] = (8.0, 3.6)
-    """Of the picture, in inches."""
+    """Width and height of the picture in inches."""
+    keys: int = 1
+    """Number of first columns that name a row."""
+    prose: tuple[int, ...] = ()
+    """Columns of text, which are wrapped at words."""
 
 
 def show(finding: Finding, name: str, directory: Path) -> None:
     """Print the table, and write NAME.png and NAME.svg, the same bytes for the same finding."""
-    table = Table(title=finding.title, title_justify="left", box=box.SIMPLE_HEAD)
-    for i, column in enumerate(finding.header):
-        table.add_column(column, justify="right" if i else "left", no_wrap=True)
-    for row in finding.rows:
-        table.add_row(*row)
-    console = Console(markup=False)
-    console.print(table)
+    console = terminal()
+    console.say(finding.title)
+    tables = console.tables(finding.header, finding.rows, keys=finding.keys, prose=finding.prose)
+    console.print(tables, soft_wrap=True)
     for note in finding.notes:
-        console.print(note, highlight=False)
+        console.say(note)
     for path in save(finding, name, directory):
-        print(path)
+        console.say(str(path))
 
 
 def save(finding: Finding, name: str, directory: Path) -> tuple[Path, Path]:

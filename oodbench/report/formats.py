@@ -7,15 +7,11 @@ from collections.abc import Callable, Mapping
 from html import escape
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
 from tabulate import tabulate
 
 from oodbench.report.sheet import Block, Sheet
 from oodbench.report.statistics import half_width
+from oodbench.terminal import Terminal, terminal
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -31,34 +27,19 @@ LATEX = {
 } | {c: f"\\{c}" for c in "&%$#_{}"}
 
 
-def terminal(sheet: Sheet, console: Console | None = None) -> str:
-    """Tables for a terminal (with its colours if it has any); never cuts a number to its width."""
-    console = console or Console()
-    width = console.width
-    unlimited = console.options.update(max_width=10_000)
+def to_terminal(sheet: Sheet, console: Terminal | None = None) -> str:
+    """Tables for a terminal, with its colours if it has any, as wide as it; no number is cut."""
+    console = console or terminal()
     with console.capture() as capture:
         for block in sheet.blocks:
-            table = _rich(block)
-            console.width = max(width, Measurement.get(console, unlimited, table).maximum)
-            console.print(table)
-        console.width = width
+            console.say(block.title)
+            styles = dict.fromkeys(block.near, "underline") | dict.fromkeys(block.best, "bold")
+            ranked = block.ranked if block.ranked < len(block.rows) else 0
+            tables = console.tables(block.header, block.rows, line_after=ranked, styles=styles)
+            console.print(tables, soft_wrap=True)
         for note in (*sheet.notes, *sheet.remarks):
-            console.print(Text(note))
+            console.say(note)
     return capture.get()
-
-
-def _rich(block: Block) -> Table:
-    table = Table(title=Text(block.title), title_justify="left", box=box.SIMPLE_HEAD)
-    for i, name in enumerate(block.header):
-        table.add_column(Text(name), justify="right" if i else "left", no_wrap=True)
-    for r, row in enumerate(block.rows):
-        styles = [
-            "bold" if (r, c) in block.best else "underline" if (r, c) in block.near else ""
-            for c in range(len(row))
-        ]
-        cells = [Text(text, style=style) for text, style in zip(row, styles, strict=True)]
-        table.add_row(*cells, end_section=r + 1 == block.ranked)
-    return table
 
 
 def markdown(sheet: Sheet) -> str:
@@ -161,7 +142,7 @@ def html(sheet: Sheet) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Sheet], str]] = {
-    "terminal": terminal,
+    "terminal": to_terminal,
     "markdown": markdown,
     "html": html,
     "latex": latex,

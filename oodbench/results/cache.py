@@ -141,6 +141,7 @@ def _frames(
     how = {"search": _search_label(search), "search_draws": search["draws"] if search else None}
     rows = [
         {"id": run_id, **spec, **info["context"]}
+        | {"dataset_label": spec.get("dataset_label") or info["context"].get("dataset_label")}
         | {"state": info["state"], "provenance": info["provenance"], "error": info["error"]}
         | {name: info[name] for name in ("last_step", *COSTS)}
         | how

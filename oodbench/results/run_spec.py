@@ -73,11 +73,20 @@ class RunSpec:
     steps: int
     evaluate_every: int
     holdout: float = 0.2
+    dataset_label: str = field(default="", compare=False)
+    """The dataset as tables call it; no number depends on it, and neither does the id."""
+
+    @property
+    def dataset_name(self) -> str:
+        """The dataset as everything that is printed calls it."""
+        return self.dataset_label or self.dataset
 
     @property
     def id(self) -> str:
         """A hash of the values: no path, host or code version."""
-        text = json.dumps(asdict(self), sort_keys=True, allow_nan=False)
+        values = asdict(self)
+        del values["dataset_label"]
+        text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from oodbench.errors import UserError, reports_mistakes
 from oodbench.report.numbers import duration
@@ -17,15 +16,20 @@ from oodbench.sweep.file import Sweep, find, read
 from oodbench.sweep.flags import Flags, resource_flags
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
+from oodbench.terminal import commands, confirmed, terminal
 from oodbench.train.settings import TrainSettings, large_groups
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
 Out = Annotated[Path | None, typer.Option(help="The results directory; results/NAME by default.")]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
-Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE over the file's.")]
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Over the file's.")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core or device.")]
 Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads of a run; changes the last bits.")]
@@ -44,8 +48,6 @@ Vectorize = Annotated[
 BatchRuns = Annotated[str | None, typer.Option(hidden=True, help="The former --vectorize.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
-console = Console()
-
 
 @app.command()
 @reports_mistakes
@@ -61,6 +63,7 @@ def plan(
     """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
     from oodbench.sweep.estimate import forecast
 
+    console = terminal()
     made = _plan(read(find(sweep), set_ or ()), plugin, data_dir)
     show_plan(made, console)
     specs = list(made.runs.values())
@@ -70,16 +73,16 @@ def plan(
         large_groups=large_groups(specs),
     )
     expected = forecast(specs, settings)
+    reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
-        console.print(
-            f"one at a time: {row}: {reason}", markup=False, highlight=False, soft_wrap=True
-        )
+        reasons.setdefault(reason, []).append(row)
+    for reason, rows in reasons.items():
+        console.say(f"one at a time ({reason}): {', '.join(rows)}")
     seconds = expected.seconds * made.total / max(1, len(made.runs))
     count = workers or os.cpu_count() or 1
-    console.print(
+    console.say(
         f"About {duration(seconds)} of training and evaluation on one core of this machine, "
-        f"{duration(seconds / count)} with {count} workers.",
-        highlight=False,
+        f"{duration(seconds / count)} with {count} workers."
     )
 
 
@@ -126,7 +129,7 @@ def launch(
         confirm=not yes,
     )
     parsed = read(find(sweep), set_ or ())
-    if not is_complete(launch_sweep(parsed, options, console)):
+    if not is_complete(launch_sweep(parsed, options, terminal())):
         raise SystemExit(1)
 
 
@@ -161,7 +164,7 @@ def retry(
         loader_workers=loader_workers,
         vectorize=_vectorize(batch_runs or vectorize),
     )
-    if not is_complete(retry_runs(results, options, console)):
+    if not is_complete(retry_runs(results, options, terminal())):
         raise SystemExit(1)
 
 
@@ -177,9 +180,9 @@ def status(
 
     results = _results(sweep, out)
     if watch:
-        view.watch(results, console)
+        view.watch(results, terminal())
     else:
-        view.show(results, console)
+        view.show(results, terminal())
 
 
 @app.command()
@@ -194,7 +197,7 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
     count = cancel_jobs([s.name for s in open_])
     for submission in open_:
         submissions.write(replace(submission, cancelled=True))
-    console.print(f"{count} jobs cancelled.", highlight=False)
+    terminal().say(f"{count} jobs cancelled.")
 
 
 @app.command()
@@ -211,15 +214,14 @@ def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None
     size = sum(f.stat().st_size for p in strangers for f in p.rglob("*") if f.is_file())
     predictions = spare(results)
     size += sum(c.stat().st_size for c in (*checkpoints, *predictions))
-    console.print(
+    terminal().say(
         f"{len(checkpoints)} checkpoints of ended runs, {len(predictions)} files of predictions that "
-        f"no rule chose and {len(strangers)} runs that are not in the sweep: {size / 2**20:.1f} MB.",
-        highlight=False,
+        f"no rule chose and {len(strangers)} runs that are not in the sweep: {size / 2**20:.1f} MB."
     )
     if not (checkpoints or predictions or strangers):
         return
-    if not yes:
-        typer.confirm("Delete them?", abort=True)
+    if not (yes or confirmed("Delete them?")):
+        raise typer.Abort
     for file in (*checkpoints, *predictions):
         file.unlink()
     for path in strangers:

@@ -42,7 +42,7 @@ def forecast(specs: Sequence[RunSpec], settings: TrainSettings) -> Forecast:
     torch.set_num_threads(settings.threads)
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
-        kinds = rows.setdefault(f"{spec.label} on {spec.dataset}", {})
+        kinds = rows.setdefault(f"{spec.label} on {spec.dataset_name}", {})
         kinds.setdefault(spec.group_key, []).append(spec)
     found = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}

@@ -18,9 +18,7 @@ def resource_flags(command: Callable[..., None]) -> Callable[..., None]:
     fields: dict[str, Any] = {}
     for name, field in Resources.model_fields.items():
         kind: Any = list[str] | None if name == "slurm" else str | None
-        fields[name] = Annotated[
-            kind, typer.Option(help=field.description, rich_help_panel="Slurm")
-        ]
+        fields[name] = Annotated[kind, typer.Option(help=f"Slurm: {field.description}")]
 
     @wraps(command)
     def wrapped(**values: Any) -> None:

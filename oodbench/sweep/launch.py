@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from oodbench.errors import UserError, unknown
+from oodbench.printable import printable
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
@@ -29,6 +29,7 @@ from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.sweep.stored_plan import store_plan
+from oodbench.terminal import Terminal, terminal
 from oodbench.train.settings import TrainSettings, large_groups
 
 LAUNCHERS: dict[str, Callable[[Job], dict[str, State]]] = {
@@ -73,14 +74,14 @@ class LaunchOptions:
     """Whether to ask before anything is written, if a person can answer."""
 
 
-def launch(sweep: Sweep, options: LaunchOptions, console: Console | None = None) -> Counter[State]:
+def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
     """Train the runs of a sweep that have not ended yet, and print its leaderboard.
 
     Returns how many runs of the sweep are in each state; it is empty after a dry run. The same
     launch again goes on where this one was interrupted. Raises UserError for what cannot be
     launched, and KeyboardInterrupt when it is interrupted.
     """
-    console = console or Console()
+    console = console or terminal()
     _start_early(options.launcher)
     load_plugins(options.plugins)
     plan = make_plan(sweep, options.data_dir)
@@ -112,15 +113,15 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Console | None = None)
         show_jobs(job, options.launcher, options.devices, console)
         return Counter()
     store_plan(job, options.launcher, sweep)
-    if options.confirm and sys.stdin.isatty():
-        typer.confirm(f"Launch into {job.results.path}?", default=True, abort=True)
+    if options.confirm and sys.stdin is not None and sys.stdin.isatty():
+        typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
     job.add(job.searches().advance())
     ids = tuple(i for i in job.specs if not job.results.run(i).state().final)
     return _train(replace(job, ids=ids), options, console)
 
 
 def retry(
-    results: Results, options: LaunchOptions, console: Console | None = None
+    results: Results, options: LaunchOptions, console: Terminal | None = None
 ) -> Counter[State]:
     """Train the failed and lost runs of a results directory again, from their last checkpoints.
 
@@ -150,7 +151,7 @@ def retry(
         ),
         snapshot=options.snapshot,
     )
-    return _train(job, options, console or Console())
+    return _train(job, options, console or terminal())
 
 
 def is_complete(counts: Mapping[State, int]) -> bool:
@@ -166,7 +167,7 @@ def _start_early(launcher: str) -> None:
         warm_up()
 
 
-def _train(job: Job, options: LaunchOptions, console: Console) -> Counter[State]:
+def _train(job: Job, options: LaunchOptions, console: Terminal) -> Counter[State]:
     """Train the runs `job.ids` and print how the sweep stands."""
     is_search = "search" in job.results.plan()["settings"]
     if not is_search:  # a search chooses too few runs at a time to train many together
@@ -183,12 +184,12 @@ def _train(job: Job, options: LaunchOptions, console: Console) -> Counter[State]
     try:
         ended = LAUNCHERS[options.launcher](job) if job.ids else {}
     except KeyboardInterrupt:
-        console.print("Interrupted; the same launch goes on where it was.")
+        console.say("Interrupted; the same launch goes on where it was.")
         raise
     counts = Counter(job.results.run(i).state() for i in job.specs)
     queued = sum(state is State.QUEUED for state in ended.values())
     if queued:
-        console.print(f"{queued} runs queued; `status --watch` follows them.", highlight=False)
+        console.say(f"{queued} runs queued; `status --watch` follows them.")
         counts = Counter(ended.get(i, job.results.run(i).state()) for i in job.specs)
     else:
         _report(job, ended, counts, console)
@@ -196,21 +197,21 @@ def _train(job: Job, options: LaunchOptions, console: Console) -> Counter[State]
 
 
 def _report(
-    job: Job, ended: Mapping[str, State], counts: Mapping[State, int], console: Console
+    job: Job, ended: Mapping[str, State], counts: Mapping[State, int], console: Terminal
 ) -> None:
     """Print how the runs of a sweep ended and, if any has results, its leaderboard."""
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-    console.print(f"{summary} of {len(job.specs)} runs in {job.results.path}", highlight=False)
+    console.say(f"{summary} of {len(job.specs)} runs in {job.results.path}")
     elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
     if elsewhere:
-        console.print(f"{elsewhere} runs are being trained by another launch.")
+        console.say(f"{elsewhere} runs are being trained by another launch.")
     if any(state.complete for state in counts):
         from oodbench.report.printing import print_table
 
         try:
             print_table(job.results)
-            console.print("Other selection rules: `python -m oodbench.report table --help`.")
+            console.say("Other selection rules: `python -m oodbench.report table --help`.")
         except UserError as error:  # the runs are done, whatever this selection rule lacks
-            console.print(f"no table: {error}", markup=False, highlight=False)
+            console.say(f"no table: {error}")
     if State.FAILED in counts or State.BROKEN in counts:
-        console.print("`status` shows why runs failed; `retry` trains them again.")
+        console.say("`status` shows why runs failed; `retry` trains them again.")

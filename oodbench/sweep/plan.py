@@ -65,11 +65,21 @@ def _check_packages(sweep: Sweep) -> None:
 def _datasets(sweep: Sweep, data_dir: Path | None) -> Iterator[Any]:
     from oodbench.datasets import make
 
+    named: dict[str, Any] = {}
     for item in sweep.datasets:
         options = {"name": item} if isinstance(item, str) else dict(item)
         if "name" not in options:
             raise UserError(f"a dataset of sweep '{sweep.name}' has no name: {item!r}")
-        yield make(str(options.pop("name")), options, data_dir)
+        label = options.pop("label", None)
+        dataset = make(str(options.pop("name")), options, data_dir)
+        if label is not None:
+            dataset.given_label = str(label)
+        if named.setdefault(dataset.label, dataset.options) != dataset.options:
+            raise UserError(
+                f"two datasets of sweep '{sweep.name}' are called '{dataset.label}': "
+                "give them a `label` each"
+            )
+        yield dataset
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
@@ -96,7 +106,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                     _check_training(run, dataset, sizes)
                     if run.id in runs:
                         raise UserError(
-                            f"sweep '{sweep.name}' holds {run.label} on {run.dataset} twice; "
+                            f"sweep '{sweep.name}' holds {run.label} on {run.dataset_name} twice; "
                             "give algorithms with different hparams different labels"
                         )
                     runs[run.id] = run
@@ -255,6 +265,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> lis
                     steps=steps,
                     evaluate_every=evaluate_every,
                     holdout=_holdout(sweep, dataset),
+                    dataset_label=dataset.label,
                 )
             )
     return specs

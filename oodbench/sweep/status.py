@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -10,7 +9,6 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 
 from oodbench.results.run_spec import RunSpec, State
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -29,6 +27,7 @@ from rich.text import Text
 from oodbench.results.directory import Results
 from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.states import RunStatus, slurm_answers, states
+from oodbench.terminal import Terminal
 
 LINES = 20
 """Runs of one state that are listed."""
@@ -39,12 +38,12 @@ BREATHS = 4
 """Looks at which nothing may be under way before a search that has runs to choose counts as left."""
 
 
-def show(results: Results, console: Console) -> None:
+def show(results: Results, console: Terminal) -> None:
     """Print the status of a sweep once."""
-    console.print(render(results, states(results)), soft_wrap=True)
+    console.print(render(results, states(results), console), soft_wrap=True)
 
 
-def watch(results: Results, console: Console) -> None:
+def watch(results: Results, console: Terminal) -> None:
     """Show the status, refreshed, with a bar, until no run is queued or running."""
     bar = Progress(
         TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
@@ -55,7 +54,7 @@ def watch(results: Results, console: Console) -> None:
         while True:
             now = states(results)
             bar.update(task, completed=sum(s.state.at_rest for s in now.values()))
-            live.update(Group(render(results, now), bar), refresh=True)
+            live.update(Group(render(results, now, console), bar), refresh=True)
             busy = any(s.state in (State.QUEUED, State.RUNNING) for s in now.values())
             idle = 0 if busy else idle + 1
             if idle > (BREATHS if _total(results.plan()) > len(now) else 0):
@@ -63,33 +62,50 @@ def watch(results: Results, console: Console) -> None:
             time.sleep(REFRESH_SECONDS)
 
 
-def render(results: Results, now: dict[str, RunStatus]) -> RenderableType:
-    """The counts as a table, then a line or two for each run that is under way or went wrong."""
+def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
+    """The counts of each dataset, then a line or two for each run under way or gone wrong."""
     stored = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
-    parts: list[RenderableType] = [_table(f"{stored['name']} in {results.path}", specs, now)]
+    texts = []
     if _total(stored) > len(specs):
         text = f"The search has chosen {len(specs)} of {_total(stored)} runs so far."
-        parts.append(Text(text + " `launch` goes on with it."))
+        texts.append(text + " `launch` goes on with it.")
     _, problem = slurm_answers(results)
     if problem:
-        parts.append(Text(f"Slurm does not tell: {problem}"))
+        texts.append(f"Slurm does not tell: {problem}")
     for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST):
         ids = [i for i in specs if now[i].state == state]
-        lines = [_line(results, i, specs[i], now[i]) for i in ids]
+        lines = [_line(results, i, specs[i], now[i]) for i in ids[:LINES]]
         if state is State.QUEUED:  # one line for all that wait for the same
             counts = Counter(now[i].note for i in ids)
             lines = [f"queued: {n} runs: {note}" for note, n in counts.items()]
-        parts += [Text(line) for line in lines[:LINES]]
-        if len(lines) > LINES:
-            parts.append(Text(f"{state}: and {len(lines) - LINES} more"))
+        texts += lines[:LINES]
+        if len(lines) > LINES or (len(ids) > LINES and state is not State.QUEUED):
+            texts.append(f"{state}: and {max(len(ids), len(lines)) - LINES} more")
     if any(s.state.can_be_retried for s in now.values()):
-        parts.append(
-            Text(
-                "`retry` trains failed, broken and lost runs again; `launch` goes on with lost ones."
-            )
+        texts.append(
+            "`retry` trains failed, broken and lost runs again; `launch` goes on with lost ones."
         )
-    return Group(*parts)
+    heading = Text(f"{stored['name']} in {results.path}")
+    body = [Text(console.wrapped(text)) for text in texts]
+    return Group(heading, Text(), *_counts(specs, now, console), *body)
+
+
+def _counts(
+    specs: Mapping[str, RunSpec], now: Mapping[str, RunStatus], console: Terminal
+) -> Iterator[RenderableType]:
+    """A table for each dataset, and one of all runs: how many are in which state."""
+    totals = Counter(s.state for s in now.values())
+    columns = [s for s in State if totals[s] or s is State.DONE]
+    rows: dict[str, dict[str, Counter[str]]] = {}
+    for run_id, spec in specs.items():
+        row = rows.setdefault(spec.dataset_name, {}).setdefault(spec.label, Counter())
+        row[now[run_id].state] += 1
+    for dataset, counts in rows.items():
+        yield Text(dataset)
+        texts = [[label, *(str(n[s] or "") for s in columns)] for label, n in counts.items()]
+        yield console.tables(["algorithm", *columns], texts)
+    yield console.tables(["all runs", *columns], [["", *(str(totals[s]) for s in columns)]])
 
 
 def _total(stored: Mapping[str, Any]) -> int:
@@ -99,20 +115,6 @@ def _total(stored: Mapping[str, Any]) -> int:
         return len(runs)
     key = ("dataset", "options", "label", "test_environments", "trial")
     return int(search["draws"]) * len({str([run[k] for k in key]) for run in runs})
-
-
-def _table(heading: str, specs: dict[str, RunSpec], now: dict[str, RunStatus]) -> Table:
-    rows: dict[tuple[str, str], Counter[str]] = {}
-    for run_id, spec in specs.items():
-        rows.setdefault((spec.dataset, spec.label), Counter())[now[run_id].state] += 1
-    totals = Counter(s.state for s in now.values())
-    columns = [s for s in State if totals[s] or s is State.DONE]
-    table = Table("dataset", "algorithm", *columns, title=heading)
-    for (dataset, label), counts in rows.items():
-        table.add_row(dataset, label, *(str(counts[s] or "") for s in columns))
-    table.add_section()
-    table.add_row("all", "", *(str(totals[s] or "") for s in columns))
-    return table
 
 
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
@@ -131,28 +133,30 @@ def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str
     return "\n      ".join([text, *tail])
 
 
-def show_plan(made: "Plan", console: Console) -> None:
+def show_plan(made: "Plan", console: Terminal) -> None:
     """Print how many runs of what a sweep holds, and what is impossible and why."""
-    table = Table("dataset", "test environments", "algorithm", "runs", "draws", "trials", "steps")
-    rows: dict[tuple[str, str, str], list[RunSpec]] = {}
+    search = made.sweep.search
+    datasets: dict[str, list[RunSpec]] = {}
     for spec in made.runs.values():
-        key = (spec.dataset, ", ".join(spec.test_environments), spec.label)
-        rows.setdefault(key, []).append(spec)
-    for key, specs in rows.items():
-        draws, trials = {s.draw for s in specs}, {s.trial for s in specs}
-        numbers = (len(specs), len(draws), len(trials), specs[0].steps)
-        told = [str(n) for n in numbers]
-        if made.sweep.search is not None:
-            total = made.sweep.search.draws(len(trials))
-            told[:2] = [str(total * len(trials)), f"{total} by {made.sweep.search.method.upper()}"]
-        table.add_row(*key, *told)
-    console.print(table)
-    console.print(f"{made.total} runs in sweep '{made.sweep.name}'.", highlight=False)
+        datasets.setdefault(spec.dataset_name, []).append(spec)
+    for dataset, specs in datasets.items():
+        sets = dict.fromkeys("+".join(spec.test_environments) for spec in specs)
+        console.say(f"{dataset}, {len(sets)} test set{'s' * (len(sets) > 1)}: {', '.join(sets)}")
+        rows = []
+        for label in dict.fromkeys(spec.label for spec in specs):
+            own = [spec for spec in specs if spec.label == label]
+            tests = len({spec.test_environments for spec in own})
+            trials = len({spec.trial for spec in own})
+            runs, draws = len(own), str(len({spec.draw for spec in own}))
+            if search is not None:
+                total = search.draws(trials)
+                runs, draws = total * trials * tests, f"{total} by {search.method.upper()}"
+            rows.append([label, str(runs), str(tests), draws, str(trials), str(own[0].steps)])
+        header = ["algorithm", "runs", "test sets", "draws", "trials", "steps"]
+        console.print(console.tables(header, rows), soft_wrap=True)
+    console.say(f"{made.total} runs in sweep '{made.sweep.name}'.")
     for cell in made.impossible:
-        console.print(
+        console.say(
             f"impossible: {cell.algorithm} on {cell.dataset} "
-            f"(test {', '.join(cell.test_environments)}): {cell.reason}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            f"(test {', '.join(cell.test_environments)}): {cell.reason}"
         )

@@ -202,7 +202,7 @@ def _is_memory(error: Exception) -> bool:
 
 def _warn_one_at_a_time(spec: RunSpec, error: Exception) -> None:
     warnings.warn(
-        f"the runs of {spec.label} on {spec.dataset} are trained one at a time, as they could not "
+        f"the runs of {spec.label} on {spec.dataset_name} are trained one at a time, as they could not "
         f"be trained together: {type(error).__name__}: {error}",
         stacklevel=3,
     )

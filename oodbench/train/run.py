@@ -76,7 +76,7 @@ class Run:
         """What tables need to know beyond the spec."""
         dataset = self.data.dataset
         return {
-            "dataset_label": dataset.label,
+            "dataset_label": self.spec.dataset_label or dataset.label,
             "family": dataset.metadata.family,
             "shift": dataset.metadata.shift,
             "training_environments": self.names,

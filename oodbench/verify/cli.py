@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from oodbench.errors import MissingError, UserError, reports_mistakes, unknown
@@ -19,13 +18,14 @@ from oodbench.results.provenance import commit
 from oodbench.sweep import file as sweep_file
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.sweep.plan import check_requirements
+from oodbench.terminal import commands, terminal
 from oodbench.verify.measure import measure
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, load, names
 from oodbench.verify.verdicts import compare, sheet
 from oodbench.version import __version__
 
-app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
+app = commands(__doc__)
 
 
 @app.command()
@@ -153,4 +153,4 @@ def _list(experiments: Sequence[Experiment]) -> None:
         how = "\n".join([*e.sweeps, *([e.compute] if e.compute else [])])
         cost = "cheap" if e.cheap else "long"
         table.add_row(e.name, cost, str(len(e.targets)), how, e.title)
-    Console().print(table)
+    terminal().print(table)

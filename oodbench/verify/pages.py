@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from oodbench.errors import UserError, reports_mistakes
 from oodbench.report.figures import COLOURS, STYLE
 from oodbench.report.formats import markdown
+from oodbench.terminal import commands
 from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.targets import Experiment, Target, load, names
 from oodbench.verify.verdicts import Comparison, compare, sheet
@@ -24,7 +25,7 @@ COLUMNS = 3
 FEW = 12
 """Points of a line that are marked: one alone would not be seen."""
 
-app = typer.Typer(pretty_exceptions_enable=False, help=__doc__)
+app = commands(__doc__)
 
 
 @app.command()

@@ -27,7 +27,7 @@ SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("oodbench.sweep.cli.console.width", 300)
+    monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.chdir(tmp_path)
 
 

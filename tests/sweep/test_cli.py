@@ -16,8 +16,7 @@ TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("oodbench.sweep.cli.console.width", 200)
-    monkeypatch.setattr("oodbench.sweep.cli.console.soft_wrap", True)
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
 
 

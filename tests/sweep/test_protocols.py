@@ -25,6 +25,11 @@ def protocols() -> list[str]:
     return [name for name, file in named_sweeps().items() if read(file).protocol == name]
 
 
+def _values(spec: RunSpec) -> dict[str, Any]:
+    """All that a run's numbers depend on."""
+    return {name: value for name, value in asdict(spec).items() if name != "dataset_label"}
+
+
 def resolved(name: str, data_dir: Path) -> dict[str, Any]:
     """A hash of the runs of a protocol's first trial, and the first one of every row in full."""
     runs = make_plan(read(find(name), ["trials=1"]), data_dir).runs
@@ -34,7 +39,7 @@ def resolved(name: str, data_dir: Path) -> dict[str, Any]:
     return {
         "runs": len(runs),
         "sha256": hashlib.sha256("".join(sorted(runs)).encode()).hexdigest(),
-        "rows": [json.loads(json.dumps(asdict(spec))) for spec in rows.values()],
+        "rows": [json.loads(json.dumps(_values(spec))) for spec in rows.values()],
     }
 
 

@@ -38,8 +38,7 @@ PLAN = tiny(**CHANGES)
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.sweep.cli.console.width", 200)
-    monkeypatch.setattr("oodbench.sweep.cli.console.soft_wrap", True)
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def launch(folder: Path, *more: str, **changes: Any) -> Result:

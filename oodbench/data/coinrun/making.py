@@ -15,7 +15,6 @@ from typing import Protocol
 
 import numpy as np
 from filelock import FileLock, Timeout
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -41,6 +40,7 @@ from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import md5
 from oodbench.errors import UserError
 from oodbench.seeds import derive
+from oodbench.terminal import terminal
 
 PLANNER = "planner"
 FIRST_UNSEEN = 1_000_000
@@ -98,7 +98,7 @@ def _fill(
 ) -> None:
     order = random.Random(0).sample(missing, len(missing))  # an even mix, for the time left
     task = partial(make_shard, folder=folder, settings=settings, policy=policy)
-    console = Console()
+    console = terminal()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     bar = Progress(TextColumn("levels"), *columns, console=console, disable=not console.is_terminal)
     context = multiprocessing.get_context("spawn")

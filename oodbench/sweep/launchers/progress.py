@@ -1,13 +1,11 @@
-"""What a launch shows: the plan, then a bar for the sweep and one for each worker.
+"""What a launch shows while it runs: a bar for the sweep and one for each worker.
 
 Where the output is no terminal, a line per run.
 """
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -20,27 +18,26 @@ from rich.progress import (
 
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers.job import Job
-
-if TYPE_CHECKING:
-    pass
+from oodbench.terminal import terminal
 
 
 def title(spec: RunSpec) -> str:
     """A run in a few words."""
     tests = "+".join(spec.test_environments)
-    return f"{spec.label} on {spec.dataset} (test {tests}), draw {spec.draw}, trial {spec.trial}"
+    which = f"draw {spec.draw}, trial {spec.trial}"
+    return f"{spec.label} on {spec.dataset_name} (test {tests}), {which}"
 
 
 class Display:
     """Progress on a terminal; a line per ended run where the output is a file or a pipe."""
 
     def __init__(self, job: Job, workers: int) -> None:
-        self.console = Console()
+        self.console = terminal()
         self.specs = job.specs
         self.count = len(job.specs) - len(job.ids)
         self.total = job.total
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -89,9 +86,7 @@ class Display:
         self._progress.update(self._sweep, completed=self.count)
         if state is not State.DONE or not self.console.is_terminal:
             text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
-            self._progress.console.print(
-                text + (f": {message}" if message else ""), markup=False, highlight=False
-            )
+            self.console.say(text + (f": {message}" if message else ""))
 
     @property
     def worker_bars(self) -> list[TaskID]:

@@ -1,0 +1,156 @@
+"""What the commands share: how text reaches the terminal, and how a command is declared.
+
+All output of a command goes through `terminal` or through `print` of a text of `printable`.
+"""
+
+import os
+import sys
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import typer
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from oodbench.errors import UserError
+from oodbench.printable import printable
+
+ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→": "->"})
+"""What stands for our own signs where the terminal's encoding lacks them."""
+
+
+class Terminal(Console):
+    """A console that takes every string for text: no markup, no emoji, no highlighting.
+
+    Control characters are shown as escapes. A `Text` or a style is the one way to style something.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A string as a `Text`: what `print` and tables do with strings."""
+        if self.encoding.startswith("utf"):
+            return super().render_str(printable(text, "\n"), **options)
+        return super().render_str(printable(text, "\n").translate(ASCII), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of a renderable; a `Text` made elsewhere has its controls escaped here."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text, "\n"), style, control)
+
+    def say(self, text: str) -> None:
+        """Print prose, `wrapped`."""
+        self.print(self.wrapped(text), soft_wrap=True)
+
+    def wrapped(self, text: str) -> str:
+        """Each line of the text wrapped at words; a longer word, such as a path, stays whole.
+
+        Lines that a program reads, in a file or a pipe, stay as they are unless COLUMNS is set.
+        """
+        if not (self.is_terminal or "COLUMNS" in os.environ):
+            return text
+        lines = []
+        for line in text.split("\n"):
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += textwrap.wrap(
+                line,
+                self.width,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            ) or [""]
+        return "\n".join(lines)
+
+    def tables(
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        keys: int = 1,
+        prose: Collection[int] = (),
+        line_after: int = 0,
+        styles: Mapping[tuple[int, int], str] = MappingProxyType({}),
+    ) -> Group:
+        """A table of texts as wide as the terminal, of which no number is cut: a wide one as several.
+
+        Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, all
+        others but the keys are justified to the right. A line follows the first `line_after` rows;
+        `styles` are those of cells by (row, column).
+        """
+        widths = [
+            max(cell_len(self.render_str(text).plain) for text in column)
+            for column in zip(header, *rows, strict=True)
+        ]
+        parts: list[RenderableType] = []
+        for block in _blocks(widths, keys, self.width):
+            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            room = self.width - sum(widths[c] + GAP for c in block[:-1])
+            for c in block:
+                if c in prose and widths[c] > room:
+                    table.add_column(self.render_str(header[c]), max_width=max(room, 20))
+                else:
+                    justify: JustifyMethod = "left" if c < keys or c in prose else "right"
+                    table.add_column(self.render_str(header[c]), justify=justify, no_wrap=True)
+            for r, row in enumerate(rows):
+                cells = [self.render_str(row[c], style=styles.get((r, c), "")) for c in block]
+                table.add_row(*cells, end_section=r + 1 == line_after)
+            natural = sum(min(widths[c], room) if c in prose else widths[c] for c in block)
+            table.width = natural + GAP * (len(block) - 1)
+            parts += [table, Text()]
+        return Group(*parts)
+
+
+GAP = 3
+"""Blanks between two columns of a table."""
+
+
+def _blocks(widths: Sequence[int], keys: int, width: int) -> Iterator[list[int]]:
+    """The columns of each of the tables that a table with columns of these widths becomes."""
+    first = list(range(keys))
+    start = sum(widths[c] + GAP for c in first)
+    block, used = list(first), start
+    for c in range(keys, len(widths)):
+        if len(block) > keys and used + widths[c] > width:
+            yield block
+            block, used = list(first), start
+        block.append(c)
+        used += widths[c] + GAP
+    yield block
+
+
+def terminal(stderr: bool = False) -> Terminal:
+    """A console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now."""
+    return Terminal(stderr=stderr)
+
+
+class _Commands(TyperGroup):
+    """A group whose help shows the whole first paragraph of each command's, not its first words."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and command.help and not command.short_help:
+            command.short_help = command.help.partition("\n\n")[0]
+        return command
+
+
+def commands(help: str | None = None, **settings: Any) -> typer.Typer:
+    """A `typer.Typer` whose help and errors are plain text; `settings` are further ones of Typer's."""
+    plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+    return typer.Typer(cls=_Commands, help=help, **plain, **settings)
+
+
+def confirmed(question: str) -> bool:
+    """The user's answer to a question; raises UserError where nobody can answer."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise UserError(f"'{question}' cannot be answered as stdin is closed; add --yes")
+    return typer.confirm(question, default=None)
