@@ -1,12 +1,18 @@
-"""Files and folders that are there whole or not at all, whatever is killed. Imports no torch."""
+"""Files and folders that are there whole or not at all, and files that can be read to their end.
+
+Imports no torch.
+"""
 
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from oodbench.errors import UserError
 
 
 @contextmanager
@@ -67,6 +73,21 @@ def part_of(path: Path) -> Path:
 def is_part(path: Path) -> bool:
     """Whether the name is one of `part_of`: if nobody writes it any more, a kill has left it."""
     return path.name.startswith(".") and path.suffix == ".part"
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """All bytes of a regular file of at most `limit` bytes.
+
+    Raises UserError for a pipe, a device, a folder or a larger file, none of which is opened, and
+    OSError as `open` does.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path} is no regular file")
+    if found.st_size > limit:
+        raise UserError(f"{path} has {found.st_size:,} bytes; more than {limit:,} are not read")
+    with path.open("rb") as file:
+        return file.read(limit)
 
 
 def _sync(path: Path) -> None:

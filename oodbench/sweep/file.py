@@ -10,7 +10,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.registry import folder
 from oodbench.sweep.protocols import under
 from oodbench.sweep.search import Search
-from oodbench.yaml_values import assignments, parse_yaml
+from oodbench.yaml_values import assignments, read_yaml
 
 
 class Component(BaseModel):
@@ -88,10 +88,7 @@ def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
 
 def _file(path: Path) -> dict[str, Any]:
     """The keys and values of a YAML file."""
-    try:
-        values = parse_yaml(path.read_text(), str(path))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not YAML: {error}") from error
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
     return values

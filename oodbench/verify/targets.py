@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from oodbench.errors import UserError, unknown
 from oodbench.selection import RULES
-from oodbench.yaml_values import parse_yaml
+from oodbench.yaml_values import read_yaml
 
 FOLDER = Path(__file__).parent / "papers"
 
@@ -169,7 +169,7 @@ def load(name: str) -> Experiment:
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
         raise unknown("experiment", name, names())
-    values = parse_yaml(path.read_text(), str(path))
+    values = read_yaml(path)
     if not isinstance(values, dict) or not isinstance(values.get("targets"), list):
         raise UserError(f"{path} must hold keys and values, `targets` (a list) among them")
     shared = values.get("shared", {})

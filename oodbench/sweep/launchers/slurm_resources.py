@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from oodbench.errors import UserError, unknown
-from oodbench.yaml_values import parse_yaml
+from oodbench.yaml_values import read_yaml
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 _MEMORY = re.compile(r"(?P<number>\d+)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
@@ -126,7 +126,7 @@ def resources(*layers: tuple[str, Mapping[str, Any]]) -> Resources:
     `slurm` is merged key by key. Raises UserError naming the key and its place.
     """
     path = user_file()
-    stored = parse_yaml(path.read_text(), str(path)) if path.is_file() else {}
+    stored = read_yaml(path) if path.is_file() else {}
     values: dict[str, Any] = {}
     merged = Resources()
     for place, layer in [(str(path), stored or {}), *layers]:

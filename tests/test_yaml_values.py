@@ -1,0 +1,111 @@
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oodbench.errors import UserError
+from oodbench.yaml_values import LARGEST_FILE, assignments, parse_yaml, read_yaml
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+REFUSED = {
+    "an anchor bomb": (BOMB, "over 100,000 values"),
+    "a bomb of merges": (BOMB.replace("[", "{<<: [").replace("]", "]}"), "over 100,000 values"),
+    "an alias in itself": ("a: &a [1, *a]", "contains itself"),
+    "nesting of 900": ("[" * 900 + "]" * 900, "nested too deeply"),
+    "nesting of 90,000": ("[" * 90_000, "nested too deeply"),
+    "nested blocks": ("- " * 900 + "x", "nested too deeply"),
+    "no integer": ("a: 1\nb: !!int x\n", "line 2: 'x' is no int"),
+    "no number": ("a: !!float x", "'x' is no float"),
+    "no truth": ("a: !!bool x", "'x' is no bool"),
+    "no date": ("a: 2001-13-45", "line 1: '2001-13-45' is no timestamp"),
+    "beyond 64 bits": ("trials: 9223372036854775808", "64 bits"),
+    "far beyond 64 bits": (f"trials: {'9' * 5000}", "is no int"),
+    "an object": ("a: !!python/object/apply:os.system [ls]", "line 1"),
+    "a list as a key": ("? [a]\n: b", "line 1"),
+    "two documents": ("a: 1\n---\nb: 2", "line 2"),
+    "an unknown anchor": ("a: *nothing", "line 1"),
+    "an open bracket": ("a: [1, 2", "line 2"),
+    "a control character": ("a: \x00", "is not YAML"),
+    "an endless reason": (f"a: !{'x' * 5000} b", "line 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_text_is_refused_in_one_short_sentence(case: str) -> None:
+    text, reason = REFUSED[case]
+    start = time.process_time()
+    with pytest.raises(UserError, match=reason) as refused:
+        parse_yaml(text, "file.yaml")
+    message = str(refused.value)
+    assert message.startswith("file.yaml is not YAML: ") and "\n" not in message
+    assert len(message) <= 300
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: 1\nb: 2\na: 3\n", "x:\n  a: 1\n  b: 2\n  a: 1\n", "{a: 1, a: 2}", "? a\n: 1\n? a\n: 2"],
+)
+def test_a_key_is_given_once(text: str) -> None:
+    with pytest.raises(UserError, match=r"line \d: the key '[\w.]+' is also in line \d"):
+        parse_yaml(text, "file.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: 1:30:00", {"a": "1:30:00"}),
+        ("a: 010", {"a": "010"}),
+        ("a: -3", {"a": -3}),
+        ("a: 9223372036854775807", {"a": 2**63 - 1}),
+        ("a: [1, 2.5, yes, null, text]", {"a": [1, 2.5, True, None, "text"]}),
+        ("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}", {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}),
+        ("a: &a {x: &x {k: 1}}\nb: {<<: *x, k: 2}", {"a": {"x": {"k": 1}}, "b": {"k": 2}}),
+        (
+            "a: k\nb: a\nc: [a, a, b, {a: a}]",
+            {"a": "k", "b": "a", "c": ["a", "a", "b", {"a": "a"}]},
+        ),
+        ("", None),
+    ],
+)
+def test_values(text: str, value: Any) -> None:
+    assert parse_yaml(text, "file.yaml") == value
+
+
+@given(st.text(alphabet="ab:-[]{}&*!? \n'\"|>#%@1.<", max_size=60))
+def test_any_text_has_a_value_or_is_refused(text: str) -> None:
+    try:
+        parse_yaml(text, "file.yaml")
+    except UserError as error:
+        assert len(str(error)) <= 300
+
+
+def test_only_regular_files_of_a_sane_size_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_text("#" * (LARGEST_FILE + 1))
+    for path, reason in (
+        (tmp_path / "pipe", "no regular file"),
+        (Path("/dev/zero"), "no regular file"),
+        (tmp_path, "no regular file"),
+        (tmp_path / "large", "bytes; more than"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            read_yaml(path)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_bytes(b"a: \xff\xfe")
+    with pytest.raises(UserError, match="no text in UTF-8"):
+        read_yaml(tmp_path / "file.yaml")
+
+
+def test_assignments_are_keys_and_values() -> None:
+    assert assignments("--set", ["a=1", "b=[x, y]", "c="]) == {"a": 1, "b": ["x", "y"], "c": None}
+    with pytest.raises(UserError, match="--set takes key=value, not 'a'"):
+        assignments("--set", ["a"])
