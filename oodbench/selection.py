@@ -8,7 +8,7 @@ one, and its oracle sees a run's last step only. Imports no torch.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,20 +102,17 @@ RULES: Mapping[str, Rule] = {
 
 
 def usual(frames: Frames) -> str:
-    """The rule that tables use unless they are told another, see `usual_of`."""
-    runs = frames.runs
-    if runs.empty:
-        return "train_val"
-    return usual_of(zip(runs["holdout"], runs["validation_environments"], strict=True))
+    """The rule that tables use unless they are told another.
 
-
-def usual_of(runs: Iterable[tuple[float, Sequence[str]]]) -> str:
-    """From each run's holdout and validation environments: `train_val` wherever it can be served.
-
-    It is `val_env` where no run keeps back a part of its training environments, and every one holds
-    validation environments out: data that come with splits of their own.
+    It is the one that the sweep names (its key `selection`); else `val_env` where every run holds
+    validation environments out, and `train_val` where one does not.
     """
-    return "val_env" if all(holdout == 0 and own for holdout, own in runs) else "train_val"
+    runs = frames.runs
+    named = set(runs["selection"].dropna()) if "selection" in runs else set()
+    if len(named) == 1:
+        return str(named.pop())
+    declared = len(runs) and runs["validation_environments"].map(bool).all()
+    return "val_env" if declared else "train_val"
 
 
 def find_rule(name: str) -> Rule:
@@ -125,11 +122,11 @@ def find_rule(name: str) -> Rule:
     return RULES[name]
 
 
-def choose(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
+def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
     """The chosen run and step of every complete cell: CELL, `id`, `draw`, `step`, `score`.
 
-    The first of its `candidates`. Raises UserError for an unknown rule, and if the sweep cannot
-    serve it.
+    They are the first of the cell's `candidates`, by the `usual` rule if none is given. Raises
+    UserError for an unknown rule, and if the sweep cannot serve it.
     """
     runs, ordered = _ordered(frames, rule)
     complete = ordered[runs["complete"].to_numpy()[ordered["run"]]]
@@ -138,7 +135,7 @@ def choose(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
     return chosen.sort_values(CELL, ignore_index=True)
 
 
-def candidates(frames: Frames, rule: str = "train_val") -> pd.DataFrame:
+def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:
     """Every step of every run that can be judged, the best first.
 
     Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the dataset's main
@@ -158,13 +155,13 @@ def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) ->
     return table.assign(step=ordered["step"].to_numpy(), score=ordered["score"].to_numpy())
 
 
-def _ordered(frames: Frames, rule: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
-    found = find_rule(rule)
+    found = find_rule(rule or usual(frames))
     runs = sweep_runs(frames)
     evidence = found.evidence(runs).merge(runs[["id", "metric"]], on="id")
     if runs["metric"].notna().any() and evidence["source"].isna().all():
-        raise UserError(f"selection {rule} needs {found.needs}, and this sweep has none")
+        raise UserError(f"selection {found.name} needs {found.needs}, and this sweep has none")
     ended = set(runs.loc[runs["state"].isin(COMPLETE), "id"])
     waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
     ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)

@@ -381,15 +381,24 @@ def test_a_rule_says_what_a_sweep_lacks(
 
 @pytest.mark.parametrize(
     ("holdout", "validation", "rule"),
-    [(0.0, ("B",), "val_env"), (0.0, (), "train_val"), (0.2, ("B",), "train_val")],
+    [(0.0, ("B",), "val_env"), (0.0, (), "train_val"), (0.2, ("B",), "val_env")],
 )
-def test_the_usual_rule_is_one_that_can_be_served(
+def test_the_usual_rule_is_val_env_where_every_run_holds_validation_environments_out(
     tmp_path: Path, holdout: float, validation: tuple[str, ...], rule: str
 ) -> None:
     run = Trained({0: out(1, 1)}, holdout=holdout, validation=validation)
     assert usual(load(tmp_path, [run, replace(run, trial=1)])) == rule
     assert usual(load(tmp_path / "mixed", [run, Trained({0: out(1, 1)}, trial=1)])) == "train_val"
     assert usual(load(tmp_path / "none", [])) == "train_val"
+
+
+def test_a_sweep_may_name_the_usual_rule(tmp_path: Path) -> None:
+    run = Trained({0: out(1, 1)}, validation=("B",))
+    frames = load(tmp_path, [run])
+    frames.runs["selection"] = "oracle"
+    assert usual(frames) == "oracle"
+    frames.runs["selection"] = None
+    assert usual(frames) == "val_env"
 
 
 def test_a_sweep_without_runs_is_an_error(tmp_path: Path) -> None:

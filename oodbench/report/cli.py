@@ -11,7 +11,7 @@ from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet, print_table
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.selection import RULES, usual
+from oodbench.selection import RULES
 from oodbench.terminal import commands
 
 app = commands(__doc__, no_args_is_help=True)
@@ -21,7 +21,10 @@ Baseline = Annotated[str, typer.Option(help="The row that others are compared wi
 TABLES = ("ours", "domainbed")
 Selection = Annotated[
     str | None,
-    typer.Option(help=f"{', '.join(RULES)}; train_val, or val_env for data with their own splits."),
+    typer.Option(
+        help=f"{', '.join(RULES)}; by default what the sweep names, else val_env where it holds "
+        "validation environments out, else train_val."
+    ),
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
@@ -93,7 +96,7 @@ def compare(
     from oodbench.results.join import joined
 
     frames = joined(directories, allow_mixed)
-    print_sheet(comparison(frames, baseline, selection or usual(frames), metric), format_)
+    print_sheet(comparison(frames, baseline, selection, metric), format_)
 
 
 @app.command()
@@ -140,5 +143,5 @@ def why(
     from oodbench.report import why as room
 
     frames = load_frames(Results(directory))
-    cell = room.why(frames, dataset, algorithm, test_env, selection or usual(frames))
+    cell = room.why(frames, dataset, algorithm, test_env, selection)
     print(room.text(cell), end="")

@@ -14,19 +14,20 @@ from oodbench.report.ranking import block_table, kendall, mean_ranks, rank_stabi
 from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
-from oodbench.selection import RULES, candidates
+from oodbench.selection import RULES, candidates, usual
 
 OVERALL = "all datasets"
 
 
 def comparison(
-    frames: Frames, baseline: str, rule: str = "train_val", metric: str | None = None
+    frames: Frames, baseline: str, rule: str | None = None, metric: str | None = None
 ) -> Sheet:
     """The leaderboard, then the gains over the baseline, the ranks and the noise.
 
     Its frame has the gains: a row for each dataset (and OVERALL) and label. Raises UserError for an
     unknown baseline, rule or metric.
     """
+    rule = rule or usual(frames)
     board = leaderboard(frames, rule, metric)
     labels = [str(label) for label in board.frame["label"].unique()]
     if baseline not in labels:

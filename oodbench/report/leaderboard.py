@@ -3,18 +3,19 @@
 `leaderboard` has a mean and its error a row, `scores` the single values behind them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from oodbench.errors import unknown
-from oodbench.report.numbers import HIGHER
+from oodbench.errors import UserError, unknown
+from oodbench.report.numbers import HIGHER, number
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
-from oodbench.selection import RULES, choose
+from oodbench.selection import RULES, choose, usual
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
@@ -33,16 +34,32 @@ class Leaderboard:
     higher: Mapping[str, bool]
     """Metric to whether a higher value is better."""
     notes: tuple[str, ...]
+    """What a caption says."""
+    remarks: tuple[str, ...]
+    """What a paper does not repeat: counts of runs, and what made them."""
+    findings: tuple[str, ...] = ()
+    """What the numbers show that a reader must not miss, a sentence each."""
     shifts: Mapping[str, str] = field(default_factory=dict)
     """Dataset to the kind of its shift, where that is recorded."""
 
 
-def leaderboard(frames: Frames, rule: str = "train_val", metric: str | None = None) -> Leaderboard:
+def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
     """The test environments' `metric` on their `in` splits at what `rule` chose.
 
-    `metric` is each dataset's own by default; it never changes what is chosen. Raises UserError for
-    an unknown rule or metric.
+    `rule` is the sweep's by default (`selection.usual`), `metric` each dataset's own; a metric never
+    changes what is chosen. A finding says where another rule would have given other numbers. Raises
+    UserError for an unknown rule or metric.
     """
+    shown = standings(frames, rule or usual(frames), metric)
+    others = []
+    for other in RULES:
+        with suppress(UserError):  # a rule that the sweep cannot serve
+            others.append(standings(frames, other, metric))
+    return with_disagreement(shown, others)
+
+
+def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboard:
+    """The leaderboard by one rule alone, without a look at the others; raises as it does."""
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = _reported(frames, runs, metric)
@@ -58,10 +75,50 @@ def leaderboard(frames: Frames, rule: str = "train_val", metric: str | None = No
     if "shift" in runs:
         known = runs.dropna(subset=["shift"])
         shifts = dict(zip(known["dataset_label"], known["shift"], strict=True))
-    return Leaderboard(frame, higher, _notes(frames.runs, rule, higher), shifts)
+    notes, remarks = _notes(frames.runs, rule, higher), _remarks(frames.runs)
+    return Leaderboard(frame, higher, notes, remarks, shifts=shifts)
 
 
-def scores(frames: Frames, rule: str = "train_val", metric: str | None = None) -> pd.DataFrame:
+def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:
+    """The board with a finding where a rule of `others` moves a row by more than both errors.
+
+    `oracle`, which sees the test environments, is passed over, and a row without an error of its
+    mean. The finding has both numbers of the row that moves furthest, counted in errors.
+    """
+    mine = _averages(shown.frame)
+    moved = []
+    for other in others:
+        if "oracle" in (rule := str(other.frame["rule"].iloc[0]), shown.frame["rule"].iloc[0]):
+            continue
+        both = mine.join(_averages(other.frame), rsuffix="_other", how="inner")
+        both["gap"] = (both["mean"] - both["mean_other"]).abs()
+        both["errors"] = both["stderr"] + both["stderr_other"]
+        moved.append(both[both["gap"] > both["errors"]].assign(other=rule))
+    table = pd.concat(moved) if moved else pd.DataFrame()
+    if table.empty:
+        return shown
+    furthest = (table["gap"] / table["errors"]).to_numpy().argmax()
+    (dataset, label), far = table.index.to_list()[furthest], table.iloc[furthest]
+    here, there = (
+        number(far[f"mean{s}"], far[f"stderr{s}"], far["metric"]) for s in ("", "_other")
+    )
+    rows = table.index.nunique() - 1
+    more = f", and {rows} more row{'s differ' if rows > 1 else ' differs'} so" if rows else ""
+    finding = (
+        f"The selection rule matters: {label} on {dataset} has {here} by {far['rule']} and {there} by "
+        f"{far['other']}, a difference beyond both errors{more}."
+    )
+    return replace(shown, findings=(*shown.findings, finding))
+
+
+def _averages(frame: pd.DataFrame) -> pd.DataFrame:
+    """The averages over test environments by (dataset, label), of rows with a complete trial."""
+    own = (frame["environment"] == AVERAGE) & (frame["test_environments"] == "") & (frame["n"] > 0)
+    columns = ["mean", "stderr", "metric", "rule"]
+    return frame[own].set_index(["dataset", "label"])[columns]
+
+
+def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -> pd.DataFrame:
     """The values of which a leaderboard has the means, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
@@ -162,6 +219,15 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     trials = runs["trial"].nunique()
     error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
+    return (
+        f"Selection {rule}: {RULES[rule].summary}.",
+        f"Values: in split of the test environments; {error}"
+        f"trials: {trials}, hparam draws: {_draws(runs)}.",
+        *([f"{'; '.join(directions)}."] if directions else []),
+    )
+
+
+def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
     states = runs["state"].value_counts()
     ended = [*COMPLETE, State.FAILED]
     if State.BROKEN in states:
@@ -170,10 +236,6 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     missing = len(runs) - sum(states.get(s, 0) for s in ended)
     codes = {code(p) for p in runs["provenance"] if p}
     return (
-        f"Selection {rule}: {RULES[rule].summary}.",
-        f"Values: in split of the test environments; {error}"
-        f"trials: {trials}, hparam draws: {_draws(runs)}.",
-        *([f"{'; '.join(directions)}."] if directions else []),
         f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
         "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
         f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",

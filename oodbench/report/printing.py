@@ -6,7 +6,7 @@ from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import Sheet, sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
-from oodbench.selection import choose, usual
+from oodbench.selection import choose
 
 
 def print_table(
@@ -19,12 +19,13 @@ def print_table(
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     loaded = load_frames(results)
-    rule = selection or usual(loaded)
-    frames = _with_kept(results, loaded, rule, metric)
-    print_sheet(sheet(leaderboard(frames, rule, metric)), format_)
+    frames = _with_kept(results, loaded, selection, metric)
+    print_sheet(sheet(leaderboard(frames, selection, metric)), format_)
 
 
-def _with_kept(results: Results, frames: Frames, selection: str, metric: str | None) -> Frames:
+def _with_kept(
+    results: Results, frames: Frames, selection: str | None, metric: str | None
+) -> Frames:
     """With the metric from the kept predictions, if it is one of theirs and not recorded."""
     if metric is None or metric in frames.metrics["metric"].cat.categories:
         return frames

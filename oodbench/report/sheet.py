@@ -47,8 +47,8 @@ def sheet(board: Leaderboard) -> Sheet:
         marks.append("Bold: the best value.")
     if any(block.near for block in found):
         marks.append("Underlined: no further from it than its standard error.")
-    notes = (*board.notes[:-2], *([" ".join(marks)] if marks else []))
-    return Sheet(found, notes, board.notes[-2:], board.frame)
+    notes = (*board.notes, *([" ".join(marks)] if marks else []), *board.findings)
+    return Sheet(found, notes, board.remarks, board.frame)
 
 
 def blocks(board: Leaderboard) -> list[Block]:

@@ -14,7 +14,7 @@ from oodbench.report.numbers import PROPORTIONS, number
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.results.run_spec import COMPLETE
-from oodbench.selection import RULES, candidates, find_rule
+from oodbench.selection import RULES, candidates, find_rule, usual
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ def why(
     dataset: str | None = None,
     label: str | None = None,
     test: str | None = None,
-    rule: str = "train_val",
+    rule: str | None = None,
 ) -> Why:
     """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
     What is not named must be the only one there. Raises UserError for unknown names, for names that
     are missing, and for a rule that the sweep cannot serve.
     """
-    find_rule(rule)
+    rule = find_rule(rule or usual(frames)).name
     runs = sweep_runs(frames)
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
     for column, kind, option, name in (

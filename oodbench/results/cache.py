@@ -35,10 +35,10 @@ def read_frames(
     with _no_collection():
         if runs is not None:
             specs = {i: asdict(spec) for i, spec in runs.items()}
-            return _frames(specs, parse_runs(results, list(specs), {}), None)
+            return _frames(specs, parse_runs(results, list(specs), {}), {})
         stored = results.plan()
         plan: Mapping[str, Any] = stored["runs"]
-        search = stored["settings"].get("search")
+        settings = stored["settings"]
         stamps = _stamps(results.path / "runs", plan)
         path = results.path / "cache.arrow"
         cached = _cached(path, stamps)
@@ -46,7 +46,7 @@ def read_frames(
         both = _merged(plan, cached, fresh)
         if len(stamps) - len(cached.runs) > REWRITE * len(stamps):
             _write_cache(path, both)
-        return _frames(plan, both, search)
+        return _frames(plan, both, settings)
 
 
 @contextmanager
@@ -136,9 +136,11 @@ def _write_cache(path: Path, found: ParsedRuns) -> None:
 
 
 def _frames(
-    plan: Mapping[str, Any], found: ParsedRuns, search: Mapping[str, Any] | None
+    plan: Mapping[str, Any], found: ParsedRuns, settings: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
+    search = settings.get("search")
     how = {"search": _search_label(search), "search_draws": search["draws"] if search else None}
+    how |= {"selection": settings.get("selection")}
     rows = [
         {"id": run_id, **spec, **info["context"]}
         | {"dataset_label": spec.get("dataset_label") or info["context"].get("dataset_label")}

@@ -52,6 +52,9 @@ class Sweep(BaseModel):
     evaluate_every: Literal["default"] | int = "default"
     network: str | Component = "default"
     holdout: float = Field(0.2, ge=0, lt=1)
+    selection: str | None = None
+    """The selection rule of its tables; None: `val_env` where validation environments are held out,
+    else `train_val`."""
     resources: dict[str, Any] = {}
     """What the launcher `slurm` asks for; the keys of `slurm_resources.Resources`."""
 
@@ -97,7 +100,7 @@ def _file(path: Path) -> dict[str, Any]:
 def validate(values: Mapping[str, Any], place: str) -> Sweep:
     """A sweep from plain values; raises UserError naming the key and the place."""
     try:
-        return Sweep.model_validate(values)
+        sweep = Sweep.model_validate(values)
     except ValidationError as error:
         errors = error.errors()
         # of the alternatives of a union, tell of those that came furthest
@@ -114,3 +117,9 @@ def validate(values: Mapping[str, Any], place: str) -> Sweep:
         )
         got = "" if first["type"] == "missing" else f", not {first['input']!r}"
         raise UserError(f"{place}: {keys[0]}: {', or '.join(wanted)}{got}") from error
+    if sweep.selection is not None:
+        from oodbench.selection import RULES
+
+        if sweep.selection not in RULES:
+            raise unknown("selection rule", sweep.selection, RULES, place)
+    return sweep

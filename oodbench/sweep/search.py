@@ -38,8 +38,8 @@ class Search(BaseModel):
     runs: int = Field(ge=1)
     """The most runs of one (dataset, test environments, algorithm), all trials counted."""
     objective: str = "default"
-    """The selection rule whose score of the best step, mean over trials, is optimised; `default`: that
-    of tables, by the data of each study."""
+    """The selection rule whose score of the best step, mean over trials, is optimised. `default`:
+    `train_val`, and `val_env` for a study whose runs keep back no part of their training environments."""
     at_a_time: int = Field(4, ge=1)
     """Draws of a study in training at once; draw k is chosen from the results up to k - this."""
     seed: int = 0
@@ -118,10 +118,10 @@ def study(
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks.base import networks
-    from oodbench.selection import usual_of
 
     if search.objective == "default":
-        rule = usual_of((spec.holdout, spec.validation_environments) for spec in specs)
+        own = all(spec.holdout == 0 and spec.validation_environments for spec in specs)
+        rule = "val_env" if own else "train_val"
         search = search.model_copy(update={"objective": rule})
     first = specs[0]
     trials = sum(spec.draw == first.draw for spec in specs)

@@ -41,6 +41,7 @@ def store_plan(job: Job, launcher: str, sweep: Sweep) -> None:
     data_dir = job.settings.data_dir
     settings = {
         "sweep": shared,
+        "selection": sweep.selection,
         "data_dir": str(data_dir.absolute()) if data_dir else None,
         "plugins": list(job.settings.plugins),
         "keep_predictions": job.settings.keep_predictions,

@@ -323,7 +323,8 @@ def test_csv_and_json_are_tidy_and_exact(sweep: Sweep) -> None:
 
 
 def test_notes_say_what_made_the_numbers(sweep: Sweep) -> None:
-    notes = " ".join(leaderboard(load_frames(sweep.results)).notes)
+    board = leaderboard(load_frames(sweep.results))
+    notes = " ".join([*board.notes, *board.remarks])
     for part in (
         "Selection train_val: mean over the out splits of the training environments",
         "standard error over trials (ddof=1)",

@@ -23,6 +23,14 @@ def test_a_sweep_is_the_product_of_its_parts() -> None:
     }
 
 
+def test_a_sweep_names_the_selection_rule_of_its_tables() -> None:
+    assert tiny().sweep.selection is None
+    assert tiny(selection="val_env").sweep.selection == "val_env"
+    assert list(tiny(selection="val_env").runs) == list(tiny().runs)
+    with pytest.raises(UserError, match=r"unknown selection rule 'val_emv' .* mean val_env"):
+        tiny(selection="val_emv")
+
+
 def test_lists_choose_draws_and_trials() -> None:
     runs = specs(trials=[1000, 1001], hparam_draws=[0, 7], algorithms=["IRM"])
     assert {(r.draw, r.trial) for r in runs} == {(0, 1000), (0, 1001), (7, 1000), (7, 1001)}

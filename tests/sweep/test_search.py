@@ -236,7 +236,9 @@ def test_values_of_the_file_are_not_searched() -> None:
         ({"validation_environments": ["2"], "holdout": 0}, "val_env"),
     ],
 )
-def test_the_default_objective_is_the_rule_of_tables(changes: dict[str, Any], rule: str) -> None:
+def test_the_default_objective_is_what_it_was_before_tables_preferred_val_env(
+    changes: dict[str, Any], rule: str
+) -> None:
     (study,) = tiny(**CHANGES | changes).studies
     assert study.search.objective == rule
 

@@ -22,12 +22,18 @@ from oodbench.report.html.curves import (
     significant,
     traces,
 )
-from oodbench.report.leaderboard import AVERAGE, leaderboard, scores
+from oodbench.report.leaderboard import (
+    AVERAGE,
+    Leaderboard,
+    scores,
+    standings,
+    with_disagreement,
+)
 from oodbench.report.numbers import PROPORTIONS, number
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, load_frames, records_at, sweep_runs, test_values
 from oodbench.results.run_spec import State
-from oodbench.selection import RULES, candidates
+from oodbench.selection import RULES, candidates, usual
 from oodbench.version import __version__
 
 STATES = tuple(State)
@@ -50,7 +56,12 @@ def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
     table, tables = _runs(runs, names)
     means = inside_and_test(values).rename(columns={"step": "place"})
     grids = Distinct()
-    rules = {n: _rule(frames, runs, values, means, grids, names, n, baseline) for n in RULES}
+    found = {n: _rule(frames, runs, values, means, grids, names, n, baseline) for n in RULES}
+    boards = [board for _, board in found.values() if board is not None]
+    rules = {
+        name: tree | ({"findings": with_disagreement(board, boards).findings} if board else {})
+        for name, (tree, board) in found.items()
+    }
     against = labels.index(baseline) if baseline in labels else None
     plan = results.plan()
     return {
@@ -68,6 +79,7 @@ def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
         "settings": plan["settings"].get("sweep", {}),
         "runs": table,
         "cost": costs(table, against),
+        "rule": usual(frames),
         "rules": rules,
     }
 
@@ -179,13 +191,17 @@ def _rule(
     names: Mapping[str, Any],
     rule: str,
     baseline: str,
-) -> dict[str, Any]:
-    """All that depends on the selection rule; `error` where the sweep cannot serve it."""
+) -> tuple[dict[str, Any], Leaderboard | None]:
+    """All that depends on the selection rule, and its leaderboard.
+
+    There is an `error` in place of all of it, and no leaderboard, where the sweep cannot serve the
+    rule.
+    """
     summary = RULES[rule].summary
     try:
         found = candidates(frames, rule)
     except UserError as error:
-        return {"summary": summary, "error": str(error)}
+        return {"summary": summary, "error": str(error)}, None
     judged = found.drop_duplicates("id")  # each run at its best step, the best run first
     judged = judged.assign(chosen=judged["complete"] & ~judged.duplicated(CELL))
     judged["run"] = pd.Index(runs["id"]).get_indexer(pd.Index(judged["id"]))
@@ -193,12 +209,12 @@ def _rule(
     judged = judged.merge(means, on=["run", "place"], how="left")
     chosen = judged[judged["chosen"]]
     only = Frames(frames.runs, _at_chosen(frames.metrics, chosen))
-    board = leaderboard(only, rule)  # it chooses the same: there is nothing else
+    board = standings(only, rule)  # it chooses the same: there is nothing else
     picks = _picks(only, chosen)
     cells = chosen.groupby(["dataset_label", "label", "test_environments"])
-    return {
+    tree = {
         "summary": summary,
-        "notes": list(board.notes),
+        "notes": [*board.notes, *board.remarks],
         "higher": dict(board.higher),
         "board": _board(board.frame, picks, names),
         "points": {name: [int(v) for v in judged[name]] for name in ("run", "step", "chosen")}
@@ -207,6 +223,7 @@ def _rule(
         "curves": curves(values, chosen["run"], cells.ngroup(), grids),
         **contrasts(scores(only, rule), names, baseline),
     }
+    return tree, board
 
 
 def _at_chosen(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:

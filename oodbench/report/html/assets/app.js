@@ -139,6 +139,7 @@ function saveState() {
 function loadState() {
   const kept = new URLSearchParams(location.hash.slice(1));
   if (kept.get("rule") in data().rules) state.rule = kept.get("rule");
+  else if (!data().rules[data().rule].error) state.rule = data().rule;
   else state.rule = Object.keys(data().rules).find((r) => !data().rules[r].error) || Object.keys(data().rules)[0];
   state.dataset = data().datasets.length === 1 ? 0 : data().datasets.findIndex((d) => d.name === kept.get("dataset"));
   state.filter = kept.get("algorithms") || "";

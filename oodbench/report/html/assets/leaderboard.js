@@ -162,5 +162,6 @@ function drawLeaderboard() {
   if (!shown().length) return [empty(`No algorithm matches “${state.filter}”.`)];
   const board = state.dataset < 0 && data().datasets.length > 1 ? summaryBoard() : datasetBoard(detail());
   const several = new Set(data().runs.trial).size > 1;
-  return [board, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows; a row with trials such as 4/5 is incomplete and not ranked. Every number opens the runs behind it.")];
+  const findings = rule().findings.map((text) => el("p", { class: "alert" }, text));
+  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows; a row with trials such as 4/5 is incomplete and not ranked. Every number opens the runs behind it.")];
 }
