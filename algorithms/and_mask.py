@@ -98,7 +98,7 @@ class ExampleANDMask(ANDMask):
     an example's gradient is what arrives by its own row, where the released code takes that of its
     own loss, through all rows (`batch_norm` = "coupled", many times dearer). Both have the batch's
     gradient as their mean. With label noise they come out alike; of random labels more are memorized
-    at the same tau (docs/label_noise.md).
+    at the same tau (docs/findings/label_noise.md).
     """
 
     unit = "example"

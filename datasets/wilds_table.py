@@ -2,8 +2,8 @@
 
 Columns are two spaces apart or more. Versions, classes, metrics, groups and licences are those of
 `wilds` 2.0.0, networks and settings those of the examples in its repository (configs/datasets.py,
-configs/model.py), less what docs/wilds.md lists. Of the examples in `train`, from which the default
-number of steps follows, docs/wilds.md says which numbers were looked up.
+configs/model.py), less what docs/guide/wilds.md lists. Of the examples in `train`, from which the default
+number of steps follows, docs/guide/wilds.md says which numbers were looked up.
 """
 
 import re

@@ -169,7 +169,7 @@ def loading(folder: Path) -> list[Row]:
 
 
 PARTS = [Shard(TRAINING, 0), *(Shard(UNSEEN, i) for i in range(4))]
-"""A mix as in the small set of docs/coinrun.md: a test level for every 25 states of training."""
+"""A mix as in the small set of docs/guide/coinrun.md: a test level for every 25 states of training."""
 
 
 def making(folder: Path) -> list[Row]:

@@ -16,7 +16,7 @@ u" then has four meanings:
   `coupled`, at the price of one backward pass. The default for examples.
 - `pooled`: all rows by the statistics of the whole batch, which count as constants in the backward
   pass. The mean is not the batch's gradient: nothing keeps weights that the normalisation makes
-  irrelevant from growing, and training lags (docs/label_noise.md).
+  irrelevant from growing, and training lags (docs/findings/label_noise.md).
 - `coupled`: all rows by the statistics of the whole batch, through which unit u's risk depends on
   every row (arXiv:2009.00329's code for CIFAR-10). It costs as many backward passes as there are
   units, and the whole model's gradients for each; here they run as one batched pass.

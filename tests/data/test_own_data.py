@@ -1,4 +1,4 @@
-"""What docs/own_data.md shows works as it stands there."""
+"""What docs/guide/own_data.md shows works as it stands there."""
 
 import os
 import re
@@ -16,8 +16,8 @@ from oodbench.sweep.file import read, validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
-TEXT = (ROOT / "docs" / "own_data.md").read_text()
-RECIPE = ROOT / "docs" / "own_data"
+TEXT = (ROOT / "docs" / "guide" / "own_data.md").read_text()
+RECIPE = ROOT / "docs" / "guide" / "own_data"
 
 
 def block(language: str) -> str:
