@@ -1,9 +1,10 @@
 """What a command costs with all of its descendants. Linux only.
 
-It is run by an observer, a process of its own that adopts the command's orphans and waits for them,
-so that their seconds are counted.
+An observer runs the command: a process of its own, which adopts the command's orphans and waits for
+them, so that their seconds count.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -16,9 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 REST = 20
-"""The sampler of the memory sleeps so many times as long as a sample keeps a core busy."""
+"""The observer sleeps at least so many times as long as it takes to look at the processes."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,9 @@ class Cost:
     cpu_seconds: float
     """User and system time of all processes."""
     memory_mb: float
-    """The largest sample of their proportional set sizes' sum: a shared page counts once."""
+    """The largest sum of their proportional set sizes that was seen: a shared page counts once."""
     processes: int
-    """The most that a sample saw."""
+    """The largest number of processes that was seen."""
     code: int
     """The command's exit code."""
 
@@ -39,7 +42,7 @@ class Cost:
 def cost_of(
     command: Sequence[str], folder: Path, env: Mapping[str, str], cwd: Path | None = None
 ) -> Cost:
-    """Run a command, whose output goes to `folder`/log.txt; whatever interrupts us, it ends with us."""
+    """Run a command, whose output goes to `folder`/log.txt, and which never outlives this process."""
     out = folder.resolve() / "cost.json"
     observer = [sys.executable, str(Path(__file__).resolve()), str(out), *command]
     with (folder / "log.txt").open("w") as log:
@@ -57,53 +60,40 @@ def cost_of(
 def observe(command: Sequence[str]) -> Cost:
     """Run a command and wait for its end and then for that of all it left behind.
 
-    The calling process must lead its session and have no other children. When its own parent dies,
-    the session ends.
+    The calling process leads its session and has no other children. When its own parent dies, the
+    session is killed.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    largest, most = 0.0, 0
+    sizes: list[list[float]] = [[]]
+    pause = 0.2
     start = time.perf_counter()
     process = subprocess.Popen(command)
-    pause = 0.2
     while True:
-        try:
-            process.wait(pause)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(pause)
             break
-        except subprocess.TimeoutExpired:
-            if os.getppid() != parent:
-                os.killpg(0, signal.SIGKILL)
-            began = time.process_time()
-            memory, count = _memory()
-            largest, most = max(largest, memory), max(most, count)
-            pause = max(0.2, REST * (time.process_time() - began))
+        if os.getppid() != parent:
+            os.killpg(0, signal.SIGKILL)
+        before = time.process_time()
+        sizes.append(_megabytes())
+        pause = max(0.2, REST * (time.process_time() - before))
     wall = time.perf_counter() - start
-    while True:
-        try:
+    with contextlib.suppress(ChildProcessError):
+        while True:
             os.wait()
-        except ChildProcessError:
-            break
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Cost(wall, used.ru_utime + used.ru_stime, largest, most, process.returncode)
+    memory, processes = max(map(sum, sizes)), max(map(len, sizes))
+    return Cost(wall, used.ru_utime + used.ru_stime, memory, processes, code)
 
 
-def _memory() -> tuple[float, int]:
-    """The megabytes of this session's processes but this one, and how many there are."""
-    ours = os.getpid()
-    total, count = 0.0, 0
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == ours:
-            continue
-        try:
-            fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) != ours:
-                continue
-            lines = Path(entry.path, "smaps_rollup").read_text().splitlines()
-        except (OSError, ValueError):  # it has ended
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-        count += 1
-    return total, count
+def _megabytes() -> list[float]:
+    """The proportional set size of every descendant of this process."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            found.append(process.memory_full_info().pss / 2**20)
+    return found
 
 
 if __name__ == "__main__":
