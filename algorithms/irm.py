@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from oodbench.algorithms import Outputs, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
+from oodbench.seeds import derive
 
 from .penalized import Penalized
 
@@ -17,8 +20,9 @@ class IRM(Penalized):
 
     IRMv1: mean_e [R_e + weight * (d/dw R_e(w * logits) at w = 1)^2]. The gradient is taken in
     closed form (`Task.scale_gradients`), so that a single backward pass is enough. `split_half`
-    multiplies the gradients of the even and of the odd examples instead of squaring that of all:
-    an estimate without bias, which can be negative (the code of arXiv:2007.01434 does so).
+    multiplies the gradients of two halves of the examples, drawn anew in each step, instead of
+    squaring that of all: an estimate without bias, which can be negative (the code of
+    arXiv:2007.01434 does so with the even and the odd examples of a batch).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -49,5 +53,15 @@ class IRM(Penalized):
         if self.hparams.split_half:
             if gradients.shape[1] < 2:
                 raise UserError("IRM: 'split_half' needs at least two examples per environment")
-            return (gradients[:, ::2].mean(1) * gradients[:, 1::2].mean(1)).mean()
+            order = orders(out.step, *gradients.shape).to(gradients.device)
+            drawn = gradients.gather(1, order)
+            return (drawn[:, ::2].mean(1) * drawn[:, 1::2].mean(1)).mean()
         return gradients.mean(1).square().mean()
+
+
+def orders(step: int, environments: int, examples: int) -> Tensor:
+    """An order (E, B) of each environment's examples; the step alone decides, as in all runs."""
+    stream = np.random.default_rng(derive("split_half", step))
+    return torch.from_numpy(
+        stream.permuted(np.tile(np.arange(examples), (environments, 1)), axis=1)
+    )

@@ -9,7 +9,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network
 
-from .penalized import Penalized
+from .penalized import Penalized, summed_risks_decay
 
 
 @register("MMREx", paper="arXiv:2003.00688")
@@ -20,12 +20,16 @@ class MMREx(Penalized):
     (1 - E lambda_min) max_e R_e + lambda_min sum_e R_e for E environments, i.e. the mean risk plus
     (1 - E lambda_min) * (max_e R_e - mean_e R_e). So the penalty's weight is 1 - E lambda_min:
     1 (risk interpolation) before `anneal_steps`. lambda_min = 1/E is ERM, 0 the worst environment's
-    risk; -4999.5 with two environments is the weight 1e4 of the paper's Colored MNIST.
+    risk; -4999.5 with two environments is the weight 1e4 of the paper's Colored MNIST. E counts the
+    environments of a step: with `environments_per_step` those that are drawn.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
-        """The smallest weight of an environment; it takes the place of a penalty weight."""
+        """The smallest weight of an environment takes the place of a penalty weight.
+
+        The weight decay on small images is that of the paper's code, see `VREx`.
+        """
 
         lambda_min: float = hparam(
             -1.0,
@@ -33,13 +37,15 @@ class MMREx(Penalized):
             high=1.0,
             by_family={"small_images": (-4999.5, choice(-1.0, -10.0, -100.0, -1000.0, -4999.5))},
         )
+        weight_decay: float = summed_risks_decay()
 
     def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
         super().__init__(network, problem, hparams)
-        if hparams.lambda_min > 1 / len(problem.environments):
+        count = self.count(0)
+        if hparams.lambda_min > 1 / count:
             raise UserError(
-                f"MMREx: 'lambda_min' must be at most 1/{len(problem.environments)} with that many "
-                f"training environments, not {hparams.lambda_min}"
+                f"MMREx: 'lambda_min' must be at most 1/{count} with that many environments a step, "
+                f"not {hparams.lambda_min}"
             )
 
     @classmethod
@@ -58,9 +64,13 @@ class MMREx(Penalized):
         """How far the largest risk lies above the mean."""
         return out.risks.max() - out.risks.mean()
 
-    def final_weight(self) -> float:
+    def count(self, step: int) -> int:
+        """The number E of environments of a step."""
+        return len(self.environments_at(step))
+
+    def final_weight(self, step: int) -> float:
         """1 - E lambda_min."""
-        weight: float = 1 - len(self.problem.environments) * self.hparams.lambda_min
+        weight: float = 1 - self.count(step) * self.hparams.lambda_min
         return weight
 
 
@@ -68,7 +78,8 @@ class MMREx(Penalized):
 class RI(Algorithm):
     """Risk interpolation: the worst training environment's risk, MM-REx with lambda_min = 0.
 
-    Also known as worst-case or hard group DRO; it is expected to fail where ERM fails.
+    With `environments_per_step` the worst of those that a step draws. Also known as worst-case or
+    hard group DRO; it is expected to fail where ERM fails.
     """
 
     @classmethod

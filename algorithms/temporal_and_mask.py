@@ -122,8 +122,8 @@ TemporalANDMask.rule = UpdateRule(
 class TemporalANDMaskERM(Algorithm):
     """One environment's risk a step, with the optimizer that asks signs to agree across steps.
 
-    Each training environment comes once in every round of E steps, in an order drawn anew (section
-    4.3). The optimizer, `TemporalANDMask`, takes any objective: a method of
+    Each training environment comes once in every round of E steps, in an order that the trial draws
+    anew for every round (section 4.3). The optimizer, `TemporalANDMask`, takes any objective: a method of
     your own returns it from `configure`. `optimizer`, `momentum` and `environments_per_step` have
     no effect here.
     """
@@ -166,5 +166,6 @@ class TemporalANDMaskERM(Algorithm):
         """The one training environment whose turn it is."""
         names: Any = self.problem.environments
         turn, place = divmod(step, len(names))
-        order = sorted(range(len(names)), key=lambda e: derive("turn", turn, names[e]))
+        seed = self.problem.seed
+        order = sorted(range(len(names)), key=lambda e: derive("turn", seed, turn, names[e]))
         return [order[place]]

@@ -7,22 +7,25 @@ from torch import Tensor
 from oodbench.algorithms import Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
 
-from .penalized import Penalized
+from .penalized import Penalized, summed_risks_decay
 
 
 @register("VREx", paper="arXiv:2003.00688")
 class VREx(Penalized):
     """Mean risk plus the variance of the training environments' risks (V-REx, eq. 8).
 
-    The variance is the population's. The paper sums the risks: its beta is E * penalty_weight for
-    E environments. Its code for Colored MNIST adds w (R_1 - R_2)^2 to R_1 + R_2, which is
-    penalty_weight = 2 w and initial_weight = 2 (the whole doubled; its ||w||^2 then counts half),
-    and divides by w.
+    The variance is the population's, of the E environments of a step (with `environments_per_step`
+    those that are drawn). The paper sums the risks: its beta is E * penalty_weight. Its code for
+    Colored MNIST adds w (R_1 - R_2)^2 and l ||theta||^2 to R_1 + R_2 and divides the whole by w;
+    halved, for mean risks, this is penalty_weight = 2 w, initial_weight = 2 and weight_decay = l.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
-        """The defaults of arXiv:2007.01434; for small images those of the paper's code (w = 1e4)."""
+        """The defaults of arXiv:2007.01434; for small images those of the paper's code.
+
+        There w = 1e4 and l = 1e-3.
+        """
 
         initial_weight: float = hparam(1.0, low=0.0, by_family={"small_images": (2.0, None)})
         penalty_weight: float = hparam(
@@ -31,6 +34,7 @@ class VREx(Penalized):
             low=0.0,
             by_family={"small_images": (2e4, log_uniform(1e2, 1e6))},
         )
+        weight_decay: float = summed_risks_decay()
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:

@@ -145,7 +145,7 @@ class Algorithm(nn.Module):
         """Examples per environment and step; 0: as many as the smallest environment has."""
         environments_per_step: int = hparam(0, low=0)
         """How many training environments a step is of, drawn anew each time; 0: all. A drawn one
-        with fewer than `batch_size` examples repeats them."""
+        with fewer than `batch_size` examples goes on with its next epoch."""
         optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
         momentum: float = hparam(0.9, low=0.0, high=1.0)
         """Of `sgd`."""

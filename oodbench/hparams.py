@@ -88,6 +88,16 @@ def hparam(
     return field(default=default, metadata=metadata)
 
 
+def altered(
+    space: type, name: str, by_family: Mapping[str, tuple[Any, Distribution | None]]
+) -> Any:
+    """The hyperparameter `name` of `space` with another (default, distribution) for some families."""
+    (inherited,) = (f for f in fields(space) if f.name == name)
+    usual: Any = inherited.metadata
+    metadata = {**usual, "by_family": {**usual["by_family"], **by_family}}
+    return field(default=inherited.default, metadata=metadata)
+
+
 def _default(f: Any, family: str) -> tuple[Value, Distribution | None]:
     pair = f.metadata.get("by_family", {}).get(family)
     return pair if pair is not None else (f.default, f.metadata.get("distribution"))

@@ -1,6 +1,8 @@
 """Stacked batches: the examples of every step, as a function of the seed and the step alone."""
 
 import sys
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -19,9 +21,10 @@ class Batches:
     """Endless batches of B examples from each of E environments, indexed by step.
 
     Each environment is gone through in random order, without replacement, an epoch after the
-    other; the last examples of an epoch that do not fill a batch are left out. Data in memory stay
-    on their device as one tensor and a batch is one index selection; stored data are read ahead.
-    Nothing but the step is needed to go on where a run stopped.
+    other, from where the last step of it stopped; the last examples of an epoch that do not fill a
+    batch are left out unless batches may `repeat`. Data in memory stay on their device as one
+    tensor and a batch is one index selection; stored data are read ahead. Nothing but the step is
+    needed to go on where a run stopped.
     """
 
     def __init__(
@@ -41,16 +44,20 @@ class Batches:
         The inputs are all in memory or all stored; those of a batch go through `transform` with a
         generator of the step's own. `environments_at` says which environments a step is of (all),
         and no step after `end` is read ahead. With `repeat` a batch may be larger than the smallest
-        environment, which then repeats its examples.
+        environment: then, and wherever an epoch ends, it goes on with the next epoch.
         """
         self.sizes = [len(y) for _, y in environments]
         limit = max(self.sizes) if repeat and batch_size else min(self.sizes)
         self.batch_size = min(batch_size or limit, limit)
+        self._repeat = repeat
         self._seed = seed
         self._transform = transform
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
         self._y = torch.cat([y for _, y in environments])
         self._starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
+        self._absences = [array("q") for _ in self.sizes]
+        """The steps that each environment was not in, of those before `_counted`."""
+        self._counted = 0
         self._order = lru_cache(maxsize=2 * len(self.sizes))(self._drawn_order)
         self._whole: Batch | None = None
         self._stored = [x for x, _ in environments if isinstance(x, Stored)]
@@ -109,13 +116,22 @@ class Batches:
 
     def _indices(self, environment: int, step: int) -> Tensor:
         """(B,) positions in the environment."""
-        rounds = -(-self.batch_size // self.sizes[environment])
-        if rounds > 1:
-            orders = [self._order(environment, step * rounds + i) for i in range(rounds)]
-            return torch.cat(orders)[: self.batch_size]
-        epoch, position = divmod(step, self.sizes[environment] // self.batch_size)
-        order = self._order(environment, epoch)
-        return order[position * self.batch_size : (position + 1) * self.batch_size]
+        size, count = self.sizes[environment], self.batch_size
+        used = size if self._repeat else size - size % count
+        start = self._visits(environment, step) * count
+        epochs = range(start // used, (start + count - 1) // used + 1)
+        order = torch.cat([self._order(environment, epoch)[:used] for epoch in epochs])
+        return order[start % used :][:count]
+
+    def _visits(self, environment: int, step: int) -> int:
+        """How many of the steps before `step` the environment was in."""
+        for earlier in range(self._counted, step):
+            there = self._environments_at(earlier)
+            if len(there) < len(self.sizes):
+                for absent in {*range(len(self.sizes))}.difference(there):
+                    self._absences[absent].append(earlier)
+        self._counted = max(self._counted, step)
+        return step - bisect_left(self._absences[environment], step)
 
     def _drawn_order(self, environment: int, epoch: int) -> Tensor:
         seed = derive(self._seed, environment, epoch)

@@ -1,10 +1,12 @@
 """IRM's penalty, and the schedule that all penalized methods share."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from oodbench.algorithms.irm import orders
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
@@ -27,10 +29,12 @@ IRM: Any = algorithms.get("IRM")
 BINARY = TASKS["binary"]
 
 
-def scale_gradient(task: Task, logits: Tensor, y: Tensor) -> Tensor:
-    """d/dw R(w * logits) at w = 1 of one environment, by autograd."""
+def scale_gradient(
+    task: Task, logits: Tensor, y: Tensor, members: Tensor | slice = slice(None)
+) -> Tensor:
+    """d/dw R(w * logits) at w = 1 of some of an environment's examples, by autograd."""
     scale = torch.ones((), dtype=logits.dtype, requires_grad=True)
-    risk = task.losses(scale * logits, y).mean()
+    risk = task.losses(scale * logits, y)[members].mean()
     return torch.autograd.grad(risk, scale, create_graph=True)[0]
 
 
@@ -38,9 +42,10 @@ def by_autograd(task: Task, logits: Tensor, y: Tensor, split_half: bool) -> Tens
     penalties = []
     for e in range(len(logits)):
         if split_half:
-            even = scale_gradient(task, logits[e, 0::2], y[e, 0::2])
-            odd = scale_gradient(task, logits[e, 1::2], y[e, 1::2])
-            penalties.append(even * odd)
+            order = orders(LAST, *logits.shape[:2])[e]
+            first = scale_gradient(task, logits[e], y[e], order[0::2])
+            second = scale_gradient(task, logits[e], y[e], order[1::2])
+            penalties.append(first * second)
         else:
             penalties.append(scale_gradient(task, logits[e], y[e]) ** 2)
     return torch.stack(penalties).mean()
@@ -66,6 +71,21 @@ def test_the_penalty_and_its_gradient_are_those_of_autograd(
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
     total = out.risks.mean() + 100 * wanted
     torch.testing.assert_close(algorithm.objective(out), total, rtol=1e-10, atol=0)
+
+
+def test_every_step_draws_its_halves() -> None:
+    first, again, other = orders(3, 4, 9), orders(3, 4, 9), orders(4, 4, 9)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert not torch.equal(first[0], first[1])
+    assert torch.equal(first.sort(1).values, torch.arange(9).expand(4, 9))
+
+
+def test_no_branch_on_the_initial_weight() -> None:
+    values = {"divide_by_weight": True, "anneal_steps": 1, "penalty_weight": 4.0}
+    algorithm: Any = tiny_algorithm(IRM, tiny_problem(BINARY), values)
+    algorithm.hparams = replace(algorithm.hparams, initial_weight=torch.tensor([0.0, 1.0, 2.0]))
+    assert algorithm.divisor(0).tolist() == [1, 1, 1]
+    assert algorithm.divisor(1).tolist() == [4, 4, 2]
 
 
 def test_two_halves_need_two_examples() -> None:

@@ -70,6 +70,16 @@ def test_it_interpolates_before_the_switch_and_divides_after_it() -> None:
     assert objective("MMREx", risks, 100, **values).item() == pytest.approx(after)
 
 
+def test_the_environments_of_a_step_count() -> None:
+    names = tuple("abcdefgh")
+    values: dict[str, Any] = {"environments_per_step": 2, "lambda_min": -1.0, "anneal_steps": 0}
+    algorithm: Any = tiny_algorithm(
+        algorithms.get("MMREx"), tiny_problem(TASKS["binary"], names), values
+    )
+    assert algorithm.weight(5) == 3
+    tiny_algorithm(algorithms.get("MMREx"), algorithm.problem, {**values, "lambda_min": 0.5})
+
+
 def test_no_smallest_weight_exceeds_equal_shares() -> None:
     problem = tiny_problem(TASKS["binary"], ("a", "b"))
     cls = algorithms.get("MMREx")

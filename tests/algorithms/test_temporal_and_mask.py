@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,10 @@ def test_every_environment_has_its_turn_in_every_round() -> None:
     ]
     assert all(sorted(turns) == [0, 1, 2, 3, 4] for turns in rounds)
     assert len(set(rounds)) > 20
+    other = replace(algorithm.problem, seed=1)
+    of_another_trial: Any = tiny_algorithm(METHOD, other)
+    turns = [of_another_trial.environments_at(step) for step in range(50)]
+    assert turns != [algorithm.environments_at(step) for step in range(50)]
 
 
 def test_a_step_sees_one_environment() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
+from oodbench.hparams import defaults
 
 VREX: Any = algorithms.get("VREx")
 RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)
@@ -75,6 +76,24 @@ def test_the_weight_is_the_initial_one_until_the_switch_and_divides_everything_a
     algorithm = tiny_algorithm(VREX, problem, {**values, "weight_decay": 0.1})
     assert algorithm.weight_decay(4) == pytest.approx(0.1)
     assert algorithm.weight_decay(5) == pytest.approx(0.1 / divisor)
+
+
+@pytest.mark.parametrize(("name", "weight"), [("VREx", {"penalty_weight": 2e4}), ("MMREx", {})])
+def test_the_defaults_on_small_images_are_those_of_the_papers_code(
+    name: str, weight: dict[str, float]
+) -> None:
+    """R_1 + R_2 + 1e-3 ||theta||^2 + 1e4 (R_1 - R_2)^2, or 1e4 |R_1 - R_2|, all divided by 1e4."""
+    values = defaults(algorithms.get(name).Hparams, "small_images")
+    risks = torch.tensor([0.3, 0.9], dtype=torch.float64)
+    problem = tiny_problem(TASKS["binary"], ("a", "b"))
+    algorithm: Any = tiny_algorithm(algorithms.get(name), problem, values)
+    none = torch.empty(0)
+    out = Outputs(none, none, none, none, risks, 100, TASKS["binary"])
+    penalty = (risks[0] - risks[1]) ** 2 if name == "VREx" else (risks[0] - risks[1]).abs()
+    code = (risks.sum() + 1e4 * penalty) / 1e4
+    torch.testing.assert_close(2 * algorithm.objective(out), code)
+    assert 2 * algorithm.weight_decay(100) == pytest.approx(2 * 1e-3 / 1e4)
+    assert weight.items() <= values.items()
 
 
 def test_one_environment_is_refused() -> None:

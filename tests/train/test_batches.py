@@ -1,3 +1,5 @@
+import random
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -102,6 +104,39 @@ def test_small_environments_repeat_their_examples_if_asked() -> None:
         seen += batches[step + 1].y[0].tolist()
         assert torch.equal(batches[step + 1].x[0, :, 0], torch.ones(8))
     assert len(set(seen)) > 20
-    assert torch.equal(
-        batches[4].y, Batches(data(3, 40), 8, 0, environments_at=lambda s: [0], repeat=True)[4].y
-    )
+    alone = Batches(data(3, 40), 8, 0, environments_at=lambda step: [0], repeat=True)
+    assert torch.equal(batches[4].y, alone[2].y)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=3, max_size=5),
+    batch_size=st.integers(1, 12),
+    seed=st.integers(0, 5),
+)
+def test_steps_of_some_environments_see_every_example_once_before_any_twice(
+    sizes: list[int], batch_size: int, seed: int
+) -> None:
+    def two(step: int) -> list[int]:
+        return random.Random(f"{seed} {step}").sample(range(len(sizes)), 2)
+
+    batches = Batches(data(*sizes), batch_size, 0, environments_at=two, repeat=True)
+    counts = [torch.zeros(size) for size in sizes]
+    for step in range(40):
+        batch = batches[step]
+        for place, environment in enumerate(two(step)):
+            assert (batch.x[place, :, 0] == environment).all()
+            for example in batch.y[place].long().tolist():
+                assert counts[environment][example] == counts[environment].min()
+                counts[environment][example] += 1
+    resumed = Batches(data(*sizes), batch_size, 0, environments_at=two, repeat=True)
+    assert torch.equal(resumed[39].y, batches[39].y)
+
+
+def test_one_environment_a_step_goes_through_its_examples() -> None:
+    batches = Batches(data(20, 20, 20, 20), 5, 0, environments_at=lambda step: [step % 4])
+    seen = torch.zeros(4, 20)
+    for step in range(16):
+        batch = batches[step]
+        seen[step % 4, batch.y[0].long()] += 1
+    assert (seen == 1).all()
