@@ -14,9 +14,9 @@ def summed_risks_decay() -> float:
 
     In mean risks that is half of what IRM's code has, and so is the range.
     """
-    return altered(
-        Algorithm.Hparams, "weight_decay", {"small_images": (1e-3, log_uniform(1e-5, 1e-2))}
-    )
+    half = (1e-3, log_uniform(1e-5, 1e-2))
+    decay: float = altered(Algorithm.Hparams, "weight_decay", {"small_images": half})
+    return decay
 
 
 class Penalized(Algorithm):
