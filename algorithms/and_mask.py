@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, register
 from oodbench.gradients.backward import Reduction
-from oodbench.gradients.masks import Layers, sign_mask
+from oodbench.gradients.masks import Layers
 from oodbench.hparams import choice, hparam, uniform
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
@@ -85,8 +85,10 @@ class ANDMask(Algorithm):
         return mask.mul_(mean).div_(fraction)
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """1 where a component is kept, |net| >= tau * U, else 0."""
-        return sign_mask(net, units, self.hparams.tau)
+        """1 where a component is kept, |net| >= tau * U, else 0; `net` holds whole numbers."""
+        least = self.hparams.tau * units - 1e-4  # more than the product's round-off
+        kept: Tensor = net.abs() >= least
+        return kept.to(net.dtype)
 
 
 @register("ExampleANDMask", paper="arXiv:2009.00329")

@@ -81,12 +81,7 @@ def _outer_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Those of (U, O) and (U, I): the sum of their signs and their mean, (O, I) each."""
     mean = left.new_empty(left.shape[1], right.shape[1])
     torch.addmm(mean, left.T, right, beta=0, alpha=1 / len(left), out=mean)
-    signs = left.sign(), right.sign()
-    large = mean.numel() > 2**12
-    if large and left.is_cpu and torch.backends.cpu.get_cpu_capability() == "AVX512":
-        whole = signs[0].to(torch.int8).T, signs[1].to(torch.int8)
-        return torch._int_mm(*whole).to(left.dtype), mean  # exact, and four times as fast
-    return signs[0].T @ signs[1], mean
+    return left.sign().T @ right.sign(), mean
 
 
 def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -> None:

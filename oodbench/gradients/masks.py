@@ -1,18 +1,7 @@
-"""The AND-mask's arithmetic, and what it keeps of each layer of a network."""
+"""What a mask keeps of each layer of a network."""
 
 import torch
 from torch import Tensor, nn
-
-
-def sign_mask(net: Tensor, units: int, tau: float | Tensor) -> Tensor:
-    """1 where |net| >= tau * units, else 0; `net`, a sum of signs (*shape), is overwritten.
-
-    Round-off in tau * units masks nothing. It is done in arithmetic, since Booleans cost a CPU
-    several times as much: a count is a whole number, and |net| less the last count that is too
-    small is at most 0, or at least 1.
-    """
-    too_small = -((1e-4 - tau * units) // 1) - 1
-    return net.abs_().sub_(too_small).clamp(0, 1)
 
 
 class Layers:
