@@ -39,6 +39,7 @@ def test_its_sweep_can_be_planned() -> None:
     assert len(plan.runs) == 2 * 3 * 3 * 5
 
 
+@pytest.mark.slow
 def test_its_algorithm_and_dataset_run_as_plug_ins(tmp_path: Path) -> None:
     method, dataset = blocks("python")
     (tmp_path / "my_method.py").write_text(method)

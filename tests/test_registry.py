@@ -80,6 +80,7 @@ def install(folder: Path, target: str) -> None:
     (information / "entry_points.txt").write_text(f"[oodbench.algorithms]\nforeign = {target}\n")
 
 
+@pytest.mark.slow
 def test_an_installed_package_registers_through_its_entry_point(tmp_path: Path) -> None:
     (tmp_path / "foreign_methods.py").write_text(METHOD)
     assert run(LOOK_UP, tmp_path).startswith("unknown algorithm 'Foreign'")

@@ -15,6 +15,8 @@ from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import names
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -9,6 +9,8 @@ import pytest
 
 from oodbench.bench.process_tree import cost_of
 
+pytestmark = pytest.mark.slow
+
 BURN = (
     "import time\nwhile time.process_time() < 0.4: pass\nheld = b'x' * 80_000_000\ntime.sleep(0.6)"
 )

@@ -120,6 +120,7 @@ def test_a_sweep_of_theirs_that_lacks_runs_is_no_result(checkout: Path, tmp_path
         lap(tmp_path / "lap", checkout)
 
 
+@pytest.mark.slow
 def test_our_side_alone(tmp_path: Path) -> None:
     arguments = ["--steps", "2", "--only", "12 and 29", "--out", str(tmp_path)]
     result = CliRunner().invoke(race.app, arguments)

@@ -94,6 +94,7 @@ def offline(data_dir: Path) -> subprocess.CompletedProcess[str]:
         )
 
 
+@pytest.mark.slow
 def test_download_without_a_network(tmp_path: Path) -> None:
     result = offline(tmp_path)
     assert result.returncode == 2
@@ -105,6 +106,7 @@ def test_download_without_a_network(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_download_does_not_accept_a_damaged_file(mnist_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(mnist_dir / RAW, tmp_path / RAW)
     labels = tmp_path / RAW / "train-labels-idx1-ubyte"

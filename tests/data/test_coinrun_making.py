@@ -20,6 +20,8 @@ from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Settings, Shard, read
 from oodbench.datasets import md5
 from oodbench.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings(levels=3, states=20, test_levels=4, expert="planner")
 FLAGS = ["--levels", "3", "--states", "20", "--test-levels", "4"]
 

@@ -35,6 +35,7 @@ def least(game: Simulator, state: bytes) -> int:
         level = following
 
 
+@pytest.mark.slow
 def test_costs_are_near_the_least_ones(planner: Planner) -> None:
     costs, successors = planner.costs(planner.start)
     best = least(planner.simulator, planner.start)

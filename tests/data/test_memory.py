@@ -2,9 +2,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.memory import SIDE
 from tests.helpers.paths import ROOT
 from tests.helpers.stored_data import write
+
+pytestmark = pytest.mark.slow
 
 
 def peak(folder: Path, kind: str) -> float:

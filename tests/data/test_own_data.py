@@ -35,6 +35,7 @@ def test_its_sweep_can_be_planned(tmp_path: Path) -> None:
     assert {r.test_environments for r in plan.runs.values()} == {("Leiden",)}
 
 
+@pytest.mark.slow
 def test_its_class_is_short_and_runs(tmp_path: Path) -> None:
     text = block("python")
     assert len([line for line in text.splitlines() if line]) <= 20

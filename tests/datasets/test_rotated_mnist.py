@@ -20,6 +20,7 @@ def raw(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(images).reshape(-1, 28, 28), np.concatenate(digits)
 
 
+@pytest.mark.slow
 def test_every_image_is_in_one_environment(mnist_dir: Path) -> None:
     images, digits = raw(mnist_dir)
     environments = make("DomainBedColoredMNIST", {}, mnist_dir).load(0)

@@ -324,6 +324,7 @@ SWEEP: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_a_search_is_by_the_packages_validation_split(wilds_dir: Path, tmp_path: Path) -> None:
     """Beside other data, each in its own way; tables say so."""
     values = {
@@ -349,6 +350,7 @@ def test_a_search_is_by_the_packages_validation_split(wilds_dir: Path, tmp_path:
     }
 
 
+@pytest.mark.slow
 def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(SWEEP))
     out = tmp_path / "out"

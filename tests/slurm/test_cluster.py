@@ -22,6 +22,8 @@ from oodbench.sweep.launchers.states import states
 from tests.helpers.sweeps import settle, tiny_file
 from tests.slurm.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
 
 

@@ -21,6 +21,8 @@ from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import outcome, settle, tiny
 from tests.slurm.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = "tests.helpers.odd_methods"
 
 

@@ -13,6 +13,8 @@ from oodbench.sweep.launchers.states import states
 from tests.helpers.sweeps import outcome, tiny_file
 from tests.slurm.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 CHANGES: dict[str, Any] = {
     "algorithms": ["Slow"],
     "trials": 1,

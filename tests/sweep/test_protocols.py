@@ -43,6 +43,7 @@ def resolved(name: str, data_dir: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_no_protocol_has_changed(mnist_dir: Path) -> None:
     golden = json.loads(GOLDEN.read_text())
     assert sorted(golden) == sorted(protocols()), (

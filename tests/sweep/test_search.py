@@ -70,6 +70,7 @@ def score(results: Results, run_id: str) -> float:
     return min(steps)
 
 
+@pytest.mark.slow
 def test_every_draw_follows_from_the_results_that_it_may_see(undisturbed: Results) -> None:
     draws = by_draw(undisturbed)
     assert len(draws) == 20 and all(len(runs) == 2 for runs in draws)
@@ -84,6 +85,7 @@ def test_every_draw_follows_from_the_results_that_it_may_see(undisturbed: Result
         assert all(STUDY.values(s) == values[k] for s in draws[k])
 
 
+@pytest.mark.slow
 def test_it_finds_better_values_than_random_draws(tmp_path: Path) -> None:
     short = {"trials": 1, "steps": 30, "evaluate_every": 30}
     found = {}
@@ -106,6 +108,7 @@ def process(sweep: Path, out: Path, launcher: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_then_launched_twice_at_once(
     tmp_path: Path, undisturbed: Results
 ) -> None:

@@ -145,6 +145,7 @@ def computed(trials: int, frames: Mapping[str, Frames]) -> Measured:
     )
 
 
+@pytest.mark.slow
 def test_a_computation_and_curves(frames: Frames) -> None:
     targets = (
         target(sweep="", row="k", scale=100),

@@ -20,7 +20,7 @@ from oodbench.results.directory import Results
 from tests.helpers.made import Made, flat
 from tests.helpers.paths import ROOT
 from tests.report.html.test_contents import browser as browser  # a fixture
-from tests.report.html.test_contents import pytestmark as needs_browser
+from tests.report.html.test_contents import needs_browser
 
 
 @pytest.fixture
@@ -156,6 +156,7 @@ def test_a_page_that_leaves_early_is_no_error(
     assert told.count("Traceback") == 1 and "KeyError: 'ours'" in told
 
 
+@pytest.mark.slow
 @needs_browser
 def test_an_open_page_follows_without_a_reload(
     server: watch.Server, made: Made, browser: Any

@@ -27,6 +27,8 @@ from oodbench.train.settings import MIN_TO_VECTORIZE, TrainSettings, large_group
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import outcome, settle, tiny, tiny_file
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = "tests.helpers.odd_methods"
 
 

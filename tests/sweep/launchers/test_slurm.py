@@ -114,6 +114,7 @@ def test_yaml_leaves_times_alone() -> None:
     assert parse_yaml(text, "here") == expected
 
 
+@pytest.mark.slow
 def test_a_frozen_copy_has_the_code_and_its_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

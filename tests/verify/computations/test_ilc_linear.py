@@ -12,6 +12,7 @@ def test_what_the_decay_leaves() -> None:
     assert pytest.approx(weight) == SHRINKING
 
 
+@pytest.mark.slow
 def test_every_printed_run_ends_as_printed() -> None:
     found = measure(1, {}).values
     assert set(found) == {t.row for t in load("ilc-linear").targets if not t.sweep}
