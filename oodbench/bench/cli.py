@@ -26,7 +26,6 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
 from oodbench.train.execute import execute
-from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
@@ -233,7 +232,6 @@ def status_time(directory: Path, count: int = 1000) -> Row:
 
 def main() -> None:
     """Measure everything and print one table."""
-    keep_freed_memory()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         rows = [*step_ratios(), *mask_ratios(), ragged_ratio()]

@@ -135,9 +135,7 @@ def measured(vectorize: Sequence[str]) -> dict[str, Any]:
     """The figures: steps by algorithm, evaluations, sweeps by what launched them."""
     import torch
 
-    from oodbench.train.process import keep_freed_memory
 
-    keep_freed_memory()
     torch.set_num_threads(1)
     ways = {f"--vectorize {value}": ["--vectorize", value] for value in vectorize}
     return {

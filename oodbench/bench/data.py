@@ -23,7 +23,6 @@ from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
@@ -141,7 +140,6 @@ def loading(folder: Path) -> list[Row]:
     root = folder / "images"
     write_images(root, 300)
     settings = TrainSettings(loader_workers=WORKERS)
-    keep_freed_memory()  # as in a run
     theirs = domainbeds(root)
     direct = ratios(Run(erm(root, "ConvNet", 0), settings), theirs)
     make("ImageFolder", {"root": str(root), "size": SIZE}).cache(WORKERS)

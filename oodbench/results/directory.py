@@ -6,6 +6,7 @@ OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
               checkpoint.pt     what a resumed run needs
               heartbeat         who trains it, rewritten while it runs
+              stack.txt         where a process was that ran out of time, until failed.json says so
               lock              held by the process that trains it
               done.json | failed.json   how it ended; written whole and renamed
 """
@@ -69,6 +70,11 @@ class RunDirectory:
     def checkpoint(self) -> Path:
         """Where the run's checkpoint is."""
         return self.path / "checkpoint.pt"
+
+    @property
+    def stack(self) -> Path:
+        """Where a process that ran out of time left the stacks of its threads."""
+        return self.path / "stack.txt"
 
     def lock(self) -> FileLock:
         """The lock that whoever trains the run holds; the system drops it when the holder dies."""
@@ -148,6 +154,15 @@ class RunDirectory:
         """Mark the run as failed: one sentence and the traceback."""
         write_whole(self.path / "failed.json", _dumps({"error": error, "traceback": trace}))
         (self.path / "heartbeat").unlink(missing_ok=True)
+
+    def take_stack(self) -> str:
+        """The stacks that a process left here when it ran out of time, once; else nothing."""
+        try:
+            text = self.stack.read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        self.stack.unlink()
+        return text
 
     def forget(self) -> None:
         """Forget a failure, so that the run can be launched again."""
@@ -265,6 +280,11 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def stack(self) -> Path:
+        """Where a process that ran out of time left the stacks of its threads."""
+        return self.path / "stack.txt"
 
     def lock(self) -> FileLock:
         """Held while a process looks at what can be chosen and appends it."""

@@ -58,7 +58,7 @@ def resume(run: Run, directory: RunDirectory) -> None:
 def _check(state: Any, run: Run) -> None:
     """Raise UnfitError unless `state` has the form of the run's own."""
     own = run.state()
-    free = {"sums", "optimizers", "device_rng"}
+    free = {"sums", "optimizers", "device_rng", "process_rng"}
     if state.keys() != own.keys() or any(
         _form(state[k]) != _form(own[k]) for k in own.keys() - free
     ):

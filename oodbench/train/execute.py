@@ -1,9 +1,11 @@
 """Runs of one group from start to end in one process, vectorized where it is possible and pays."""
 
+import contextlib
+import faulthandler
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +15,9 @@ from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import provenance
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.train.heartbeat import Heartbeats
 from oodbench.train.loop import SingleProgram, Training, begin, train
+from oodbench.train.process import clean_process, unchanged
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
 from oodbench.train.vectorized.packing import capacity, program_key, why_alone
@@ -59,12 +63,26 @@ def execute_group(
     Returns the ids of those that were not taken up, as they are to be trained one at a time. A group
     that does not fit into memory is trained in halves, from its runs' last checkpoints on.
     """
-    interrupts = interrupts or Interrupts()
     # the runs of one trial side by side, as they share its data
     waiting = deque(sorted(runs, key=lambda run: (run[0].trial, run[0].draw)))
+    # a method may change the working directory
+    waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in waiting)
+    with clean_process(settings.threads), Heartbeats() as heartbeats:
+        return _execute(waiting, settings, ended, progress, interrupts or Interrupts(), heartbeats)
+
+
+def _execute(
+    waiting: "deque[tuple[RunSpec, RunDirectory]]",
+    settings: TrainSettings,
+    ended: Ended,
+    progress: Steps,
+    interrupts: Interrupts,
+    heartbeats: Heartbeats,
+) -> list[str]:
+    """Do what `execute_group` does, in a clean process."""
     limit = settings.vectorize or MAX_VECTORIZED
     while waiting and not interrupts.stop:
-        group = _Group(settings, ended)
+        group = _Group(settings, ended, heartbeats)
         try:
             group.take_up(waiting, limit)
             group.train(progress, interrupts)
@@ -95,15 +113,22 @@ class _Held:
     lock: BaseFileLock
     training: Training | None = None
 
+    @property
+    def step(self) -> int:
+        """The step that the run is at."""
+        return 0 if self.training is None else self.training.run.step
+
 
 class _Group:
     """Runs that one process trains at the same time."""
 
-    def __init__(self, settings: TrainSettings, ended: Ended) -> None:
+    def __init__(self, settings: TrainSettings, ended: Ended, heartbeats: Heartbeats) -> None:
         self.settings = settings
         self.vectorized = False
         self.held: list[_Held] = []
         self._ended = ended
+        self._heartbeats = heartbeats
+        self._time_limit = contextlib.ExitStack()
 
     def take_up(self, waiting: deque[tuple[RunSpec, RunDirectory]], limit: int) -> None:
         """Move runs out of `waiting`: those that are trained together, at least one if any is free.
@@ -138,12 +163,20 @@ class _Group:
         except OSError as error:  # a full disk, or one that is not there
             self._ended(spec.id, State.FAILED, f"{type(error).__name__}: {error}")
             return None
-        held = _Held(spec, directory, lock)
         end = directory.end()
         if end is not None:
             lock.release()
             self._ended(spec.id, State(end["status"]), "")
             return None
+        held = _Held(spec, directory, lock)
+        try:
+            self._heartbeats.start(directory, lambda: held.step)
+        except OSError as error:
+            lock.release()
+            self._ended(spec.id, State.FAILED, f"{type(error).__name__}: {error}")
+            return None
+        if not self.held and self.settings.run_timeout is not None:
+            self._time_limit.enter_context(_time_limit(self.settings.run_timeout, directory))
         self.held.append(held)
         return held
 
@@ -169,8 +202,10 @@ class _Group:
             self._ended(training.run.spec.id, state, "")
 
         if trainings:
+            first = next(iter(trainings)).run.spec
             program = VectorizedProgram if self.vectorized else SingleProgram
-            train(list(trainings), ended, progress, interrupts, program)
+            with unchanged(f"the algorithm {first.algorithm} on {first.dataset}"):
+                train(list(trainings), ended, progress, interrupts, program)
 
     def fail(self, held: _Held, error: Exception) -> None:
         """Record the failure of a run."""
@@ -184,13 +219,29 @@ class _Group:
 
     def _let_go(self, held: _Held) -> None:
         self.held.remove(held)
+        self._heartbeats.stop(held.directory)
         held.lock.release()
 
     def release(self) -> None:
         """Let go of every run that has not ended."""
+        self._time_limit.close()
         for held in list(self.held):
-            held.directory.rest()
             self._let_go(held)
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
+    """End this process after so many seconds, with the stacks of its threads in `directory.stack`.
+
+    The C library's clock does it, so that nothing that Python code does can hold it up.
+    """
+    with directory.stack.open("w") as file:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    directory.stack.unlink(missing_ok=True)
 
 
 def _is_memory(error: Exception) -> bool:

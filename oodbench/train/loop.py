@@ -6,18 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
-
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.train.checkpoint import UnfitError, resume, save_checkpoint
-from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 
 CHECK_EVERY = 50
 """Steps between two looks at the losses, at the clock and at the progress bar."""
-BEAT_SECONDS = 5.0
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
 """A checkpoint is due after so long, the shorter of the two at an evaluation."""
@@ -140,12 +136,7 @@ def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Tr
 
     The caller holds the run's lock. Raises UserError for a spec that cannot be run.
     """
-    keep_freed_memory()
-    torch.set_num_threads(settings.threads)
-    directory.beat(0)
-    run = start_or_resume(spec, directory, settings)
-    directory.beat(run.step)
-    return Training(run, directory)
+    return Training(start_or_resume(spec, directory, settings), directory)
 
 
 def train(
@@ -165,7 +156,6 @@ def train(
     active = [t for t in trainings if not _ended(t, ended)]
     team: list[Training] = []
     at_work: Program | None = None
-    beaten = time.monotonic()
     while active:
         step = min(t.run.step for t in active)
         together = [t for t in active if t.run.step == step]
@@ -191,15 +181,10 @@ def train(
         for t in due:
             t.saved, t.saving = saved, saved - now
         interrupts.save = False
-        if now - beaten > BEAT_SECONDS:
-            beaten = now
-            for t in active:
-                t.directory.beat(t.run.step)
         progress(end)
         active = [t for t in active if not _ended(t, ended)]
         if stop:
             for t in active:
-                t.directory.rest()
                 ended(t, State.INTERRUPTED)
             return
 

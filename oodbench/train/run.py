@@ -19,6 +19,7 @@ from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.train.evaluate import evaluate, logits
 from oodbench.train.loading import batches, load_data
+from oodbench.train.process import generator_states, seed_process, set_generator_states, unchanged
 from oodbench.train.settings import TrainSettings
 
 
@@ -41,7 +42,7 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     if reason is not None:
         raise UserError(f"{spec.algorithm} cannot be run on {spec.dataset}: {reason}")
     hparams = checked(cls.Hparams, spec.hparams, f"the hyperparameters of {spec.algorithm}")
-    torch.manual_seed(derive(*shared, spec.algorithm))
+    seed_process(derive(*shared, spec.algorithm))
     algorithm: Algorithm = cls(network, problem, hparams).to(device)
     algorithm.optimizers = algorithm.configure()
     return algorithm
@@ -53,7 +54,9 @@ class Run:
     def __init__(self, spec: RunSpec, settings: TrainSettings) -> None:
         self.spec = spec
         self.settings = settings
-        self.data = load_data(spec, settings)
+        seed_process(derive("data", spec.dataset, spec.trial))
+        with unchanged(f"the dataset {spec.dataset}"):
+            self.data = load_data(spec, settings)
         dataset = self.data.dataset
         self.names = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
         seed = derive("environments", spec.dataset, spec.test_environments, spec.trial)
@@ -63,7 +66,8 @@ class Run:
             for name, environment in self.data.environments.items()
             if not (dataset.evaluation_environments and name in self.names)
         }
-        self.algorithm = build_algorithm(spec, self.problem, settings.device)
+        with unchanged(f"the algorithm {spec.algorithm} or the network {spec.network}"):
+            self.algorithm = build_algorithm(spec, self.problem, settings.device)
         self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
         self.loader_workers = settings.loader_workers or 0
         self.step = 0
@@ -186,6 +190,7 @@ class Run:
             "optimizers": optimizers,
             "rng": torch.get_rng_state(),
             "device_rng": torch.cuda.get_rng_state(self.settings.device) if cuda else None,
+            "process_rng": generator_states(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -194,6 +199,7 @@ class Run:
         for name, optimizer in self.algorithm.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         torch.set_rng_state(state["rng"])
+        set_generator_states(state["process_rng"])
         if state["device_rng"] is not None:
             torch.cuda.set_rng_state(state["device_rng"], self.settings.device)
         self.sums, self.counted = state["sums"], state["counted"]

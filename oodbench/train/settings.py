@@ -36,6 +36,10 @@ class TrainSettings:
     device_share: float = 1.0
     """The part of its device that a worker has for itself."""
 
+    run_timeout: float | None = None
+    """Seconds after which a process ends whose run has not, and the run counts as failed; with it
+    those that are vectorized together. None: never."""
+
     def why_alone(self, group: GroupKey) -> str | None:
         """Why the runs of a group are trained one at a time whatever they are, or None.
 

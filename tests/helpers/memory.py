@@ -13,7 +13,6 @@ from pathlib import Path
 import tests.helpers.stored_data as stored_data
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from oodbench.train.process import keep_freed_memory
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
@@ -31,7 +30,6 @@ def main(folder: Path, stored: bool) -> float:
         "trials": 1,
         "steps": STEPS,
     }
-    keep_freed_memory()  # as in a run
     (spec,) = make_plan(validate(values, "memory"), folder).runs.values()
     run = Run(spec, TrainSettings(data_dir=folder, loader_workers=2))
     done = threading.Event()

@@ -7,13 +7,19 @@ where a cluster trains it later.
 
 from collections import deque
 
+from oodbench.errors import UserError
 from oodbench.results.run_spec import State
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.progress import Display
 
 
 def debug(job: Job) -> dict[str, State]:
-    """Train the runs one after the other in this process."""
+    """Train the runs one after the other in this process.
+
+    Raises UserError for a run timeout, at which a process ends.
+    """
+    if job.settings.run_timeout is not None:
+        raise UserError("the launcher debug has no processes to end: use local for --run-timeout")
     from oodbench.train.execute import execute
 
     states: dict[str, State] = {}

@@ -61,8 +61,10 @@ class Job:
         """The settings of a worker's runs: on its device, with its share of the cores to read data."""
         share = len(os.sched_getaffinity(0)) // max(1, self.at_once)
         loaders = self.settings.loader_workers
+        data_dir = self.settings.data_dir
         return replace(
             self.settings,
+            data_dir=data_dir and data_dir.absolute(),  # a plug-in may change the working directory
             device=self.devices[worker % len(self.devices)],
             loader_workers=max(1, share) if loaders is None else loaders,
             device_share=1 / -(-self.at_once // max(1, len(self.gpus or self.devices))),

@@ -7,13 +7,14 @@ import signal
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
+from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import State
@@ -31,6 +32,11 @@ UNKNOWN = 255
 """The exit code of a worker whose server was killed too, and so could not tell."""
 RETURNS = 3
 """Times that a run is taken up again after its process was asked to end, or ended, in the midst."""
+SERVERS = 3
+"""Times that a server to fork workers from is started for one worker."""
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
+"""What has glibc's allocator reuse the pages of freed tensors, for workers. By default each tensor
+above a few hundred kilobytes is mapped and unmapped anew, and every page of it faults again."""
 FORKS = sys.platform == "linux"
 """Whether workers are forked; elsewhere libraries do not bear it."""
 
@@ -110,8 +116,33 @@ class _Pool:
         else:
             self.workers[worker.index] = _start(self.job, worker.index)
             display.idle(worker.index)
-            for left in worker.run_ids:
-                self._orphaned(left, State(value), message, len(worker.run_ids), display)
+            late = self._fail_late_runs(worker, display)
+            left = [run_id for run_id in worker.run_ids if run_id not in late]
+            if late:
+                self.queue.extendleft(reversed(left))
+                return
+            for run_id in left:
+                self._orphaned(run_id, State(value), message, len(left), display)
+
+    def _fail_late_runs(self, worker: Worker, display: Display) -> list[str]:
+        """Record the failure of the runs that a dead worker was at if it had run out of time.
+
+        Returns the ids of those runs: none if the worker died of something else.
+        """
+        runs = [self.job.results.run(run_id) for run_id in worker.run_ids]
+        stack = "".join(run.take_stack() for run in runs)
+        if not stack:
+            return []
+        beats = {run.id: run.heartbeat() or {} for run in runs}
+        late = [run for run in runs if beats[run.id].get("pid") == worker.process.pid]
+        beside = f", with {len(late) - 1} runs vectorized beside it" if len(late) > 1 else ""
+        message = (
+            f"it took longer than the run timeout of {self.job.settings.run_timeout:g} s{beside}"
+        )
+        for run in late:
+            run.fail(message, stack)
+            self._final(run.id, State.FAILED, message, display)
+        return [run.id for run in late]
 
     def _orphaned(
         self, run_id: str, state: State, message: str, together: int, display: Display
@@ -195,14 +226,27 @@ def _is_our_double(run: RunDirectory) -> bool:
 def warm_up() -> None:
     """Start the server that workers are forked from: it imports torch while the caller goes on.
 
-    It ends with the last of us and our workers. The first worker starts it if this has not.
+    It ends with the last of us and our workers. The first worker starts it if this has not, or if
+    it has died since.
     """
     if FORKS:
         forkserver.set_forkserver_preload(
             ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer", "torch._dynamo"]
         )
-        with _blocked():
+        with _blocked(), _environment(MALLOC):
             forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the processes that are started within, unless the user has set them."""
+    added = {name: value for name, value in defaults.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 @contextlib.contextmanager
@@ -217,6 +261,25 @@ def _blocked() -> Iterator[None]:
 
 
 def _start(job: Job, index: int) -> Worker:
+    """A new worker, from a new server if the one that it is to be forked from dies meanwhile.
+
+    Raises UserError if servers go on dying.
+    """
+    for _ in range(SERVERS):
+        try:
+            return _forked(job, index)
+        except (EOFError, OSError):  # what our end of a connection to a dead server raises
+            print(
+                "The server that workers are forked from died; another one is started.",
+                file=sys.stderr,
+            )
+    raise UserError(
+        f"no worker could be started: the server that workers are forked from died {SERVERS} times, "
+        "as when the memory is used up"
+    )
+
+
+def _forked(job: Job, index: int) -> Worker:
     warm_up()
     context = ForkServerContext() if FORKS else SpawnContext()
     ours, theirs = context.Pipe()
@@ -224,13 +287,12 @@ def _start(job: Job, index: int) -> Worker:
     environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     process = context.Process(
         target=work,
-        args=(theirs, job.results.path, job.settings_of(index), environment),
+        args=(theirs, job.results.path.absolute(), job.settings_of(index), environment),
         name=f"worker-{index}",
         daemon=True,
     )
-    with _blocked():
+    with theirs, _blocked():
         process.start()
-    theirs.close()
     return Worker(index, process, ours)
 
 

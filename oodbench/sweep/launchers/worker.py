@@ -24,6 +24,7 @@ def work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.registry import load_plugins
     from oodbench.train.execute import execute_group
+    from oodbench.train.process import unchanged
     from oodbench.train.settings import Interrupts
 
     interrupts = Interrupts()
@@ -31,7 +32,9 @@ def work(
     if slurm_job() is not None:  # the cluster's warning before a kill
         signal.signal(signal.SIGTERM, lambda *_: interrupts.ask_to_save())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    load_plugins(settings.plugins)
+    for plugin in settings.plugins:
+        with unchanged(f"the plug-in {plugin}"):
+            load_plugins([plugin])
     last = 0.0
 
     def progress(step: int) -> None:
