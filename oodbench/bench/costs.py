@@ -135,7 +135,6 @@ def measured(vectorize: Sequence[str]) -> dict[str, Any]:
     """The figures: steps by algorithm, evaluations, sweeps by what launched them."""
     import torch
 
-
     torch.set_num_threads(1)
     ways = {f"--vectorize {value}": ["--vectorize", value] for value in vectorize}
     return {

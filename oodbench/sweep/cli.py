@@ -46,6 +46,10 @@ Vectorize = Annotated[
     str, typer.Option(help="Runs trained as one program: auto, a number at most, or 1 for none.")
 ]
 BatchRuns = Annotated[str | None, typer.Option(hidden=True, help="The former --vectorize.")]
+RunTimeout = Annotated[
+    float | None,
+    typer.Option(min=0.001, help="Seconds after which a run that has not ended counts as failed."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
 
@@ -106,6 +110,7 @@ def launch(
     loader_workers: LoaderWorkers = None,
     vectorize: Vectorize = "auto",
     batch_runs: BatchRuns = None,
+    run_timeout: RunTimeout = None,
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -126,6 +131,7 @@ def launch(
         keep_predictions=keep_predictions,
         loader_workers=loader_workers,
         vectorize=_vectorize(batch_runs or vectorize),
+        run_timeout=run_timeout,
         confirm=not yes,
     )
     parsed = read(find(sweep), set_ or ())
@@ -147,6 +153,7 @@ def retry(
     loader_workers: LoaderWorkers = None,
     vectorize: Vectorize = "auto",
     batch_runs: BatchRuns = None,
+    run_timeout: RunTimeout = None,
     snapshot: Snapshot = False,
 ) -> None:
     """Train the failed and lost runs of a sweep again, from their last checkpoints."""
@@ -163,6 +170,7 @@ def retry(
         snapshot=snapshot,
         loader_workers=loader_workers,
         vectorize=_vectorize(batch_runs or vectorize),
+        run_timeout=run_timeout,
     )
     if not is_complete(retry_runs(results, options, terminal())):
         raise SystemExit(1)

@@ -55,6 +55,8 @@ class Sweep(BaseModel):
     selection: str | None = None
     """The selection rule of its tables; None: `val_env` where validation environments are held out,
     else `train_val`."""
+    run_timeout: float | None = Field(None, gt=0)
+    """Seconds after which a run that has not ended counts as failed; `--run-timeout` says otherwise."""
     resources: dict[str, Any] = {}
     """What the launcher `slurm` asks for; the keys of `slurm_resources.Resources`."""
 

@@ -70,6 +70,8 @@ class LaunchOptions:
     """Threads of a run that read stored data; None is its share of the cores."""
     vectorize: int | None = None
     """Most runs that are trained as one program; None is as many as pay."""
+    run_timeout: float | None = None
+    """Seconds after which a run that has not ended counts as failed; None is as the sweep says."""
     confirm: bool = False
     """Whether to ask before anything is written, if a person can answer."""
 
@@ -104,6 +106,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
             keep_predictions=options.keep_predictions,
             loader_workers=options.loader_workers,
             vectorize=options.vectorize,
+            run_timeout=options.run_timeout or sweep.run_timeout,
         ),
         resources=asked,
         snapshot=options.snapshot,
@@ -145,6 +148,7 @@ def retry(
             keep_predictions=last["keep_predictions"],
             loader_workers=options.loader_workers,
             vectorize=options.vectorize,
+            run_timeout=options.run_timeout or last.get("run_timeout"),
         ),
         resources=resources(
             ("the last launch", last.get("resources", {})), ("the flags", options.resources)

@@ -31,16 +31,19 @@ def _directory() -> str | None:
         return None
 
 
+def _enter(directory: str | None) -> None:
+    if directory is not None:
+        os.chdir(directory)
+
+
 def _deterministic() -> tuple[bool, bool]:
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     return torch.are_deterministic_algorithms_enabled(), warn_only
 
 
 _SETTINGS = {
-    "working directory": _Setting(_directory, lambda path: path is None or os.chdir(path)),
-    "default dtype": _Setting(
-        torch.get_default_dtype, torch.set_default_dtype, torch.float32
-    ),
+    "working directory": _Setting(_directory, _enter),
+    "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     # None and not the CPU, which torch would keep as a mode that slows every call
     "default device": _Setting(
         torch.get_default_device,
@@ -129,7 +132,10 @@ def generator_states() -> dict[str, Any]:
     """The states of numpy's and Python's generators, in values that a checkpoint may hold."""
     name, keys, *rest = np.random.get_state(legacy=True)
     version, inner, gauss = random.getstate()
-    return {"numpy": [name, np.asarray(keys).tolist(), *rest], "python": [version, list(inner), gauss]}
+    return {
+        "numpy": [name, np.asarray(keys).tolist(), *rest],
+        "python": [version, list(inner), gauss],
+    }
 
 
 def set_generator_states(states: dict[str, Any]) -> None:

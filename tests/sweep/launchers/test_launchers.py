@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +23,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.launch import LAUNCHERS
 from oodbench.sweep.launchers.devices import available_devices
 from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.local import local
+from oodbench.sweep.launchers.local import FORKS, MALLOC, local, warm_up
 from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.plan import Plan
 from oodbench.train.settings import MIN_TO_VECTORIZE, TrainSettings, large_groups
@@ -152,6 +155,94 @@ def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
     asked = job(plan, tmp_path / "out", workers=1)
     asked = replace(asked, settings=replace(asked.settings, vectorize=64))
     assert set(local(asked).values()) == {"done"} and (tmp_path / "died").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vectorize", [1, 64])
+def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
+    tmp_path: Path, vectorize: int
+) -> None:
+    plugin = "tests.helpers.leaky_methods"
+    load_plugins([plugin])
+    plan = tiny(algorithms=["Hanging", "ERM"], network="Linear", trials=2)
+    asked = job(plan, tmp_path, workers=1)
+    settings = TrainSettings(plugins=(plugin,), vectorize=vectorize, run_timeout=3.0)
+    states = local(replace(asked, settings=settings))
+    assert {(plan.runs[i].label, s) for i, s in states.items()} == {
+        ("Hanging", "failed"),
+        ("ERM", "done"),
+    }
+    for run_id in (i for i in plan.runs if plan.runs[i].label == "Hanging"):
+        directory = Results(tmp_path).run(run_id)
+        failure = directory.failure()
+        assert failure is not None and "longer than the run timeout of 3 s" in failure["error"]
+        assert ("1 runs vectorized beside it" in failure["error"]) == (vectorize > 1)
+        assert "leaky_methods.py" in failure["traceback"] and "objective" in failure["traceback"]
+        assert not directory.stack.exists() and directory.state() == "failed"
+
+
+def test_the_launcher_in_this_process_takes_no_timeout(tmp_path: Path) -> None:
+    asked = job(tiny(), tmp_path)
+    with pytest.raises(UserError, match="use local for --run-timeout"):
+        LAUNCHERS["debug"](replace(asked, settings=TrainSettings(run_timeout=1.0)))
+
+
+@pytest.mark.slow
+def test_what_a_method_does_to_its_worker_touches_no_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plugin = "tests.helpers.leaky_methods"
+    load_plugins([plugin])
+    monkeypatch.chdir(tmp_path)
+    _stop_server()  # its errors go to where those of an earlier test went
+    leaking = ["ChangesDirectory", "ChangesDtype", "TurnsGradientsOff"]
+    plan = tiny(algorithms=[*leaking, "ERM", "IRM"], trials=1)
+    asked = replace(job(plan, Path("out"), workers=1), settings=TrainSettings(plugins=(plugin,)))
+    assert set(local(asked).values()) == {"done"}
+    errors = capfd.readouterr().err
+    assert all(f"the algorithm {name}" in errors for name in leaking)
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 5
+    clean = tiny(algorithms=["ERM", "IRM"], trials=1)
+    LAUNCHERS["debug"](job(clean, tmp_path / "clean"))
+    found = outcome(Results(tmp_path / "out"))
+    assert outcome(Results(tmp_path / "clean")) == {i: found[i] for i in clean.runs}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FORKS, reason="workers are not forked here")
+def test_a_server_that_dies_while_a_worker_starts_is_replaced(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    warm_up()
+    server: Any = forkserver._forkserver
+    pid = server._forkserver_pid
+    os.kill(pid, signal.SIGSTOP)  # so that it is asked for a worker and does not answer
+    killer = threading.Timer(1.0, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    states = local(job(tiny(trials=1), tmp_path))
+    killer.join()
+    assert set(states.values()) == {"done"} and server._forkserver_pid != pid
+    assert capfd.readouterr().err.count("died; another one is started") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FORKS, reason="workers are not forked here")
+def test_workers_reuse_freed_memory_and_the_user_process_keeps_its_environment(
+    tmp_path: Path,
+) -> None:
+    before = dict(os.environ)
+    _stop_server()
+    warm_up()
+    server: Any = forkserver._forkserver
+    assert dict(os.environ) == before
+    environment = Path(f"/proc/{server._forkserver_pid}/environ").read_bytes().split(b"\0")
+    for name, value in MALLOC.items():
+        assert f"{name}={value}".encode() in environment
+
+
+def _stop_server() -> None:
+    server: Any = forkserver._forkserver
+    server._stop()
 
 
 def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":

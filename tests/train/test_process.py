@@ -1,0 +1,132 @@
+"""What a method does to its process, and what the runs after it find."""
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from oodbench.registry import load_plugins
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import State
+from oodbench.train.execute import execute, execute_group
+from oodbench.train.process import clean_process, seed_process, unchanged
+from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import outcome, tiny
+
+SETTINGS = TrainSettings()
+
+
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [
+        ("ChangesDirectory", "working directory to /"),
+        ("ChangesDtype", "default dtype to torch.float64"),
+        ("TurnsGradientsOff", "grad mode to False"),
+    ],
+)
+def test_what_a_method_leaves_behind_touches_no_later_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, changed: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    load_plugins(["tests.helpers.leaky_methods"])
+    plan = tiny(algorithms=[method, "ERM"], trials=1)
+    with pytest.warns(
+        UserWarning, match=f"the algorithm {method} .* changed the process's {changed}"
+    ):
+        results = Results(Path("out"))
+        results.write_plan("tiny", {}, plan.runs)
+        for run_id, spec in plan.runs.items():
+            assert execute(spec, results.run(run_id), SETTINGS) == ("done", "")
+    alone = Results(tmp_path / "alone")
+    alone.write_plan("tiny", {}, plan.runs)
+    erm = next(spec for spec in plan.runs.values() if spec.algorithm == "ERM")
+    assert execute(erm, alone.run(erm.id), SETTINGS) == ("done", "")
+    found = outcome(Results(tmp_path / "out"))
+    assert {state for state, _ in found.values()} == {"done"}
+    assert found[erm.id] == outcome(alone)[erm.id]
+
+
+def test_what_a_failing_method_leaves_behind_is_put_back(tmp_path: Path) -> None:
+    load_plugins(["tests.helpers.leaky_methods"])
+    (spec,) = tiny(algorithms=["Deterministic"], trials=1).runs.values()
+    threads = torch.get_num_threads()
+    with pytest.warns(UserWarning, match="Deterministic") as warned:
+        assert execute(spec, Results(tmp_path).run(spec.id), SETTINGS)[0] == "failed"
+    told = " ".join(str(w.message) for w in warned)
+    for what in ("default device", "deterministic algorithms", "number of threads"):
+        assert what in told
+    assert torch.get_num_threads() == threads
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.empty(1).device.type == "cpu"
+
+
+def test_runs_do_not_depend_on_how_the_process_is_set(tmp_path: Path) -> None:
+    plan = tiny(trials=1)
+    found = []
+    for name, dtype in (("a", torch.float32), ("b", torch.float64)):
+        results = Results(tmp_path / name)
+        results.write_plan("tiny", {}, plan.runs)
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.set_grad_enabled(dtype is torch.float32):
+                for run_id, spec in plan.runs.items():
+                    assert execute(spec, results.run(run_id), SETTINGS) == ("done", "")
+                assert torch.is_grad_enabled() == (dtype is torch.float32)
+            assert torch.get_default_dtype() is dtype
+        finally:
+            torch.set_default_dtype(torch.float32)
+        found.append(outcome(results))
+    assert found[0] == found[1]
+
+
+def test_a_method_that_draws_from_the_process_generators_is_repeatable(tmp_path: Path) -> None:
+    load_plugins(["tests.helpers.leaky_methods"])
+    (spec,) = tiny(algorithms=["GlobalNoise"], trials=1).runs.values()
+    records = []
+    for name in ("a", "b", "killed"):
+        random.seed(name)
+        np.random.seed(len(name))
+        directory = Results(tmp_path / name).run(spec.id)
+
+        def stop(step: int) -> None:
+            raise KeyboardInterrupt
+
+        if name == "killed":
+            with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
+                patch.setattr("oodbench.train.loop.CHECKPOINT_SECONDS", -1.0)
+                patch.setattr("oodbench.train.loop.CHECK_EVERY", 15)
+                execute(spec, directory, SETTINGS, stop)
+            assert directory.checkpoint.exists()
+        assert execute(spec, directory, SETTINGS) == ("done", "")
+        records.append([r["train"] for r in directory.records()])
+    assert records[0] == records[1] == records[2]
+
+
+def test_a_deleted_working_directory_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with clean_process(1), unchanged("nobody"):
+        seed_process(2**63 - 1)
+        assert torch.get_num_threads() == 1
+
+
+def test_a_group_is_told_of_once(tmp_path: Path) -> None:
+    load_plugins(["tests.helpers.leaky_methods"])
+    plan = tiny(algorithms=["ChangesDirectory"], network="Linear", trials=3)
+    ends: list[State] = []
+    before = Path.cwd()
+    with pytest.warns(UserWarning, match="working directory") as warned:
+        execute_group(
+            [(s, Results(tmp_path).run(i)) for i, s in plan.runs.items()],
+            TrainSettings(vectorize=8),
+            lambda run_id, state, message: ends.append(state),
+        )
+    assert ends == [State.DONE] * 3 and len(warned) == 1 and Path.cwd() == before
+    assert os.environ.get("PWD") != "/"
