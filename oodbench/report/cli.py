@@ -1,5 +1,6 @@
 """Leaderboards on the command line: python -m oodbench.report table DIR. Imports no torch."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -9,14 +10,16 @@ import typer
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet, print_table
-from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
+from oodbench.results.frames import Frames
+from oodbench.results.join import joined, only_dataset
 from oodbench.selection import RULES
-from oodbench.terminal import commands
+from oodbench.terminal import commands, terminal
 
 app = commands(__doc__, no_args_is_help=True)
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")]
+Directories = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="Results directories, shown as one.")
+]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
 TABLES = ("ours", "domainbed")
 Selection = Annotated[
@@ -28,43 +31,75 @@ Selection = Annotated[
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
+Dataset = Annotated[str | None, typer.Option(help="This one alone, by its name in the table.")]
+AllowMixed = Annotated[
+    bool, typer.Option("--allow-mixed", help="Although protocol or code of the directories differ.")
+]
 
 
 @app.callback()
 def _commands() -> None:
-    """Leaderboards of a results directory."""
+    """Leaderboards, figures and pages of results directories."""
 
 
 @app.command()
 @reports_mistakes
 def table(
-    directory: Directory,
+    directories: Directories,
     selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
+    dataset: Dataset = None,
     rules: Annotated[str, typer.Option(help=f"{', '.join(TABLES)}: whose tables.")] = "ours",
+    allow_mixed: AllowMixed = False,
 ) -> None:
     """Print the leaderboard: test environments, their average, mean ± standard error, counts."""
     if rules not in TABLES:
         raise unknown("rules", rules, TABLES)
+    frames = _frames(directories, allow_mixed, dataset)
     if rules == "domainbed":
         from oodbench.report.domainbed_tables import tables
 
-        print_sheet(tables(load_frames(Results(directory))), format_)
+        print_sheet(tables(frames), format_)
     else:
-        print_table(Results(directory), selection, format_, metric)
+        print_table(frames, selection, format_, metric)
 
 
 @app.command()
 @reports_mistakes
 def export(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The results directory.")],
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    directories: Directories,
+    out: Annotated[Path, typer.Option(help="The file, or for tensorboard the folder, to write.")],
+    format_: Annotated[
+        str, typer.Option("--format", help="parquet, csv or tensorboard (event files).")
+    ] = "parquet",
+    allow_mixed: AllowMixed = False,
 ) -> None:
-    """Write all records, one evaluation a row, as a Parquet file; `oodbench.load` has the columns."""
-    from oodbench.results.export import write_parquet
+    """Write all records, one evaluation a row; `oodbench.load` has the columns."""
+    from oodbench.results.export import WRITERS
 
-    print(f"{write_parquet(load_frames(Results(directory)), out)} rows are in {out}.")
+    if format_ not in WRITERS:
+        raise unknown("format", format_, WRITERS)
+    count = WRITERS[format_](joined(directories, allow_mixed), out)
+    terminal().say(f"{count} rows are in {out}.")
+
+
+@app.command()
+@reports_mistakes
+def merge(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Results directories of one sweep.")
+    ],
+    out: Annotated[Path, typer.Option(help="The results directory to write.")],
+) -> None:
+    """Join the results directories of one sweep, run on several machines, as a new one."""
+    from oodbench.results.merge import merge as merge_results
+
+    found = merge_results(directories, out)
+    console = terminal()
+    console.say(f"{found.runs} runs of {len(directories)} directories are in {out}.")
+    if len(found.codes) > 1:
+        console.say(f"They were trained by different code: {'; '.join(found.codes)}.")
 
 
 @app.command()
@@ -76,55 +111,57 @@ def import_domainbed(
     """Turn results of DomainBed into a results directory."""
     from oodbench.results.domainbed import import_sweep
 
-    print(f"{import_sweep(folder, out)} runs of {folder} are in {out}.")
+    terminal().say(f"{import_sweep(folder, out)} runs of {folder} are in {out}.")
 
 
 @app.command()
 @reports_mistakes
 def compare(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Results directories.")
-    ],
+    directories: Directories,
     baseline: Baseline = "ERM",
     selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
-    allow_mixed: Annotated[bool, typer.Option(help="Although protocol or code differ.")] = False,
+    dataset: Dataset = None,
+    allow_mixed: AllowMixed = False,
 ) -> None:
     """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks, noise."""
     from oodbench.report.comparison import comparison
-    from oodbench.results.join import joined
 
-    frames = joined(directories, allow_mixed)
+    frames = _frames(directories, allow_mixed, dataset)
     print_sheet(comparison(frames, baseline, selection, metric), format_)
 
 
 @app.command()
 @reports_mistakes
 def html(
-    directory: Directory,
-    out: Annotated[Path | None, typer.Option(help="The file; DIR/report.html by default.")] = None,
+    directories: Directories,
+    out: Annotated[
+        Path | None, typer.Option(help="The file; report.html in the first DIR by default.")
+    ] = None,
     baseline: Baseline = "ERM",
+    allow_mixed: AllowMixed = False,
 ) -> None:
     """Write the report as one HTML file that needs no network."""
     from oodbench.report.html.render import write
 
-    path = out or directory / "report.html"
-    write(Results(directory), path, baseline)
-    print(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
+    path = out or directories[0] / "report.html"
+    write(directories, path, baseline, allow_mixed)
+    terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
 
 @app.command()
 @reports_mistakes
 def watch(
-    directory: Directory,
+    directories: Directories,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     baseline: Baseline = "ERM",
+    allow_mixed: AllowMixed = False,
 ) -> None:
     """Serve the report on this machine alone; an open page follows the sweep while it runs."""
     from oodbench.report.html.server import Server
 
-    with Server(Results(directory), port, baseline) as server:
+    with Server(directories, port, baseline, allow_mixed) as server:
         with suppress(KeyboardInterrupt):
             print(f"{server.url} (Ctrl-C ends)", flush=True)
             server.serve_forever()
@@ -133,15 +170,21 @@ def watch(
 @app.command()
 @reports_mistakes
 def why(
-    directory: Directory,
+    directories: Directories,
     dataset: Annotated[str | None, typer.Option(help="As the table names it.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="The row of the table.")] = None,
     test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
     selection: Selection = None,
+    allow_mixed: AllowMixed = False,
 ) -> None:
     """List the runs, draws and steps behind a cell, and which were chosen."""
     from oodbench.report import why as room
 
-    frames = load_frames(Results(directory))
+    frames = joined(directories, allow_mixed)
     cell = room.why(frames, dataset, algorithm, test_env, selection)
-    print(room.text(cell), end="")
+    room.show(cell, terminal())
+
+
+def _frames(directories: Sequence[Path], allow_mixed: bool, dataset: str | None) -> Frames:
+    frames = joined(directories, allow_mixed)
+    return frames if dataset is None else only_dataset(frames, dataset)

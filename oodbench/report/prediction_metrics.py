@@ -70,19 +70,20 @@ METRICS: Mapping[str, Callable[[Predictions], float]] = {
 
 
 def with_metric(
-    results: Results,
     frames: Frames,
     chosen: pd.DataFrame,
     name: str,
     metric: Callable[[Predictions], float],
 ) -> Frames:
-    """The frames with a metric of the kept predictions at every chosen `id` and `step`.
+    """The frames of `joined` with a metric of the kept predictions at every chosen `id` and `step`.
 
     An environment of a regression or of labels gets none. Raises UserError where no predictions are kept.
     """
     rows = []
+    directories = dict(zip(frames.runs["id"], frames.runs["directory"], strict=True))
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
-        for environment, p in read_predictions(results.run(str(run_id)), int(step)).items():
+        run = Results(Path(directories[run_id])).run(str(run_id))
+        for environment, p in read_predictions(run, int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
                 if mask.any() and p.kind in ("binary", "multiclass", "distribution"):
                     value = metric(

@@ -4,36 +4,32 @@ from oodbench.errors import unknown
 from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import Sheet, sheet
-from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
+from oodbench.results.frames import Frames
 from oodbench.selection import choose
 
 
 def print_table(
-    results: Results,
+    frames: Frames,
     selection: str | None = None,
     format_: str = "terminal",
     metric: str | None = None,
 ) -> None:
-    """Print the leaderboard of a results directory; raises UserError for unknown names."""
+    """Print the leaderboard of the runs of `joined`; raises UserError for unknown names."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    loaded = load_frames(results)
-    frames = _with_kept(results, loaded, selection, metric)
+    frames = _with_kept(frames, selection, metric)
     print_sheet(sheet(leaderboard(frames, selection, metric)), format_)
 
 
-def _with_kept(
-    results: Results, frames: Frames, selection: str | None, metric: str | None
-) -> Frames:
-    """With the metric from the kept predictions, if it is one of theirs and not recorded."""
+def _with_kept(frames: Frames, selection: str | None, metric: str | None) -> Frames:
+    """The frames with the metric from the kept predictions, if it is one of theirs and not recorded."""
     if metric is None or metric in frames.metrics["metric"].cat.categories:
         return frames
     from oodbench.report.prediction_metrics import METRICS, with_metric
 
     if metric not in METRICS:
         return frames
-    return with_metric(results, frames, choose(frames, selection), metric, METRICS[metric])
+    return with_metric(frames, choose(frames, selection), metric, METRICS[metric])
 
 
 def print_sheet(found: Sheet, format_: str) -> None:

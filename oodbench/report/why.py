@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pandas as pd
-from tabulate import tabulate
 
 from oodbench.errors import UserError, unknown
 from oodbench.report.numbers import PROPORTIONS, number
@@ -15,6 +14,7 @@ from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import RULES, candidates, find_rule, usual
+from oodbench.terminal import Terminal
 
 
 @dataclass(frozen=True)
@@ -95,43 +95,50 @@ def _one(kind: str, option: str, name: str | None, there: Iterable[str]) -> str:
     return known[0] if name is None else name
 
 
-def text(cell: Why) -> str:
-    """The cell for a terminal: a sentence, the runs, the mean."""
+def show(cell: Why, console: Terminal) -> None:
+    """Print the cell: what is chosen and how, the runs, the mean."""
     tests = "+".join(cell.test_environments)
-    lines = [
-        f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: "
-        f"{cell.metric or 'nothing recorded yet'}",
-        f"{cell.rule}: {RULES[cell.rule].summary}.",
+    metric = cell.metric or "nothing recorded yet"
+    console.say(f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: {metric}")
+    console.say(f"{cell.rule}: {RULES[cell.rule].summary}.")
+    console.say(
         "In each trial the run and step with the best score is chosen; ties go to the lowest draw, "
-        "then to the earliest step.",
-        "",
-        _table(cell),
-        "",
-        _mean(cell),
-    ]
+        "then to the earliest step."
+    )
+    console.print()
+    console.print(console.tables(HEADER, _rows(cell), keys=2), soft_wrap=True)
+    console.say(_mean(cell))
     states = cell.runs.loc[~cell.runs["state"].isin(COMPLETE), "state"].value_counts()
     if cell.waiting:
         trials = ", ".join(map(str, cell.waiting))
         counts = ", ".join(f"{n} {state}" for state, n in states.items()) or "runs that judge them"
-        lines.append(f"Nothing is chosen yet in trial {trials}: still missing are {counts}.")
-    return "\n".join(lines) + "\n"
+        console.say(f"Nothing is chosen yet in trial {trials}: still missing are {counts}.")
 
 
-def _table(cell: Why) -> str:
+HEADER = ("trial", "draw", "step", "score", "value", "chosen", "state", "run")
+
+
+def _rows(cell: Why) -> list[list[str]]:
     rows = []
     for run in cell.runs.to_dict(orient="records"):
         judged = not pd.isna(run["step"])
-        numbers = [number(run[k], float("nan"), cell.metric) if judged else "-" for k in SHOWN]
+        numbers = [
+            number(run[k], float("nan"), cell.metric) if judged else "-" for k in ("score", "value")
+        ]
         step = str(int(run["step"])) if judged else "-"
-        mark = "chosen" if run["chosen"] else ""
-        path = f"runs/{run['id']}"
-        rows.append([run["trial"], run["draw"], step, *numbers, mark, run["state"], path])
-    header = ["trial", "draw", "step", *SHOWN, "", "state", "run"]
-    align = ["right"] * (3 + len(SHOWN)) + ["left"] * 3
-    return tabulate(rows, header, "simple", disable_numparse=True, colalign=align)
-
-
-SHOWN = ("score", "value")
+        choice = "yes" if run["chosen"] else ""
+        rows.append(
+            [
+                str(run["trial"]),
+                str(run["draw"]),
+                step,
+                *numbers,
+                choice,
+                run["state"],
+                f"runs/{run['id']}",
+            ]
+        )
+    return rows
 
 
 def _mean(cell: Why) -> str:

@@ -1,10 +1,15 @@
-"""Records as one tidy data frame, and as a Parquet file. Imports no torch."""
+"""Records as one tidy data frame, and as files that other programs read. Imports no torch."""
 
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from oodbench.files import whole_file
+from oodbench.errors import UserError
+from oodbench.files import whole_file, whole_folder
+from oodbench.printable import printable
 from oodbench.results.frames import Frames, sweep_runs
 
 TIMES = ("training_seconds", "waiting_seconds")
@@ -43,3 +48,59 @@ def write_parquet(frames: Frames, path: Path) -> int:
     with whole_file(path) as file:
         table.to_parquet(file, index=False)
     return len(table)
+
+
+def write_csv(frames: Frames, path: Path) -> int:
+    """Write `tidy` as a CSV file, whole or not at all; returns the number of rows.
+
+    Numbers have all their digits, NaN is empty, control characters in names are escapes.
+    """
+    table = tidy(frames)
+    for name in table.select_dtypes("category"):
+        table[name] = table[name].map(lambda v: printable(v) if isinstance(v, str) else v)
+    with whole_file(path) as file:
+        table.to_csv(file, index=False)
+    return len(table)
+
+
+def write_tensorboard(frames: Frames, folder: Path) -> int:
+    """Write TensorBoard's event files, a run a folder, whole or not at all; the number of values.
+
+    A value's tag is METRIC/ENVIRONMENT/SPLIT, a metric of the predictor has its name alone. Raises
+    UserError if the folder is there, or without the package `tensorboard`.
+    """
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError as error:
+        command = "pip install 'oodbench[tensorboard]'"
+        raise UserError(f"event files need the package tensorboard: `{command}`") from error
+    if folder.exists():
+        raise UserError(f"{folder} is there already; use another --out")
+    table = tidy(frames)
+    with whole_folder(folder) as part:
+        for _, records in table.groupby("id", sort=False, observed=True):
+            writer = EventFileWriter(str(part / _run_folder(records.iloc[0])))
+            for record in records.to_dict(orient="records"):
+                place = [record[k] for k in ("metric", "environment", "split")]
+                tag = "/".join(str(name) for name in place if isinstance(name, str))
+                value = Summary.Value(tag=tag, simple_value=record["value"])
+                writer.add_event(Event(step=record["step"], summary=Summary(value=[value])))
+            writer.close()
+    return len(table)
+
+
+def _run_folder(record: "pd.Series[Any]") -> str:
+    """A run's folder by its place in the sweep, without what file systems do not take."""
+    where = [record["dataset"], record["label"], record["test_environments"]]
+    last = f"draw {record['draw']} trial {record['trial']} {record['id'][:8]}"
+    return "/".join(re.sub(r"[^\w+=,() -]", "_", str(name))[:80] for name in (*where, last))
+
+
+WRITERS: Mapping[str, Callable[[Frames, Path], int]] = {
+    "parquet": write_parquet,
+    "csv": write_csv,
+    "tensorboard": write_tensorboard,
+}
+"""What writes all records, by the name of the format; each returns the number of values."""

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, unknown
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
 from oodbench.results.provenance import code
@@ -25,9 +25,9 @@ PROTOCOL = (
     "network",
     "network_hparams",
     "metric",
-    "draws",
     "search",
     "validation_environments",
+    "draws",
 )
 """What the runs of a dataset must share between directories; `draws` is how many a cell has."""
 
@@ -35,10 +35,13 @@ PROTOCOL = (
 def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     """The runs of all directories as if they were one sweep; a run that is in several counts once.
 
-    A label that means other runs in a later directory gets that directory's name in brackets.
+    The runs' column `directory` has the one that a run is read from. A label that means other runs
+    in a later directory gets that directory's name in brackets.
     Raises UserError if protocol or code differ, unless `allow_mixed`.
     """
     frames = [load_frames(Results(directory)) for directory in directories]
+    if len(frames) == 1:
+        return Frames(frames[0].runs.assign(directory=str(directories[0])), frames[0].metrics)
     parts = [
         sweep_runs(frame).assign(directory=str(d))
         for frame, d in zip(frames, directories, strict=True)
@@ -52,7 +55,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
         .drop_duplicates("id")
         .sort_index()
     )
-    if not allow_mixed and len(directories) > 1:
+    if not allow_mixed:
         _check(runs)
     runs["label"] = _labels(runs)
     metrics = [
@@ -60,6 +63,16 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
         for frame, d in zip(frames, directories, strict=True)
     ]
     return Frames(runs.drop(columns=["better", "helper"]).reset_index(drop=True), stacked(metrics))
+
+
+def only_dataset(frames: Frames, name: str) -> Frames:
+    """The runs and records of one dataset, by its label; raises UserError for an unknown one."""
+    runs = sweep_runs(frames).drop(columns="helper")
+    labels = [str(label) for label in runs["dataset_label"].unique()]
+    if name not in labels:
+        raise unknown("dataset", name, labels)
+    runs = runs[runs["dataset_label"] == name].reset_index(drop=True)
+    return Frames(runs, _of(frames.metrics, runs["id"]))
 
 
 def _of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
@@ -91,17 +104,21 @@ def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
     )
 
 
-def _check(runs: pd.DataFrame) -> None:
-    """Raise UserError if directories that share a dataset differ in protocol, or in code."""
-    draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
-    told = runs.assign(draws=draws)
-    told["validation_environments"] = told["validation_environments"].map(sorted)
+def check_protocol(runs: pd.DataFrame, names: Sequence[str] = PROTOCOL[:-1]) -> None:
+    """Raise UserError if directories that share a dataset differ in one of these columns of it."""
+    told = runs.assign(validation_environments=runs["validation_environments"].map(sorted))
     for dataset, of_dataset in told.groupby("dataset_label", sort=False):
         trials = of_dataset.groupby("directory")["trial"].agg(set)
         of_dataset = of_dataset[of_dataset["trial"].isin(set.intersection(*trials))]
-        for name in PROTOCOL:
+        for name in names:
             _alike(of_dataset, name, f"in {name.replace('_', ' ')} of {dataset}")
-    made = told[told["provenance"].map(bool)]
+
+
+def _check(runs: pd.DataFrame) -> None:
+    """Raise UserError if directories that share a dataset differ in protocol, or in code."""
+    draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
+    check_protocol(runs.assign(draws=draws), PROTOCOL)
+    made = runs[runs["provenance"].map(bool)]
     _alike(made.assign(code=made["provenance"].map(code)), "code", "in code")
 
 

@@ -211,9 +211,10 @@ def _report(
         console.say(f"{elsewhere} runs are being trained by another launch.")
     if any(state.complete for state in counts):
         from oodbench.report.printing import print_table
+        from oodbench.results.join import joined
 
         try:
-            print_table(job.results)
+            print_table(joined([job.results.path]))
             console.say("Other selection rules: `python -m oodbench.report table --help`.")
         except UserError as error:  # the runs are done, whatever this selection rule lacks
             console.say(f"no table: {error}")

@@ -20,6 +20,7 @@ from oodbench.report.sheet import blocks, sheet
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
+from oodbench.results.join import joined
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.terminal import Terminal
 from tests.helpers.paths import GOLDEN
@@ -380,7 +381,7 @@ def test_a_sweep_with_nothing_complete_shows_its_counts(
         made.add(spec("D", "ERM", ("t",), 0, trial), [0.5], state=state)
     made.add(spec("E", "ERM", ("t",), 0, 0), [0.5], state="planned")
     for format_ in FORMATS:
-        print_table(made.results, format_=format_)
+        print_table(joined([made.results.path]), format_=format_)
     assert "0/3" in capsys.readouterr().out
     first, second, over = blocks(leaderboard(load_frames(made.results)))
     assert first.rows == [["ERM", "-", "-", "0/3"]] and first.ranked == 0

@@ -18,6 +18,7 @@ from oodbench.report.prediction_metrics import (
 )
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
+from oodbench.results.join import joined
 from oodbench.results.predictions import Predictions
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
@@ -75,13 +76,13 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
-    frames = load_frames(kept)
+    frames = joined([kept.path])
 
     def accuracy(p: Predictions) -> float:
         return float(((p.logits[:, 0] > 0) == (p.targets > 0.5)).mean())
 
     chosen = choose(frames)
-    wide = with_metric(kept, frames, chosen, "again", accuracy).metrics
+    wide = with_metric(frames, chosen, "again", accuracy).metrics
     wide = wide.astype({"metric": object, "environment": object, "split": object, "id": object})
     table = wide.pivot_table("value", ["id", "step", "environment", "split"], "metric")
     both = table.dropna(subset=["again"])
@@ -98,7 +99,7 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
     assert outcome(plain) == outcome(kept)
     assert not list(tmp_path.glob("runs/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):
-        with_metric(plain, load_frames(plain), choose(load_frames(plain)), "m", calibration_error)
+        with_metric(joined([plain.path]), choose(load_frames(plain)), "m", calibration_error)
 
 
 def test_the_commands(tmp_path: Path) -> None:

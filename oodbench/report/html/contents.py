@@ -4,8 +4,9 @@ Tables are columns (lists of equal length); runs, datasets, labels, test sets an
 given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -31,7 +32,8 @@ from oodbench.report.leaderboard import (
 )
 from oodbench.report.numbers import PROPORTIONS, number
 from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, Frames, load_frames, records_at, sweep_runs, test_values
+from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
+from oodbench.results.join import joined
 from oodbench.results.run_spec import State
 from oodbench.selection import RULES, candidates, usual
 from oodbench.version import __version__
@@ -40,13 +42,18 @@ STATES = tuple(State)
 BASELINE = "ERM"
 
 
-def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
-    """Everything on the page. Raises UserError if there is no sweep, and for an unknown baseline."""
-    frames = load_frames(results)
+def contents(
+    directories: Sequence[Path], baseline: str = BASELINE, allow_mixed: bool = False
+) -> dict[str, Any]:
+    """Everything on the page of these results directories.
+
+    Raises UserError if there is no sweep, for an unknown baseline, and as `join.joined` does.
+    """
+    frames = joined(directories, allow_mixed)
     runs = sweep_runs(frames)
     labels = [str(label) for label in runs["label"].unique()]
     if baseline not in labels and baseline != BASELINE:
-        raise unknown("baseline", baseline, labels, str(results.path))
+        raise unknown("baseline", baseline, labels, ", ".join(map(str, directories)))
     names = {
         "datasets": _datasets(runs),
         "labels": labels,
@@ -63,9 +70,9 @@ def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
         for name, (tree, board) in found.items()
     }
     against = labels.index(baseline) if baseline in labels else None
-    plan = results.plan()
+    plans = [Results(directory).plan() for directory in directories]
     return {
-        "title": str(plan["name"]),
+        "title": " + ".join(dict.fromkeys(str(plan["name"]) for plan in plans)),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "baseline": against,
@@ -76,7 +83,7 @@ def contents(results: Results, baseline: str = BASELINE) -> dict[str, Any]:
         "roles": ROLES,
         "splits": SPLITS,
         "states": STATES,
-        "settings": plan["settings"].get("sweep", {}),
+        "settings": plans[0]["settings"].get("sweep", {}),
         "runs": table,
         "cost": costs(table, against),
         "rule": usual(frames),

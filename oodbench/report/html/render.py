@@ -7,12 +7,12 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from oodbench.files import write_whole
 from oodbench.report.html.contents import BASELINE, contents
-from oodbench.results.directory import Results
 
 WEB = Path(__file__).resolve().parent / "assets"
 SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app")
@@ -24,9 +24,14 @@ POLICY = (
 """What the browser may load: nothing but these two texts; and the data that a watched page asks for."""
 
 
-def write(results: Results, out: Path, baseline: str = BASELINE) -> None:
-    """Write the report of a results directory; raises UserError as `page.contents` does."""
-    write_whole(out, render(contents(results, baseline)))
+def write(
+    directories: Sequence[Path],
+    out: Path,
+    baseline: str = BASELINE,
+    allow_mixed: bool = False,
+) -> None:
+    """Write the report of results directories; raises UserError as `contents.contents` does."""
+    write_whole(out, render(contents(directories, baseline, allow_mixed)))
 
 
 def render(tree: dict[str, Any]) -> str:

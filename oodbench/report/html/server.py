@@ -4,7 +4,7 @@ import hashlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +14,7 @@ from typing import Any
 from oodbench.errors import UserError
 from oodbench.report.html.contents import STATES, contents
 from oodbench.report.html.render import render, to_json
-from oodbench.results.directory import LOST_AFTER, Results
+from oodbench.results.directory import LOST_AFTER
 from oodbench.results.run_spec import State
 
 HOST = "127.0.0.1"
@@ -27,13 +27,16 @@ WATCHED = ("run.json", "metrics.jsonl", "heartbeat", "done.json", "failed.json")
 class Watched:
     """The contents of a report, made anew when the results have changed."""
 
-    def __init__(self, results: Results, baseline: str) -> None:
+    def __init__(
+        self, directories: Sequence[Path], baseline: str, allow_mixed: bool = False
+    ) -> None:
         """Raises UserError where the results cannot be read."""
-        self._results, self._baseline = results, baseline
+        self._directories, self._baseline = directories, baseline
+        self._allow_mixed = allow_mixed
         self._lock = threading.Lock()
         self._revision, self._made, self._took = "", 0.0, 0.0
         self._tree: dict[str, Any] = {}
-        self._make(_revision(results.path))
+        self._make(_revision(directories))
 
     def tree(self) -> dict[str, Any]:
         """The contents as of now, or as of last time where the results cannot be read.
@@ -45,7 +48,7 @@ class Watched:
             age = time.monotonic() - self._made
             running = STATES.index(State.RUNNING) in self._tree["runs"]["state"]
             if age > 2 * self._took:
-                revision = _revision(self._results.path)
+                revision = _revision(self._directories)
                 if revision != self._revision or (running and age > LOST_AFTER):
                     with suppress(UserError, OSError):
                         self._make(revision)
@@ -53,15 +56,16 @@ class Watched:
 
     def _make(self, revision: str) -> None:
         start = time.monotonic()
-        tree = contents(self._results, self._baseline)
+        tree = contents(self._directories, self._baseline, self._allow_mixed)
         self._made = time.monotonic()
         self._took = self._made - start
         self._revision = revision
         self._tree = tree | {"watch": POLL, "revision": f"{revision}-{self._made}"}
 
 
-def _revision(path: Path) -> str:
-    return hashlib.sha256(repr(list(_stamps(path))).encode()).hexdigest()[:16]
+def _revision(directories: Sequence[Path]) -> str:
+    stamps = [list(_stamps(path)) for path in directories]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
 
 
 def _stamps(path: Path) -> Iterator[tuple[str, int, int]]:
@@ -83,6 +87,8 @@ class Handler(BaseHTTPRequestHandler):
 
     server: "Server"
     protocol_version = "HTTP/1.1"
+    timeout = 30.0
+    """Seconds without a request, or for a slow one, after which a connection is closed."""
 
     def do_GET(self) -> None:
         """The page, or its contents; 304 where the asker has these already."""
@@ -118,13 +124,15 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the report of a results directory on loopback."""
+    """Serves the report of results directories on loopback."""
 
     daemon_threads = True
 
-    def __init__(self, results: Results, port: int, baseline: str) -> None:
+    def __init__(
+        self, directories: Sequence[Path], port: int, baseline: str, allow_mixed: bool = False
+    ) -> None:
         """Port 0 takes a free one. Raises UserError for a port in use or results that are none."""
-        self.watched = Watched(results, baseline)
+        self.watched = Watched(directories, baseline, allow_mixed)
         try:
             super().__init__((HOST, port), Handler)
         except OSError as error:

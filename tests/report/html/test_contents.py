@@ -61,7 +61,7 @@ class Seen:
 @pytest.fixture(scope="module")
 def path(made: Made) -> Path:
     file = made.results.path / "report.html"
-    write(made.results, file)
+    write([made.results.path], file)
     return file
 
 
@@ -276,7 +276,7 @@ def test_print_leaves_the_controls_away_and_is_black_on_white(browser: Any, path
 def test_one_run_in_any_state_has_a_page(browser: Any, tmp_path: Path, state: str) -> None:
     sweep = Made(tmp_path)
     run = sweep.add("D", "ERM", ("a",), 0, lambda e, s, t: float("nan"), state=state, error="why")
-    write(sweep.results, tmp_path / "one.html")
+    write([sweep.results.path], tmp_path / "one.html")
     seen = Seen(browser, (tmp_path / "one.html").as_uri())
     assert seen.problems == []
     assert "1 run: 1 algorithm on 1 dataset" in seen.page.locator("#lede").inner_text()

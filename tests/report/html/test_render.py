@@ -59,7 +59,7 @@ def board(tree: dict[str, Any], rule: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_its_numbers_are_those_of_the_table(made: Made, rule: str) -> None:
-    tree = contents(made.results)
+    tree = contents([made.results.path])
     wanted = leaderboard(load_frames(made.results), rule).frame.to_dict(orient="records")
     rows = board(tree, rule)
     assert len(rows) == len(wanted) == 2 * 3 * 3
@@ -72,7 +72,7 @@ def test_its_numbers_are_those_of_the_table(made: Made, rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
 def test_every_number_leads_to_the_chosen_runs(made: Made, rule: str) -> None:
-    tree = contents(made.results)
+    tree = contents([made.results.path])
     chosen = set(choose(load_frames(made.results), rule)["id"])
     seen = set()
     for row in board(tree, rule):
@@ -102,7 +102,7 @@ def test_points_are_in_and_out_of_distribution_at_the_step_of_the_rule(tmp_path:
         return best + (0.05 if environment == "b" else -0.05) if split == "out" else 0.99
 
     sweep.add("D", "ERM", ("a",), 0, curve)
-    points = contents(sweep.results)["rules"]["train_val"]["points"]
+    points = contents([sweep.results.path])["rules"]["train_val"]["points"]
     assert points == {
         "run": [0], "step": [20], "chosen": [1], "score": [0.8], "inside": [0.8], "test": [0.3],
     }  # fmt: skip
@@ -113,7 +113,7 @@ def test_curves_are_means_with_errors_over_the_chosen_runs(tmp_path: Path) -> No
     for trial, value in enumerate((0.2, 0.4)):
         sweep.add("D", "ERM", ("a",), trial, flat(value), draw=0)
         sweep.add("D", "ERM", ("a",), trial, flat(0.1), draw=1)
-    tree = contents(sweep.results)
+    tree = contents([sweep.results.path])
     found = tree["rules"]["train_val"]["curves"]
     assert len(found) == 6  # three environments, two splits
     for curve in found:
@@ -127,7 +127,7 @@ def test_a_value_that_is_not_finite_spoils_its_mean(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
     for trial in (0, 1):
         sweep.add("D", "ERM", ("a",), trial, flat(math.nan if trial else 0.5), state="diverged")
-    rule = contents(sweep.results)["rules"]["train_val"]
+    rule = contents([sweep.results.path])["rules"]["train_val"]
     assert all(curve["mean"] == [None] * 3 for curve in rule["curves"])
     assert rule["board"]["text"] == ["nan", "nan"]
 
@@ -138,13 +138,13 @@ def test_long_curves_are_thinned_and_keep_their_end(
     sweep = Made(tmp_path)
     sweep.add("D", "ERM", ("a",), 0, flat(0.5), steps=range(1, 101))
     monkeypatch.setattr("oodbench.report.html.curves.CURVE_VALUES", 60)
-    tree = contents(sweep.results)
+    tree = contents([sweep.results.path])
     (steps,) = tree["steps"]
     assert steps == list(range(10, 101, 10))
 
 
 def test_differences_are_paired_and_counted(made: Made) -> None:
-    rule = contents(made.results)["rules"]["train_val"]
+    rule = contents([made.results.path])["rules"]["train_val"]
     blocks = {block["dataset"]: block["rows"] for block in rule["differences"]}
     assert set(blocks) == {0, 1, None}
     irm, vrex = blocks[0]
@@ -157,7 +157,7 @@ def test_differences_are_paired_and_counted(made: Made) -> None:
 
 
 def test_cost_is_a_ratio_on_the_same_machine(made: Made) -> None:
-    cost = contents(made.results)["cost"]
+    cost = contents([made.results.path])["cost"]
     rows = list(zip(*(cost[k] for k in ("dataset", "label", "ratio", "memory")), strict=True))
     assert rows[:3] == [(0, 0, 1.0, 100.0), (0, 1, 2.0, 101.0), (0, 2, 3.0, 102.0)]
     assert cost["hours"][0] == pytest.approx(12 * 3 / 3600, rel=1e-2)
@@ -173,7 +173,7 @@ def test_cost_is_a_ratio_on_the_same_machine(made: Made) -> None:
 
 
 def test_reasons_and_states(made: Made) -> None:
-    tree = contents(made.results)
+    tree = contents([made.results.path])
     found = {
         (tree["states"][tree["runs"]["state"][i]], text) for i, text in tree["reasons"].items()
     }
@@ -186,7 +186,7 @@ def test_reasons_and_states(made: Made) -> None:
 
 
 def test_no_text_of_the_sweep_is_markup(made: Made) -> None:
-    tree = contents(made.results)
+    tree = contents([made.results.path])
     page = render(tree)
     assert "<script>alert" not in page and "<b>no" not in page
     assert page.count("<script") == 2 and page.count("</script>") == 2
@@ -198,7 +198,7 @@ def test_no_text_of_the_sweep_is_markup(made: Made) -> None:
 
 
 def test_the_page_asks_for_nothing(made: Made) -> None:
-    page = render(contents(made.results))
+    page = render(contents([made.results.path]))
     assert set(re.findall(r"https?://[^\s\"']+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"(src|href)=\"(?!#|data:,)", page)
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)
@@ -212,7 +212,7 @@ def test_the_page_asks_for_nothing(made: Made) -> None:
 def test_an_at_sign_in_a_name_is_kept(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
     sweep.add("@data@", "a@b", ("a",), 0, flat(0.5))
-    page = render(contents(sweep.results))
+    page = render(contents([sweep.results.path]))
     assert '"@data@"' in page and '"a@b"' in page
 
 
@@ -241,13 +241,13 @@ def test_an_unknown_baseline_is_one_sentence(made: Made) -> None:
     code, _, error = command(made.results.path, "--baseline", "IRN")
     assert code == 2 and "unknown baseline 'IRN'" in error and "did you mean IRM?" in error
     with pytest.raises(UserError):
-        contents(made.results, "IRN")
+        contents([made.results.path], "IRN")
 
 
 def test_a_sweep_without_erm_has_no_baseline(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
     sweep.add("D", "IRM", ("a",), 0, flat(0.5))
-    tree = contents(sweep.results)
+    tree = contents([sweep.results.path])
     assert tree["baseline"] is None and tree["rules"]["train_val"]["differences"] == []
     assert "at least two" in tree["rules"]["train_val"]["ranks"]["error"]
 
@@ -256,7 +256,7 @@ def test_a_sweep_without_erm_has_no_baseline(tmp_path: Path) -> None:
 def test_one_run_in_any_state(tmp_path: Path, state: str) -> None:
     sweep = Made(tmp_path)
     sweep.add("D", "ERM", ("a",), 0, flat(0.5), state=state, error="e")
-    tree = contents(sweep.results)
+    tree = contents([sweep.results.path])
     assert render(tree)
     rule = tree["rules"]["train_val"]
     ended = state in ("done", "diverged")
@@ -275,7 +275,7 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
     (runs[2] / "run.json").write_text("")
     (tmp_path / "runs" / "stranger").mkdir()
     (tmp_path / "runs" / "file").write_text("?")
-    tree = contents(sweep.results)
+    tree = contents([sweep.results.path])
     assert render(tree)
     assert [tree["states"][s] for s in tree["runs"]["state"]] == ["done", "lost", "done"]
     assert tree["runs"]["step"][0] == 30

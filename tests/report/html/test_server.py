@@ -16,7 +16,6 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.report.html import server as watch
-from oodbench.results.directory import Results
 from tests.helpers.made import Made, flat
 from tests.helpers.paths import ROOT
 from tests.report.html.test_contents import browser as browser  # a fixture
@@ -34,7 +33,7 @@ def made(tmp_path: Path) -> Made:
 @pytest.fixture
 def server(made: Made, monkeypatch: pytest.MonkeyPatch) -> Iterator[watch.Server]:
     monkeypatch.setattr(watch, "POLL", 0.2)
-    with watch.Server(made.results, 0, "ERM") as server:
+    with watch.Server([made.results.path], 0, "ERM") as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         yield server
@@ -121,9 +120,9 @@ def test_results_that_cannot_be_read_leave_the_last_contents(
 def test_what_cannot_be_served_is_one_sentence(server: watch.Server, tmp_path: Path) -> None:
     port = int(server.server_address[1])
     with pytest.raises(UserError, match=f"port {port} cannot be served: Address already in use"):
-        watch.Server(server.watched._results, port, "ERM")
+        watch.Server(server.watched._directories, port, "ERM")
     with pytest.raises(UserError, match="holds no sweep"):
-        watch.Server(Results(tmp_path / "none"), 0, "ERM")
+        watch.Server([tmp_path / "none"], 0, "ERM")
 
 
 def test_the_command_says_where_and_ends_on_an_interrupt(made: Made) -> None:
