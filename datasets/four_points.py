@@ -33,6 +33,7 @@ class FourPoints(Dataset):
 
     environments = ("1", "2", "3", "4", "test")
     test_environments = ("test",)
+    holdout = 0.0  # an environment's one example cannot be split
     input_shape = (5,)
     task = Task("regression")
 

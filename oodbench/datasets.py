@@ -93,6 +93,8 @@ class Dataset(ABC):
     evaluation_environments: tuple[str, ...] = ()
     """The evaluation splits of data that came with their own: never trained on, whatever is held
     out. Where there are some, nothing else is scored unless held out, and there is no `out` split."""
+    holdout: float = 0.2
+    """The share of the `out` splits unless a sweep says otherwise."""
     input_shape: tuple[int, ...]
     task: Task
 

@@ -3,7 +3,7 @@
 import math
 import random
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType, NoneType
 from typing import Any, TypeVar
@@ -118,19 +118,26 @@ def draw(
     owner: str,
     index: int,
     family: str = "",
-    own: Mapping[str, Value] = MappingProxyType({}),
+    dataset_defaults: Mapping[str, Value] = MappingProxyType({}),
+    *,
+    shared: Collection[str] = (),
+    trial: int | None = None,
 ) -> dict[str, Value]:
     """Draw `index` of the hyperparameters of `owner`: 0 is the defaults, k > 0 is random.
 
-    `own` are a dataset's defaults, which come before its family's. Each value has a random stream of its
-    own, derived from (owner, field, index): adding or removing a field never moves the others.
+    A dataset's own defaults come before its family's. Each value has a random stream of its own,
+    derived from (owner, field, index) and, where it is given, the trial: adding or removing a field
+    never moves the others. The stream of a `shared` field is that of all owners, so that each owner
+    has it at the same quantile of its own distribution.
     """
     values = defaults(space, family)
-    values |= {name: value for name, value in own.items() if name in values}
+    values |= {name: value for name, value in dataset_defaults.items() if name in values}
     if index > 0:
+        of_trial = [] if trial is None else [trial]
         for name, distribution in distributions(space, family).items():
             if distribution is not None:
-                stream = random.Random(derive("hparam", owner, name, index))
+                stream_owner = "all" if name in shared else owner
+                stream = random.Random(derive("hparam", stream_owner, name, index, *of_trial))
                 values[name] = distribution.at(stream.random())
     return values
 

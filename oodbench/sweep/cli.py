@@ -239,7 +239,7 @@ def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None
 def _plan(parsed: Sweep, plugins: Sequence[str] | None, data_dir: Path | None) -> Plan:
     from oodbench.registry import load_plugins
 
-    load_plugins(plugins or ())
+    load_plugins([*parsed.plugins, *(plugins or ())])
     return make_plan(parsed, data_dir)
 
 

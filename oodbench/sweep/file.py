@@ -1,64 +1,131 @@
-"""A sweep file: its keys, where it lies and what is wrong with it. Imports no torch."""
+"""A sweep file: its keys, where it lies and how it is read. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
 from oodbench.registry import folder
+from oodbench.sweep.file_errors import explain
 from oodbench.sweep.protocols import under
 from oodbench.sweep.search import Search
 from oodbench.yaml_values import assignments, read_yaml
+
+MAX_INDEX = 2**31 - 1
+"""The largest trial, draw or step: records hold them in 32 bits."""
+
+
+def _plain_name(name: str) -> str:
+    """A name that is a path inside results/, without surprises on a terminal."""
+    parts = name.split("/")
+    if not name.isprintable() or any(p.strip() != p or p in ("", ".", "..") for p in parts):
+        raise ValueError("not a name")
+    return name
+
+
+def _from_text(value: Any) -> Any:
+    """A number that YAML 1.1 takes for text, such as 1e-3."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    return value
+
+
+Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
+Count = Annotated[int, Field(ge=1, le=MAX_INDEX)]
+Names = list[str | int | float]
+COUNTED = "a number from 1 on, or a list of different numbers from 0 on"
 
 
 class Component(BaseModel):
     """An algorithm or a network by name, with values for some of its hyperparameters."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: str
-    hparams: dict[str, Any] = {}
+    name: str = Field(description="a name")
+    hparams: dict[str, Any] = Field(default={}, description="names with values")
     """A value, or a list with one for each hparam draw: draw 0 takes the first."""
 
 
 class Row(Component):
     """An algorithm of a sweep."""
 
-    label: str | None = None
+    label: str | None = Field(default=None, min_length=1, description="a text")
     """The row of the table; the algorithm's name by default."""
-    network: dict[str, Any] = {}
+    network: dict[str, Any] = Field(default={}, description="names with values")
     """Values over those of the sweep's network."""
 
 
 class Sweep(BaseModel):
-    """A sweep file. README.md shows one with every key."""
+    """A sweep file. README.md shows one with every key; a description completes "KEY must be"."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: str = Field(min_length=1)
-    protocol: str | None = None
+    name: Annotated[str, AfterValidator(_plain_name)] = Field(
+        max_length=200, description="a short name of letters, digits and signs, inside results/"
+    )
+    protocol: str | None = Field(default=None, description="the name of a sweep in sweeps/")
     """The name in sweeps/ of the protocol that it is under, see `oodbench.sweep.protocols`."""
-    datasets: list[str | dict[str, Any]] = Field(min_length=1)
-    algorithms: list[str | Row] = Field(min_length=1)
-    test_environments: Literal["default", "each", "pairs"] | list[list[str | float]] = "default"
-    validation_environments: Literal["default", "none"] | int | list[str | float] = "default"
-    hparam_draws: int | list[int] = 1
-    search: Search | None = None
+    plugins: list[str] = Field(default=[], description="a list of names of modules")
+    """The modules of the user's own methods and datasets, which are imported first."""
+    datasets: list[str | dict[str, Any]] = Field(
+        min_length=1, description="a list of names, or of mappings with the key name and options"
+    )
+    algorithms: list[str | Row] = Field(
+        min_length=1, description="a list of names, or of mappings with the key name and others"
+    )
+    test_environments: Literal["default", "each", "pairs"] | list[Names] = Field(
+        default="default", description="default, each, pairs, or a list of lists of names"
+    )
+    validation_environments: Literal["default", "none"] | Count | Names = Field(
+        default="default", description="default, none, a number from 1 on, or a list of names"
+    )
+    hparam_draws: Count | list[Index] = Field(default=1, description=COUNTED)
+    draws: Literal["shared", "per trial"] = Field(
+        default="shared", description="shared or per trial"
+    )
+    """Whether a draw has the same values in all trials, or others in each: then the spread over
+    trials contains the chance of the search."""
+    shared_quantiles: bool = Field(default=True, description="true or false")
+    """Whether a draw has the hyperparameters that all methods have, and those of the network, at the
+    same quantile for all methods."""
+    search: Search | None = Field(default=None, description="names with values")
     """Instead of `hparam_draws` random draws."""
-    trials: int | list[int] = 3
-    steps: Literal["default"] | int = "default"
-    evaluate_every: Literal["default"] | int = "default"
-    network: str | Component = "default"
-    holdout: float = Field(0.2, ge=0, lt=1)
-    selection: str | None = None
+    trials: Count | list[Index] = Field(default=3, description=COUNTED)
+    steps: Literal["default"] | Count = Field(
+        default="default", description="default or a number from 1 on"
+    )
+    evaluate_every: Literal["default"] | Count = Field(
+        default="default", description="default or a number of steps from 1 on"
+    )
+    network: str | Component = Field(
+        default="default", description="a name, or a mapping with the keys name and hparams"
+    )
+    holdout: Annotated[float, BeforeValidator(_from_text)] = Field(
+        default=0.2, ge=0, lt=1, description="a share from 0 to below 1"
+    )
+    selection: str | None = Field(default=None, description="the name of a selection rule")
     """The selection rule of its tables; None: `val_env` where validation environments are held out,
     else `train_val`."""
-    run_timeout: float | None = Field(None, gt=0)
+    run_timeout: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="a number of seconds above 0"
+    )
     """Seconds after which a run that has not ended counts as failed; `--run-timeout` says otherwise."""
-    resources: dict[str, Any] = {}
+    resources: dict[str, Any] = Field(default={}, description="names with values")
     """What the launcher `slurm` asks for; the keys of `slurm_resources.Resources`."""
+
+
+PARTS: dict[str, type[BaseModel]] = {
+    "": Sweep,
+    "search": Search,
+    "network": Component,
+    "algorithms": Row,
+}
+"""The models of a file and of what stands under its keys."""
 
 
 def find(sweep: str) -> Path:
@@ -83,9 +150,13 @@ def named_sweeps() -> dict[str, Path]:
 
 
 def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
-    """The sweep in a YAML file, with `key=value` settings over it; raises UserError."""
+    """The sweep in a YAML file, with `key=value` settings over it; raises UserError.
+
+    A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
+    """
     values = _file(path)
-    values |= assignments("--set", settings)
+    for key, value in assignments("--set", settings).items():
+        _assign(values, key, value)
     if values.get("protocol") is not None:
         values = under(_file(find(str(values["protocol"]))), values, str(path))
     return validate(values, str(path))
@@ -99,26 +170,35 @@ def _file(path: Path) -> dict[str, Any]:
     return values
 
 
+def _assign(values: dict[str, Any], path: str, value: Any) -> None:
+    """Set what a path of keys and places with dots between them names; raises UserError.
+
+    A component that is given by its name alone becomes a mapping, and missing mappings are made.
+    """
+    *parents, last = path.split(".")
+    at: Any = values
+    for i, key in enumerate([*parents, last]):
+        place = ".".join(parents[:i])
+        if isinstance(at, list) and not (key.isdecimal() and int(key) < len(at)):
+            raise UserError(f"--set {path}: {place} has the places 0 to {len(at) - 1}, not '{key}'")
+        if not isinstance(at, list | dict):
+            raise UserError(f"--set {path}: {place} is {at!r}, which has no '{key}'")
+        index: Any = int(key) if isinstance(at, list) else key
+        if i == len(parents):
+            at[index] = value
+        else:
+            inner = at[index] if isinstance(at, list) else at.setdefault(key, {})
+            if isinstance(inner, str):
+                inner = at[index] = {"name": inner}
+            at = inner
+
+
 def validate(values: Mapping[str, Any], place: str) -> Sweep:
-    """A sweep from plain values; raises UserError naming the key and the place."""
+    """A sweep from plain values; raises UserError with all that is wrong with them, by key."""
     try:
         sweep = Sweep.model_validate(values)
     except ValidationError as error:
-        errors = error.errors()
-        # of the alternatives of a union, tell of those that came furthest
-        depth = max(len(e["loc"]) for e in errors)
-        furthest = [e for e in errors if len(e["loc"]) == depth]
-        first = furthest[0]
-        keys = [str(k) for k in first["loc"]]
-        if first["type"] == "extra_forbidden":
-            models: dict[int, type[BaseModel]] = {1: Sweep, 2: Search}
-            known = models.get(len(keys), Row).model_fields
-            raise unknown("key", keys[-1], known, place) from error
-        wanted = dict.fromkeys(
-            e["msg"][:1].lower() + e["msg"][1:] for e in furthest if e["loc"][0] == first["loc"][0]
-        )
-        got = "" if first["type"] == "missing" else f", not {first['input']!r}"
-        raise UserError(f"{place}: {keys[0]}: {', or '.join(wanted)}{got}") from error
+        raise UserError(explain(error, values, PARTS, place)) from error
     if sweep.selection is not None:
         from oodbench.selection import RULES
 

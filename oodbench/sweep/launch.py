@@ -28,7 +28,7 @@ from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.status import show_plan
-from oodbench.sweep.stored_plan import store_plan
+from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.terminal import Terminal, terminal
 from oodbench.train.settings import TrainSettings, large_groups
 
@@ -57,7 +57,7 @@ class LaunchOptions:
     data_dir: Path | None = None
     """Where datasets that need files find them."""
     plugins: tuple[str, ...] = ()
-    """Modules that every process imports first."""
+    """Modules that every process imports first, besides those that the sweep names."""
     resources: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Values over the sweep's own `resources`, for the launcher `slurm`."""
     dry_run: bool = False
@@ -85,7 +85,10 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     """
     console = console or terminal()
     _start_early(options.launcher)
-    load_plugins(options.plugins)
+    results = Results(options.out or Path("results") / sweep.name)
+    sweep = continued(sweep, results)
+    plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
+    load_plugins(plugins)
     plan = make_plan(sweep, options.data_dir)
     asked = resources(
         (f"the resources of {sweep.name}", sweep.resources), ("the flags", options.resources)
@@ -96,13 +99,13 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(reasons))}")
     job = Job(
         name=sweep.name,
-        results=Results(options.out or Path("results") / sweep.name),
+        results=results,
         specs=plan.runs,
         ids=(),
         settings=TrainSettings(
             data_dir=options.data_dir,
             threads=options.threads,
-            plugins=options.plugins,
+            plugins=plugins,
             keep_predictions=options.keep_predictions,
             loader_workers=options.loader_workers,
             vectorize=options.vectorize,
@@ -159,8 +162,12 @@ def retry(
 
 
 def is_complete(counts: Mapping[State, int]) -> bool:
-    """Whether each of the runs that `launch` has counted has a result or is queued."""
-    return all(state.complete or state is State.QUEUED for state in counts)
+    """Whether each of the runs that `launch` has counted has a result, or will have one without us.
+
+    The latter are queued on a cluster or trained by another launch.
+    """
+    under_way = (State.QUEUED, State.RUNNING)
+    return all(state.complete or state in under_way for state in counts)
 
 
 def _start_early(launcher: str) -> None:

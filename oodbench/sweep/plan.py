@@ -3,17 +3,19 @@
 import importlib.util
 import itertools
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from oodbench.errors import MissingError, UserError, unknown
+from oodbench.hparams import checked, draw
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.file import Component, Row, Sweep, validate
-from oodbench.sweep.search import Study, study
+from oodbench.sweep.file_errors import several, short
+from oodbench.sweep.search import MAX_RUNS, Study, make_studies
 from oodbench.sweep.search import check as check_search
 
 
@@ -48,8 +50,7 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
 
     Raises UserError for what is unknown or damaged.
     """
-    for dataset in _datasets(sweep, data_dir):
-        dataset.check()
+    _datasets(sweep, data_dir)
     _check_packages(sweep)
 
 
@@ -62,82 +63,149 @@ def _check_packages(sweep: Sweep) -> None:
                 raise MissingError(f"{entry.name} needs {package}: `{command}`", command)
 
 
-def _datasets(sweep: Sweep, data_dir: Path | None) -> Iterator[Any]:
-    from oodbench.datasets import make
-
-    named: dict[str, Any] = {}
-    for item in sweep.datasets:
-        options = {"name": item} if isinstance(item, str) else dict(item)
-        if "name" not in options:
-            raise UserError(f"a dataset of sweep '{sweep.name}' has no name: {item!r}")
-        label = options.pop("label", None)
-        dataset = make(str(options.pop("name")), options, data_dir)
-        if label is not None:
-            dataset.given_label = str(label)
-        if named.setdefault(dataset.label, dataset.options) != dataset.options:
-            raise UserError(
-                f"two datasets of sweep '{sweep.name}' are called '{dataset.label}': "
-                "give them a `label` each"
-            )
-        yield dataset
-
-
 def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
-    """Every run of a sweep; raises UserError for names, values and data that cannot be."""
+    """Every run of a sweep.
+
+    Raises UserError for names, values and data that cannot be: all unknown names and impossible values
+    of algorithms and networks at once.
+    """
+    rows = _rows(sweep.algorithms)
+    datasets = _datasets(sweep, data_dir)
+    _check_components(sweep, rows, datasets)
     _check_packages(sweep)
+    test_sets = [_test_sets(sweep, dataset) for dataset in datasets]
+    _check_size(sweep, sum(map(len, test_sets)) * len(rows))
     runs: dict[str, RunSpec] = {}
     impossible: list[Impossible] = []
     studies: list[Study] = []
-    for dataset in _datasets(sweep, data_dir):
-        dataset.check()
+    for dataset, sets in zip(datasets, test_sets, strict=True):
         sizes = _sizes(sweep, dataset)
-        for tests in _test_sets(sweep, dataset):
-            for entry in _rows(sweep.algorithms):
-                reason = _skip(entry.name, dataset, tests, sweep)
-                if reason is not None:
-                    label = entry.label or entry.name
-                    impossible.append(Impossible(dataset.label, label, tests, reason))
-                    continue
-                specs = _runs(sweep, dataset, tests, entry)
-                if sweep.search is not None:
-                    fixed = {**_network(sweep, dataset).hparams, **entry.network}
-                    studies.append(study(sweep.search, specs, dataset, entry.hparams, fixed))
-                for run in specs:
-                    _check_training(run, dataset, sizes)
-                    if run.id in runs:
-                        raise UserError(
-                            f"sweep '{sweep.name}' holds {run.label} on {run.dataset_name} twice; "
-                            "give algorithms with different hparams different labels"
-                        )
-                    runs[run.id] = run
+        for tests, row in itertools.product(sets, rows):
+            reason = _skip(row.name, dataset, tests, sweep)
+            if reason is not None:
+                label = row.label or row.name
+                impossible.append(Impossible(dataset.label, label, tests, reason))
+                continue
+            specs = _runs(sweep, dataset, tests, row)
+            if sweep.search is not None:
+                fixed = {**_network(sweep, dataset).hparams, **row.network}
+                per_trial = sweep.draws == "per trial"
+                studies += make_studies(sweep.search, specs, dataset, row.hparams, fixed, per_trial)
+            for run in specs:
+                _check_training(run, dataset, sizes)
+                if run.id in runs:
+                    raise UserError(
+                        f"sweep '{sweep.name}' holds {run.label} on {run.dataset_name} twice; "
+                        "give algorithms with different hparams different labels"
+                    )
+                runs[run.id] = run
     if sweep.search is not None:
         check_search(studies, sweep.test_environments)
     return Plan(sweep, runs, impossible, tuple(studies))
 
 
+def _datasets(sweep: Sweep, data_dir: Path | None) -> list[Any]:
+    """The datasets of a sweep, whose data are there."""
+    made: dict[str, Any] = {}
+    problems: list[UserError] = []
+    for item in sweep.datasets:
+        try:
+            dataset = _dataset(item, data_dir)
+            dataset.check()
+            if dataset.label in made:
+                same = made[dataset.label].options == dataset.options
+                hint = "leave one out" if same else "give them a `label` each"
+                raise UserError(f"two datasets are called '{dataset.label}': {hint}")
+            made[dataset.label] = dataset
+        except UserError as error:
+            problems.append(error)
+    _raise(problems, sweep)
+    return list(made.values())
+
+
+def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
+    from oodbench.datasets import make
+
+    options = {"name": item} if isinstance(item, str) else dict(item)
+    name, label = options.pop("name", None), options.pop("label", None)
+    if not isinstance(name, str):
+        raise UserError(f"the name of a dataset must be a text: {short(item)}")
+    if not isinstance(label, str | None):
+        raise UserError(f"the label of a dataset must be a text: {short(item)}")
+    dataset = make(name, options, data_dir)
+    if label is not None:
+        dataset.given_label = label
+    return dataset
+
+
+def _check_components(sweep: Sweep, rows: Sequence[Row], datasets: Sequence[Any]) -> None:
+    """Raise UserError with every unknown algorithm and network and every impossible hyperparameter."""
+    problems = []
+    for dataset, row in itertools.product(datasets, rows):
+        try:
+            _hparams(sweep, dataset, row, _draws(sweep)[0], None)
+        except UserError as error:
+            problems.append(error)
+    _raise(problems, sweep)
+
+
+def _raise(problems: Sequence[UserError], sweep: Sweep) -> None:
+    """Raise several problems of a sweep as one, a MissingError if that is all they are."""
+    texts = []
+    for text in map(str, problems):
+        if text.startswith(("unknown algorithm", "unknown dataset", "unknown network")):
+            text += " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
+        texts.append(text)
+    if not texts:
+        return
+    missing = [problem for problem in problems if isinstance(problem, MissingError)]
+    if len(missing) == len(problems):
+        raise MissingError(several(texts), missing[0].command)
+    raise UserError(f"sweep '{sweep.name}': {several(texts)}") from problems[0]
+
+
+def _check_size(sweep: Sweep, cells: int) -> None:
+    """Raise UserError if a sweep with so many cells has more runs than anybody can train."""
+    trials = _number(sweep.trials)
+    draws = _number(sweep.hparam_draws)
+    if sweep.search is not None:
+        draws = max(1, sweep.search.runs // trials)
+    if (runs := cells * draws * trials) > MAX_RUNS:
+        raise UserError(
+            f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {trials} trials); "
+            f"one sweep has at most {MAX_RUNS:,}"
+        )
+
+
+def _number(value: int | list[int]) -> int:
+    return value if isinstance(value, int) else len(value)
+
+
 def _rows(items: Sequence[str | Row]) -> list[Row]:
-    entries = [Row(name=i) if isinstance(i, str) else i for i in items]
-    names = [e.label or e.name for e in entries]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"two algorithms are called '{name}': give them a `label` each")
-    return entries
+    rows = [Row(name=i) if isinstance(i, str) else i for i in items]
+    counts = Counter(row.label or row.name for row in rows)
+    for name, count in counts.items():
+        if count > 1:
+            raise UserError(f"two algorithms are called {short(name)}: give them a `label` each")
+    return rows
 
 
 def _indices(value: int | list[int], key: str) -> list[int]:
     indices = list(range(value)) if isinstance(value, int) else value
-    if not indices or min(indices) < 0 or len(set(indices)) < len(indices):
-        raise UserError(f"{key} must be a positive number or a list of distinct ones, not {value}")
+    if not indices or len(set(indices)) < len(indices):
+        raise UserError(f"{key} must be a list of different numbers, not {short(value)}")
     return indices
 
 
 def _known(names: Sequence[str | float], dataset: Any, key: str) -> tuple[str, ...]:
     """Environment names as the dataset spells them; YAML reads 0.9 as a number."""
-    found = tuple(f"{n:g}" if isinstance(n, int | float) else n for n in names)
-    for name in found:
+    spelled = tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
+    for name in spelled:
         if name not in dataset.environments:
-            raise unknown("environment", name, dataset.environments, f"{key} of {dataset.label}")
-    return found
+            raise unknown(
+                "environment", short(name)[1:-1], dataset.environments, f"{key} of {dataset.label}"
+            )
+    return spelled
 
 
 def _test_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
@@ -152,8 +220,11 @@ def _test_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
         sets = [_known(names, dataset, "test_environments") for names in wanted]
     for names in sets:
         if not names or len(set(names)) < len(names):
-            raise UserError(f"test_environments must be lists of distinct names, not {list(names)}")
-    return sets
+            raise UserError(
+                f"test_environments must be lists of different names, not {short(list(names))}"
+            )
+    order = dataset.environments.index
+    return list(dict.fromkeys(tuple(sorted(names, key=order)) for names in sets))
 
 
 def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
@@ -164,7 +235,7 @@ def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) 
         return tuple(n for n in dataset.validation_environments if n not in tests)
     free = dataset.trained_on(tests)
     if isinstance(wanted, int):
-        if not 0 < wanted < len(free):
+        if wanted >= len(free):
             raise UserError(
                 f"{dataset.label} has {len(free)} environments besides the test ones: "
                 f"{wanted} validation environments leave none to train on"
@@ -202,7 +273,9 @@ def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
 
 def _holdout(sweep: Sweep, dataset: Any) -> float:
     """The share of the `out` splits: data with evaluation splits of their own have none."""
-    return 0.0 if dataset.evaluation_environments else sweep.holdout
+    if dataset.evaluation_environments:
+        return 0.0
+    return sweep.holdout if "holdout" in sweep.model_fields_set else float(dataset.holdout)
 
 
 def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> None:
@@ -212,10 +285,7 @@ def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> Non
 
 
 def _steps(sweep: Sweep, dataset: Any) -> int:
-    steps = dataset.metadata.steps if sweep.steps == "default" else sweep.steps
-    if steps < 1:
-        raise UserError(f"steps must be at least 1, not {steps}")
-    return int(steps)
+    return int(dataset.metadata.steps) if sweep.steps == "default" else sweep.steps
 
 
 def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) -> str | None:
@@ -224,46 +294,36 @@ def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) ->
     validation = _validation(sweep, dataset, tests, 0)
     names = _training(dataset, tests, validation)
     problem = Problem(dataset.input_shape, dataset.task, names, _steps(sweep, dataset))
-    cls = algorithms.get(algorithm, f"sweep '{sweep.name}'")
-    return cls.skip(problem)
+    return algorithms.get(algorithm).skip(problem)
 
 
-def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], entry: Row) -> list[RunSpec]:
-    from oodbench.algorithms import algorithms
-    from oodbench.networks.base import networks
-
-    family = dataset.metadata.family
-    space = algorithms.get(entry.name).Hparams
-    chosen = _network(sweep, dataset)
-    network = networks.get(chosen.name, f"sweep '{sweep.name}'")
-    given = {**chosen.hparams, **entry.network}
+def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[RunSpec]:
+    """The runs of a cell, by draw, then trial."""
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
-    evaluate_every = -(-steps // 20) if every == "default" else every
-    if evaluate_every < 1:
-        raise UserError(f"evaluate_every must be at least 1, not {evaluate_every}")
     specs = []
     for index in _draws(sweep):
-        hparams = _values(space, entry.name, entry.hparams, index, family, dataset.metadata.hparams)
-        owner = f"{entry.name}/{chosen.name}"
-        network_hparams = _values(network.Hparams, owner, given, index, family)
-        network.check(network_hparams)
+        shared = _hparams(sweep, dataset, row, index, None)
         for trial in _indices(sweep.trials, "trials"):
+            own = sweep.draws == "per trial"
+            hparams, network_hparams = (
+                _hparams(sweep, dataset, row, index, trial) if own else shared
+            )
             specs.append(
                 RunSpec(
                     dataset=dataset.name,
                     options=asdict(dataset.options),
-                    algorithm=entry.name,
+                    algorithm=row.name,
                     hparams=hparams,
-                    label=entry.label or entry.name,
-                    network=chosen.name,
+                    label=row.label or row.name,
+                    network=_network(sweep, dataset).name,
                     network_hparams=network_hparams,
                     test_environments=tests,
                     validation_environments=_validation(sweep, dataset, tests, trial),
                     draw=index,
                     trial=trial,
                     steps=steps,
-                    evaluate_every=evaluate_every,
+                    evaluate_every=-(-steps // 20) if every == "default" else every,
                     holdout=_holdout(sweep, dataset),
                     dataset_label=dataset.label,
                 )
@@ -288,22 +348,46 @@ def _draws(sweep: Sweep) -> list[int]:
     return list(range(min(draws, sweep.search.startup)))
 
 
-def _values(
-    space: type,
-    owner: str,
-    given: Mapping[str, Any],
-    index: int,
-    family: str,
-    own: Mapping[str, Any] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Draw `index` with the sweep file's own values over it, checked; a list has one for each draw.
+def _hparams(
+    sweep: Sweep, dataset: Any, row: Row, index: int, trial: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The hyperparameters of a row's algorithm and of its network in draw `index`.
 
-    `own` are a dataset's defaults.
+    Each trial has a draw of its own, unless it is None: the draw of all trials.
     """
-    from oodbench.hparams import checked, draw
+    from oodbench.algorithms import Algorithm, algorithms
+    from oodbench.networks.base import networks
 
-    place = f"the hyperparameters of {owner.split('/')[-1]}"
-    fixed = {}
+    chosen = _network(sweep, dataset)
+    network = networks.get(chosen.name)
+    algorithm = algorithms.get(row.name)
+    family = dataset.metadata.family
+
+    of_all = {f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else set()
+    drawn = draw(
+        algorithm.Hparams,
+        row.name,
+        index,
+        family,
+        dataset.metadata.hparams,
+        shared=of_all,
+        trial=trial,
+    )
+    owner = f"{'network' if sweep.shared_quantiles else row.name}/{chosen.name}"
+    drawn_of_network = draw(network.Hparams, owner, index, family, trial=trial)
+    hparams = _with_given(algorithm.Hparams, drawn, row.hparams, index, row.name)
+    given = {**chosen.hparams, **row.network}
+    network_hparams = _with_given(network.Hparams, drawn_of_network, given, index, chosen.name)
+    network.check(network_hparams)
+    return hparams, network_hparams
+
+
+def _with_given(
+    space: type, drawn: Mapping[str, Any], given: Mapping[str, Any], index: int, owner: str
+) -> dict[str, Any]:
+    """Draw `index` with a sweep file's own values over it, checked; a list has one for each draw."""
+    place = f"the hyperparameters of {owner}"
+    chosen = {}
     for name, value in given.items():
         if isinstance(value, list):
             if index >= len(value):
@@ -311,8 +395,8 @@ def _values(
                     f"'{name}' in {place} lists {len(value)} values, none for draw {index}"
                 )
             value = value[index]
-        fixed[name] = value
-    return asdict(checked(space, {**draw(space, owner, index, family, own), **fixed}, place))
+        chosen[name] = value
+    return asdict(checked(space, {**drawn, **chosen}, place))
 
 
 def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:

@@ -10,7 +10,7 @@ from typing import Any
 
 from oodbench.errors import UserError
 
-FREE = ("name", "protocol", "algorithms", "trials", "resources")
+FREE = ("name", "protocol", "algorithms", "trials", "plugins", "resources")
 """What a sweep under a protocol may say itself."""
 
 

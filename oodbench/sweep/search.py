@@ -25,6 +25,9 @@ from oodbench.sweep.tpe import Space, suggest
 STARTUP = 10
 """Results that TPE has seen before it chooses; the draws before are those of a random search."""
 
+MAX_RUNS = 100_000
+"""The most runs of one sweep."""
+
 NETWORK = "network."
 """Before the names of a network's hyperparameters in a study's space."""
 
@@ -32,17 +35,18 @@ NETWORK = "network."
 class Search(BaseModel):
     """The key `search` of a sweep file."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    method: Literal["tpe"]
-    runs: int = Field(ge=1)
+    method: Literal["tpe"] = Field(description="tpe")
+    runs: int = Field(ge=1, le=MAX_RUNS, description="a number from 1 on")
     """The most runs of one (dataset, test environments, algorithm), all trials counted."""
-    objective: str = "default"
-    """The selection rule whose score of the best step, mean over trials, is optimised. `default`:
-    `train_val`, and `val_env` for a study whose runs keep back no part of their training environments."""
-    at_a_time: int = Field(4, ge=1)
+    objective: str = Field(default="default", description="the name of a selection rule")
+    """The selection rule whose score of the best step is optimised, as a mean over the trials that share
+    a draw. `default`: `train_val`, and `val_env` for a study whose runs keep back no part of their
+    training environments."""
+    at_a_time: int = Field(default=4, ge=1, le=MAX_RUNS, description="a number from 1 on")
     """Draws of a study in training at once; draw k is chosen from the results up to k - this."""
-    seed: int = 0
+    seed: int = Field(default=0, description="a whole number")
 
     def draws(self, trials: int) -> int:
         """How many draws a study has; raises UserError if there is none."""
@@ -60,14 +64,17 @@ class Search(BaseModel):
 
 @dataclass(frozen=True)
 class Study:
-    """The search of one (dataset, test environments, algorithm)."""
+    """The search of one (dataset, test environments, algorithm), or of one trial of it."""
 
     search: Search
     """With the name of a rule as its objective."""
     specs: tuple[RunSpec, ...]
     """The runs of the random draws, by draw, then trial."""
     trials: int
+    """How many trials have the same values in a draw."""
     space: Space
+    per_trial: bool = False
+    """Whether the study is of one trial alone, whose draws have values of their own."""
 
     @property
     def id(self) -> str:
@@ -82,7 +89,8 @@ class Study:
     def seed(self, draw: int) -> int:
         """The seed of the choice of a draw."""
         first, seed = self.specs[0], self.search.seed
-        return derive("search", seed, first.dataset, first.test_environments, first.label, draw)
+        names = [first.dataset, first.test_environments, first.label, draw]
+        return derive("search", seed, *names, *([first.trial] if self.per_trial else []))
 
     def runs(self, draw: int, values: Mapping[str, Value]) -> tuple[RunSpec, ...]:
         """The runs of a draw with these values, one a trial."""
@@ -104,14 +112,15 @@ class Study:
         return {name: every[name] for name in self.space}
 
 
-def study(
+def make_studies(
     search: Search,
     specs: Sequence[RunSpec],
     dataset: Any,
     fixed: Mapping[str, Any],
     fixed_of_network: Mapping[str, Any],
-) -> Study:
-    """The study that starts with the runs `specs`, ordered by draw, then trial.
+    per_trial: bool,
+) -> list[Study]:
+    """The study that starts with the runs `specs`, ordered by draw, then trial, or one for each trial.
 
     All hyperparameters with a distribution are searched but for the fixed ones; raises UserError if
     that leaves none, or if a fixed one has a list of values, one for each draw.
@@ -140,7 +149,10 @@ def study(
             raise UserError(f"a search takes one value of '{name}' or none, not the list {value}")
     if not space:
         raise UserError(f"{first.label} on {dataset.label} has no hyperparameter left to search")
-    return Study(search, tuple(specs), trials, space)
+    if not per_trial:
+        return [Study(search, tuple(specs), trials, space)]
+    one = search.model_copy(update={"runs": search.draws(trials)})
+    return [Study(one, tuple(specs[i::trials]), 1, space, True) for i in range(trials)]
 
 
 def check(studies: Sequence[Study], test_environments: object) -> None:

@@ -5,13 +5,43 @@ from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.files import is_part
+from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.search import Study, objectives
 
-SHARED_KEYS = {"steps", "evaluate_every", "network", "holdout", "validation_environments"}
+SHARED_KEYS = {
+    "steps",
+    "evaluate_every",
+    "network",
+    "holdout",
+    "validation_environments",
+    "draws",
+    "shared_quantiles",
+}
 """Keys of a sweep file in which all launches into one results directory agree."""
+
+
+BEFORE = {"draws": "shared", "shared_quantiles": False}
+"""What results directories hold that were written before there were these keys."""
+
+
+def continued(sweep: Sweep, results: Results) -> Sweep:
+    """The sweep as its results directory goes on with it, where there is one.
+
+    The directory's plug-ins come first, and its draws stay as they are unless the file names a way.
+    """
+    if not (results.path / "sweep.json").exists():
+        return sweep
+    settings = results.plan()["settings"]
+    kept = {
+        key: settings["sweep"].get(key, value)
+        for key, value in BEFORE.items()
+        if key not in sweep.model_fields_set
+    }
+    plugins = list(dict.fromkeys([*settings["plugins"], *sweep.plugins]))
+    return sweep.model_copy(update=kept | {"plugins": plugins})
 
 
 def store_plan(job: Job, launcher: str, sweep: Sweep) -> None:
@@ -28,7 +58,7 @@ def store_plan(job: Job, launcher: str, sweep: Sweep) -> None:
                 f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
                 "use another --out"
             )
-        earlier = stored["settings"]["sweep"]
+        earlier = BEFORE | stored["settings"]["sweep"]
         for key, value in shared.items():
             if earlier.get(key) != value:
                 raise UserError(

@@ -1,7 +1,132 @@
+"""What a sweep file may hold, and what is said of the rest."""
+
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.sweep.file import find, named_sweeps, read
+from oodbench.sweep.file import find, named_sweeps, read, validate
+from oodbench.sweep.plan import make_plan
+from tests.helpers.sweeps import TINY, tiny, tiny_file
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("trials", True),
+        ("trials", [True]),
+        ("trials", 2.0),
+        ("trials", "2"),
+        ("trials", -1),
+        ("trials", 2**31),
+        ("steps", False),
+        ("evaluate_every", 0),
+        ("hparam_draws", [1.0]),
+        ("holdout", False),
+        ("holdout", float("nan")),
+        ("holdout", 1),
+        ("validation_environments", True),
+        ("test_environments", [[True]]),
+        ("name", 3),
+        ("network", 3),
+        ("plugins", "mine"),
+        ("shared_quantiles", 1),
+        ("draws", "each"),
+        ("search", {"method": "tpe", "runs": True}),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_key(key: str, value: Any) -> None:
+    with pytest.raises(UserError, match=rf"^here: {key}(\.runs)? must be .*, not "):
+        validate(TINY | {key: value}, "here")
+
+
+def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text("name: a\ndatasets: [Spirals]\nalgorithms: [ERM]\nholdout: 1e-1\n")
+    assert read(path).holdout == 0.1
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../x", "/abs", "a/../../b", ".", "..", "", " ", "a//b", "a\nb", "\x1b[31m"]
+)
+def test_a_name_stays_inside_the_results_folder(name: str) -> None:
+    with pytest.raises(UserError, match="name must be"):
+        validate(TINY | {"name": name}, "here")
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
+    rows = ["ERM", 3, {"name": "IRM", "hparms": {}}, {"label": "x"}]
+    wrong = {"algorithms": rows, "trials": True, "stepz": 3, "search": {"method": "tpe"}}
+    with pytest.raises(UserError) as caught:
+        validate({k: v for k, v in TINY.items() if k != "datasets"} | wrong, "here")
+    assert str(caught.value) == (
+        "here: datasets is missing; "
+        "algorithms.1 must be a name or a mapping, not 3; "
+        "unknown key 'hparms' in algorithms.2; did you mean hparams?; "
+        "algorithms.3.name is missing; "
+        "search.runs is missing; and 2 more"
+    )
+
+
+def test_all_unknown_names_are_told_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        tiny(algorithms=["ERN", "VRex", {"name": "IRM", "hparams": {"lrr": 1}}])
+    for words in ("did you mean ERM", "did you mean VREx", "unknown name 'lrr'"):
+        assert words in str(caught.value)
+
+
+def test_an_unknown_algorithm_may_be_that_of_a_forgotten_plugin() -> None:
+    with pytest.raises(UserError, match="--plugin MODULE"):
+        tiny(algorithms=["MyOwnMethod"])
+
+
+def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:
+    settings = [
+        "algorithms.0.hparams.lr=3",
+        "datasets.0.num_examples=30",
+        "network.hparams.width=4",
+    ]
+    sweep = read(tiny_file(tmp_path, network="MLP"), settings)
+    first = sweep.algorithms[0]
+    assert not isinstance(first, str)
+    assert (first.name, first.hparams) == ("ERM", {"lr": 3})
+    assert sweep.datasets == [{"name": "LinearSEM", "num_examples": 30}]
+    assert not isinstance(sweep.network, str)
+    assert (sweep.network.name, sweep.network.hparams) == ("MLP", {"width": 4})
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("algorithms.7=ERM", "algorithms has the places 0 to 1, not '7'"),
+        ("algorithms.x.label=a", "algorithms has the places 0 to 1, not 'x'"),
+        ("trials.0=3", "trials is 2, which has no '0'"),
+        ("algorithms.0.hparms.lr=3", "did you mean hparams"),
+    ],
+)
+def test_a_setting_that_leads_nowhere_is_named(tmp_path: Path, setting: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read(tiny_file(tmp_path), [setting])
+
+
+def test_equal_test_sets_are_one_run_in_the_order_of_the_dataset() -> None:
+    one = tiny(test_environments=[["0.2", "2"]])
+    assert tiny(test_environments=[["2", "0.2"], ["0.2", "2"]]).runs == one.runs
+
+
+@pytest.mark.parametrize("trials", [10**9, [*range(1000)]])
+def test_more_runs_than_anybody_can_train_are_refused_at_once(trials: Any) -> None:
+    with pytest.raises(UserError, match="has at most 100,000"):
+        tiny(trials=trials, hparam_draws=1000)
+
+
+def test_the_listed_dataset_with_one_example_an_environment_is_planned_by_default() -> None:
+    values = {"name": "four", "datasets": ["FourPoints"], "algorithms": ["ERM"], "trials": 1}
+    (run,) = make_plan(validate(values, "here")).runs.values()
+    assert run.holdout == 0
+    with pytest.raises(UserError, match="no example to train on"):
+        make_plan(validate(values | {"holdout": 0.2}, "here"))
 
 
 def test_names_are_written_with_hyphens_and_are_those_in_the_files() -> None:

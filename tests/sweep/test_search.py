@@ -254,9 +254,9 @@ def test_a_validation_environment_may_be_the_objective() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": {"method": "tpe"}}, "search: field required"),
-        ({"search": SEARCH | {"method": "grid"}}, "search: input should be 'tpe', not 'grid'"),
-        ({"search": SEARCH | {"rums": 3}}, "unknown key 'rums' in tiny; did you mean runs"),
+        ({"search": {"method": "tpe"}}, "search.runs is missing"),
+        ({"search": SEARCH | {"method": "grid"}}, "search.method must be tpe, not 'grid'"),
+        ({"search": SEARCH | {"rums": 3}}, "unknown key 'rums' in search; did you mean runs"),
         ({"search": SEARCH | {"runs": 1}}, "search: 1 runs are fewer than the 2 trials of a draw"),
         ({"search": SEARCH | {"objective": "orcale"}}, "'orcale'; did you mean oracle"),
         ({"search": SEARCH | {"objective": "val_env"}}, "val_env needs `validation_environments:`"),

@@ -1,0 +1,109 @@
+"""What the draws of different methods and trials share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from oodbench.errors import UserError
+from oodbench.hparams import draw, hparam, uniform
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec
+from oodbench.selection import choose
+from oodbench.sweep.file import read
+from oodbench.sweep.launch import LaunchOptions, launch
+from tests.helpers.sweeps import tiny, tiny_file
+
+DRAWS = {"datasets": [{"name": "Spirals", "num_examples": 160}], "hparam_draws": 4, "trials": 2}
+
+
+def by_row(**keys: object) -> dict[tuple[str, int, int], RunSpec]:
+    runs = tiny(**DRAWS, **keys).runs.values()
+    return {(s.label, s.draw, s.trial): s for s in runs}
+
+
+def test_methods_share_the_quantiles_of_what_all_have() -> None:
+    runs = by_row(algorithms=["ERM", "VREx", "ANDMask"])
+    for k in range(1, 4):
+        specs = [runs[label, k, 0] for label in ("ERM", "VREx", "ANDMask")]
+        assert len({s.hparams["lr"] for s in specs}) == 1
+        assert len({s.hparams["weight_decay"] for s in specs}) == 1
+        assert len({str(s.network_hparams) for s in specs}) == 1
+    assert len({runs["ERM", k, 0].hparams["lr"] for k in range(4)}) > 1
+
+
+@dataclass(frozen=True)
+class Low:
+    lr: float = hparam(0.5, uniform(0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class High:
+    lr: float = hparam(15.0, uniform(10.0, 20.0))
+
+
+def test_other_ranges_are_drawn_at_the_same_quantile() -> None:
+    for k in range(1, 6):
+        low, high = (draw(s, s.__name__, k, shared={"lr"})["lr"] for s in (Low, High))
+        assert isinstance(low, float) and isinstance(high, float)
+        assert high == pytest.approx(10 + 10 * low)
+
+
+def test_own_hyperparameters_keep_streams_of_their_own() -> None:
+    shared = by_row(algorithms=["IRM", "VREx"])
+    assert (
+        shared["IRM", 1, 0].hparams["penalty_weight"]
+        != shared["VREx", 1, 0].hparams["penalty_weight"]
+    )
+
+
+def test_without_shared_quantiles_each_method_has_its_own() -> None:
+    runs = by_row(algorithms=["ERM", "VREx"], shared_quantiles=False)
+    assert any(
+        runs["ERM", k, 0].hparams["weight_decay"] != runs["VREx", k, 0].hparams["weight_decay"]
+        for k in range(1, 4)
+    )
+
+
+def test_draws_per_trial_are_others_in_each_trial_and_defaults_stay() -> None:
+    runs = by_row(algorithms=["ERM"], draws="per trial")
+    assert runs["ERM", 0, 0].hparams == runs["ERM", 0, 1].hparams
+    assert any(runs["ERM", k, 0].hparams != runs["ERM", k, 1].hparams for k in range(1, 4))
+    shared = by_row(algorithms=["ERM"])
+    assert all(shared["ERM", k, 0].hparams == shared["ERM", k, 1].hparams for k in range(4))
+
+
+def test_selection_over_draws_per_trial_is_within_each_trial(tmp_path: Path) -> None:
+    file = tiny_file(tmp_path, algorithms=["ERM"], draws="per trial", hparam_draws=5, steps=40)
+    launch(read(file), LaunchOptions(out=tmp_path / "out", launcher="debug"))
+    frames = load_frames(Results(tmp_path / "out"))
+    chosen = choose(frames, "oracle").set_index("trial")
+    for trial in (0, 1):
+        ids = frames.runs.loc[frames.runs["trial"] == trial, "id"]
+        assert chosen.loc[trial, "id"] in set(ids)
+
+
+def test_a_search_per_trial_has_a_study_for_each_trial() -> None:
+    search = {"method": "tpe", "runs": 40}
+    plan = tiny(algorithms=["IRM"], search=search, draws="per trial")
+    assert plan.total == 40
+    assert [{s.trial for s in study.specs} for study in plan.studies] == [{0}, {1}]
+    first, second = (study.seed(15) for study in plan.studies)
+    assert first != second
+
+
+def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> None:
+    changes = {"algorithms": ["ERM", "IRM"], "hparam_draws": 3, "steps": 4, "evaluate_every": 2}
+    options = LaunchOptions(out=tmp_path / "out", launcher="debug")
+    launch(read(tiny_file(tmp_path, **changes, shared_quantiles=False)), options)
+    results = Results(tmp_path / "out")
+    stored = results.plan()
+    for key in ("draws", "shared_quantiles"):  # as it was before there were these keys
+        del stored["settings"]["sweep"][key]
+    runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
+    results.write_plan("tiny", stored["settings"], runs)
+    launch(read(tiny_file(tmp_path, **changes)), options)
+    assert results.plan()["runs"].keys() == runs.keys()
+    with pytest.raises(UserError, match="with shared_quantiles False, not True"):
+        launch(read(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
