@@ -109,7 +109,7 @@ def test_shipped_sweeps_can_be_planned_by_name() -> None:
     [
         ({"dataset": []}, "unknown key 'dataset'; did you mean datasets"),
         ({"datasets": ["Spiral"]}, "unknown dataset 'Spiral'; did you mean Spirals"),
-        ({"datasets": [{"variant": "FOU"}]}, "has no name"),
+        ({"datasets": [{"variant": "FOU"}]}, "the name of a dataset must be a text"),
         (
             {"datasets": [{"name": "LinearSEM", "varient": "FOU"}]},
             "'varient'.*did you mean variant",

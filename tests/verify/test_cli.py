@@ -35,11 +35,12 @@ EXPERIMENT = {
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One experiment and its sweep instead of ours."""
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     own = tmp_path / "targets"
     own.mkdir()
     monkeypatch.setattr(targets, "FOLDER", own)
-    monkeypatch.setattr(sweep_file, "folder", lambda name: tmp_path)
+    monkeypatch.setattr(sweep_file, "folder", lambda name: tmp_path / name)
     write(tmp_path, EXPERIMENT)
     return tmp_path
 
@@ -94,7 +95,7 @@ def test_failed_runs_are_an_error_and_the_rest_goes_on(folders: Path) -> None:
     broken = TINY | {"name": "broken", "algorithms": [{"name": "IRM", "hparams": {"lr": 1e-3}}]}
     broken |= {"datasets": [{"name": "LinearSEM", "num_examples": 40}]}
     broken["algorithms"][0]["hparams"] |= {"split_half": True, "batch_size": 1}
-    (folders / "broken.yaml").write_text(yaml.safe_dump(broken))
+    (folders / "sweeps" / "broken.yaml").write_text(yaml.safe_dump(broken))
     target = {"row": "IRM", "value": 0.0, "error": 1e9}
     write(folders, EXPERIMENT | {"sweeps": ["broken"], "targets": [target]}, "broken")
     code, text = run(folders, "--only=cheap", "--trials=1")
@@ -110,7 +111,7 @@ def add_what_lacks(folders: Path) -> None:
         ("compiled", "LinearSEM", "LinearIRM"),
     ):
         sweep = TINY | {"name": name, "datasets": [dataset], "algorithms": [row]}
-        (folders / f"{name}.yaml").write_text(yaml.safe_dump(sweep))
+        (folders / "sweeps" / f"{name}.yaml").write_text(yaml.safe_dump(sweep))
         target = {"row": row, "value": 0.0, "error": 1e9}
         write(folders, EXPERIMENT | {"sweeps": [name], "targets": [target]}, name)
 
