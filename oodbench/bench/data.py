@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
+from oodbench.bench.rows import Row
 from oodbench.data.coinrun.making import PLANNER, make_shard
 from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Shard
 from oodbench.data.coinrun.shards import Settings as MakeSettings
@@ -26,7 +27,6 @@ from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
-Row = tuple[str, str, str, str]
 ENVIRONMENTS = ("a", "b", "test")
 SIZE, BATCH, WORKERS = 64, 32, 2
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -146,8 +146,8 @@ def loading(folder: Path) -> list[Row]:
     cached = ratios(Run(erm(root, "ConvNet", 1), settings), theirs)
     what = f"augmented {SIZE} x {SIZE} images a {{}} / one loader an environment, {WORKERS} workers"
     rows = [
-        (f"{what.format(unit)}, {how}", target, f"{value:.1f}", "1")
-        for how, target, found in (
+        Row(what=f"{what.format(unit)}, {how}", reach=reach, measured=f"{value:.1f}", domainbed="1")
+        for how, reach, found in (
             ("decoding files", "-", direct),
             ("decoded before", ">= 5", cached),
         )
@@ -160,9 +160,8 @@ def loading(folder: Path) -> list[Row]:
         seconds, waited = run.seconds, run.waited
         run.run_steps(30 if network == "ConvNet" else 5)
         share = (run.waited - waited) / (run.seconds - seconds)
-        rows.append(
-            (f"share of ERM's step waiting for data, {network}", "< 0.1", f"{share:.3f}", "-")
-        )
+        what = f"share of ERM's step waiting for data, {network}"
+        rows.append(Row(what=what, reach="< 0.1", measured=f"{share:.3f}"))
     return rows
 
 
@@ -182,4 +181,5 @@ def making(folder: Path) -> list[Row]:
         make_shard(shard, folder, settings, None)
     states = settings.states + len(PARTS) - 1
     pace = states / (time.process_time() - start)
-    return [("CoinRun: states made a CPU second by the planner", ">= 5", f"{pace:.1f}", "-")]
+    what = "CoinRun: states made a CPU second by the planner"
+    return [Row(what=what, reach=">= 5", measured=f"{pace:.1f}")]

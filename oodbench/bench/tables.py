@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from oodbench.bench.rows import Row
 from oodbench.report.statistics import hierarchical_bootstrap, paired_differences
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 
-Row = tuple[str, str, str, str]
 ENVIRONMENTS = ("A", "B", "C", "D")
 EVALUATIONS = 20
 
@@ -84,8 +84,8 @@ def table_time(directory: Path, count: int = 10_000) -> list[Row]:
             seconds.append(time.perf_counter() - start)
     what = f"report table on {count} runs x {EVALUATIONS} evaluations"
     return [
-        (f"{what}, cold, s", "<= 5", f"{min(cold):.2f}", "-"),
-        (f"{what}, warm, s", "<= 1", f"{min(warm):.2f}", "-"),
+        Row(what=f"{what}, cold, s", reach="<= 5", measured=f"{min(cold):.2f}"),
+        Row(what=f"{what}, warm, s", reach="<= 1", measured=f"{min(warm):.2f}"),
     ]
 
 
@@ -99,8 +99,8 @@ def page_cost(directory: Path) -> list[Row]:
     size = (directory / "report.html").stat().st_size / 1e6
     work = "report html of 10,000 runs x 20 evaluations, nothing cached"
     return [
-        (f"{work}, s", "<= 20", f"{seconds:.1f}", "-"),
-        (f"{work}, MB", "<= 5", f"{size:.1f}", "-"),
+        Row(what=f"{work}, s", reach="<= 20", measured=f"{seconds:.1f}"),
+        Row(what=f"{work}, MB", reach="<= 5", measured=f"{size:.1f}"),
     ]
 
 
@@ -117,7 +117,8 @@ def memory(directory: Path) -> Row:
     result = subprocess.run(command, check=True, capture_output=True, text=True)
     runs, base, peak = map(int, result.stdout.split())
     gigabytes = (base + (peak - base) / runs * 100_000) / 2**20
-    return (f"memory of 100,000 runs, from that of {runs}, GB", "<= 4", f"{gigabytes:.1f}", "-")
+    what = f"memory of 100,000 runs, from that of {runs}, GB"
+    return Row(what=what, reach="<= 4", measured=f"{gigabytes:.1f}")
 
 
 def coverage(trials: int, datasets: int, simulations: int = 2000) -> tuple[float, float]:
@@ -152,5 +153,6 @@ def coverages() -> list[Row]:
         for trials in (3, 5, 10):
             t, bootstrap = (f"{100 * c:.1f} %" for c in coverage(trials, datasets))
             what = f"coverage of a gain's interval, {trials} trials, {datasets} dataset(s)"
-            rows.append((what, "93 to 97 %", f"{t} (bootstrap {bootstrap})", "-"))
+            measured = f"{t} (bootstrap {bootstrap})"
+            rows.append(Row(what=what, reach="93 to 97 %", measured=measured))
     return rows

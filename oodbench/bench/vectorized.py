@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from oodbench.bench.rows import Row
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import validate
@@ -49,7 +50,7 @@ def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) 
     return time.perf_counter() - start
 
 
-def vectorized(folder: Path, device: str = "cpu") -> list[tuple[str, str, str, str]]:
+def vectorized(folder: Path, device: str = "cpu") -> list[Row]:
     """Runs one at a time against the same as one program, in turn: the ratio of their times."""
     rows = []
     for number, (what, algorithm, changes, reach) in enumerate(CASES):
@@ -62,5 +63,5 @@ def vectorized(folder: Path, device: str = "cpu") -> list[tuple[str, str, str, s
             together = seconds(runs, Results(place / "together"), len(runs), device)
             ratios.append(alone * len(runs) / SAMPLE / together)
         work = f"{what}, {algorithm}: one at a time / together, {device}"
-        rows.append((work, reach, f"{statistics.median(ratios[1:]):.1f}", "-"))
+        rows.append(Row(what=work, reach=reach, measured=f"{statistics.median(ratios[1:]):.1f}"))
     return rows

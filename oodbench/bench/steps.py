@@ -1,0 +1,183 @@
+"""Update steps against ERM's, as medians of rounds in which all are measured in turn."""
+
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
+from oodbench.bench.rows import Row
+from oodbench.networks.base import build
+from oodbench.sweep.plan import single
+from oodbench.tasks import Task
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+
+ROUNDS = 15
+STEP = 1000
+"""The first step that is measured, past the annealing of most methods."""
+STEPS = 100_000
+
+
+def paired(
+    works: Sequence[Callable[[], object]],
+    repeat: int,
+    clock: Callable[[], float] = time.process_time,
+    rounds: int = ROUNDS,
+) -> list[float]:
+    """Median seconds of each work by a clock, measured A B A B ..., so that drifts hit all alike."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds):
+        for work, seconds in zip(works, times, strict=True):
+            start = clock()
+            for _ in range(repeat):
+                work()
+            seconds.append((clock() - start) / repeat)
+    return [statistics.median(seconds) for seconds in times]
+
+
+def run_on_spirals(algorithm: str, batch_size: int) -> Run:
+    """A run in memory, on 16 environments, with a batch size of its own."""
+    entry = {"name": algorithm, "hparams": {"batch_size": batch_size}}
+    return Run(single({"name": "Spirals"}, entry, steps=STEPS), TrainSettings())
+
+
+def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
+    """The update step of an algorithm, on batches made beforehand and past its annealing."""
+    run = run_on_spirals(algorithm, batch_size)
+    batches = itertools.cycle([run.batches[i] for i in range(4)])
+    steps = itertools.count(STEP)
+    run.algorithm.train()
+
+    def work() -> None:
+        run.algorithm.update(next(batches), next(steps))
+
+    for _ in range(5):
+        work()
+    return work
+
+
+def step_ratios() -> list[Row]:
+    """Update steps against ERM's, and the making of a batch against a step."""
+    rows = []
+    for names, size, reach, peer in (
+        (("IRM", "VREx"), 32, 1.15, {"IRM": "2.59", "VREx": "1.26"}),
+        (("DANN",), 256, 1.6, {"DANN": "3.17"}),
+    ):
+        works = [updates(name, size) for name in ("ERM", *names)]
+        erm, *others = paired(works, 20 if size == 32 else 2)
+        for name, seconds in zip(names, others, strict=True):
+            rows.append(
+                Row(
+                    what=f"update step, {name} / ERM at 16 environments x {size}",
+                    reach=f"<= {reach}",
+                    measured=f"{seconds / erm:.2f}",
+                    domainbed=peer[name],
+                )
+            )
+    run = run_on_spirals("ERM", 256)
+    steps = itertools.count()
+    batch, step = paired([lambda: run.batches[next(steps)], updates("ERM", 256)], 6)
+    rows.append(
+        Row(
+            what="making a batch / ERM step at 16 x 256",
+            reach="<= 0.05",
+            measured=f"{batch / step:.3f}",
+            domainbed="0.57",
+        )
+    )
+    return rows
+
+
+def on_random_data(
+    algorithm: str,
+    network: str,
+    shape: tuple[int, ...],
+    size: tuple[int, int],
+    device: str = "cpu",
+    **values: object,
+) -> tuple[Algorithm, Batch]:
+    """An algorithm and a batch of E environments of B random examples, `size` = (E, B)."""
+    classes = 1 if network == "MLP" else 10
+    task = Task("multiclass" if classes > 1 else "binary", classes)
+    hidden = {"depth": 3, "activation": "leaky_relu"} if network == "MLP" else {}
+    cls: Any = algorithms.get(algorithm)
+    problem = Problem(shape, task, tuple(f"e{i}" for i in range(size[0])), STEPS)
+    built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams(**values))
+    built = built.to(device)
+    built.optimizers = built.configure()
+    y = torch.randint(max(2, classes), size, device=device)
+    return built, Batch(torch.randn(*size, *shape, device=device), y if classes > 1 else y.float())
+
+
+def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
+    """The update step of an algorithm on a batch, to its end on the device."""
+    steps = itertools.count(STEP)
+
+    def work() -> None:
+        algorithm.update(batch, next(steps))
+        if batch.x.is_cuda:
+            torch.cuda.synchronize(batch.x.device)
+
+    for _ in range(3):
+        work()
+    return work
+
+
+def mask_ratios() -> list[Row]:
+    """Update steps of AND-mask, over environments and over examples, against ERM's."""
+    rows = []
+    cases: list[tuple[str, str, tuple[int, ...], tuple[int, int], str, str]] = [
+        ("ANDMask", "MLP", (18,), (16, 256), "<= 1.15", "1.34"),
+        ("ANDMask", "MLP", (18,), (16, 32), "<= 1.5", "4.22"),
+        ("ANDMask", "MLP", (18,), (64, 16), "<= 2", "-"),
+        ("ExampleANDMask", "MLP", (18,), (1, 128), "<= 1.4", "-"),
+        ("ExampleANDMask", "MLP", (18,), (1, 1024), "<= 1.4", "-"),
+        ("ExampleANDMask", "ConvNet", (3, 32, 32), (1, 80), "<= 4", "-"),
+    ]
+    for name, network, shape, size, reach, peer in cases:
+        works = [random_updates(*on_random_data(n, network, shape, size)) for n in ("ERM", name)]
+        erm, seconds = paired(works, 1 if network == "ConvNet" else max(1, 4096 // math.prod(size)))
+        what = f"update step, {name} / ERM, {network} at {size[0]} x {size[1]}"
+        measured = f"{seconds / erm:.2f}"
+        rows.append(Row(what=what, reach=reach, measured=measured, domainbed=peer))
+    return rows
+
+
+def looped(algorithm: Algorithm, batch: Batch) -> None:
+    """A backward pass through the whole batch for each example, as arXiv:2009.00329's code does it."""
+    parameters = list(algorithm.network.parameters())
+    for loss in algorithm.outputs(batch, 0).losses.flatten():
+        torch.autograd.grad(loss, parameters, retain_graph=True)
+
+
+def device_ratios(device: str = "cuda", network: str = "FastResNet") -> list[Row]:
+    """The per-example AND-mask at 1 x 80 on a GPU: time and memory; `coupled` against the loop."""
+    shape, size = (3, 32, 32), (1, 80)
+    works, peaks = [], []
+    for name in ("ERM", "ExampleANDMask"):
+        works.append(random_updates(*on_random_data(name, network, shape, size, device)))
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        works[-1]()
+        peaks.append(torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0)
+    erm, masked = paired(works, 1, time.perf_counter)
+    built = on_random_data("ExampleANDMask", network, shape, size, device, batch_norm="coupled")
+
+    def loop() -> None:
+        looped(*built)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    coupled, loops = paired([random_updates(*built), loop], 1, time.perf_counter)
+    what = f"{network} at 1 x 80, {device}"
+    found = {
+        f"update step, ExampleANDMask / ERM, {what}": ("<= 4", masked / erm),
+        f"its memory above ERM's, {what}, GB": ("<= 2", peaks[1] - peaks[0]),
+        f"coupled / 80 backward passes, {what}": ("<= 0.5", coupled / loops),
+    }
+    return [Row(what=k, reach=reach, measured=f"{v:.2f}") for k, (reach, v) in found.items()]
