@@ -34,6 +34,8 @@ RETURNS = 3
 """Times that a run is taken up again after its process was asked to end, or ended, in the midst."""
 SERVERS = 3
 """Times that a server to fork workers from is started for one worker."""
+SERVER_SECONDS = 0.5
+"""Seconds after which the system knows that a server that no longer answers has ended."""
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
 """What has glibc's allocator reuse the pages of freed tensors, for workers. By default each tensor
 above a few hundred kilobytes is mapped and unmapped anew, and every page of it faults again."""
@@ -268,11 +270,13 @@ def _start(job: Job, index: int) -> Worker:
     for _ in range(SERVERS):
         try:
             return _forked(job, index)
-        except (EOFError, OSError):  # what our end of a connection to a dead server raises
+        except (EOFError, OSError) as error:  # our end of a connection to a server that is dead
             print(
-                "The server that workers are forked from died; another one is started.",
+                f"The server that workers are forked from died ({type(error).__name__}); another "
+                "one is started.",
                 file=sys.stderr,
             )
+            time.sleep(SERVER_SECONDS)
     raise UserError(
         f"no worker could be started: the server that workers are forked from died {SERVERS} times, "
         "as when the memory is used up"

@@ -213,16 +213,18 @@ def test_what_a_method_does_to_its_worker_touches_no_other_run(
 def test_a_server_that_dies_while_a_worker_starts_is_replaced(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    asked = job(tiny(trials=1), tmp_path, workers=1)
+    _stop_server()
     warm_up()
     server: Any = forkserver._forkserver
     pid = server._forkserver_pid
     os.kill(pid, signal.SIGSTOP)  # so that it is asked for a worker and does not answer
     killer = threading.Timer(1.0, os.kill, (pid, signal.SIGKILL))
     killer.start()
-    states = local(job(tiny(trials=1), tmp_path))
+    states = local(asked)
     killer.join()
     assert set(states.values()) == {"done"} and server._forkserver_pid != pid
-    assert capfd.readouterr().err.count("died; another one is started") == 1
+    assert capfd.readouterr().err.count("died (EOFError); another one is started") == 1
 
 
 @pytest.mark.slow
