@@ -13,6 +13,9 @@ Kind = Literal[
 ]
 IOU, SCORE = 0.5, 0.5
 """The least overlap at which a predicted box is a true one, and the score from which it is looked at."""
+FLOOR = 1e-7
+"""The least frequency of a class in a constant answer: one that training lacks costs 16 nats, not
+infinitely many."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,42 @@ class Task:
             -1
         ), "a box is x1, y1, x2, y2 with x1 <= x2 and y1 <= y2, or NaN"
 
+    def constants(self, targets: Tensor) -> dict[tuple[str, ...], Tensor]:
+        """The best constant outputs for one example, given targets (N, ...), by what they are best for.
+
+        Among all outputs that ignore the input, each has the best mean over the N examples of the
+        metrics that are its key. In closed form: the mean target of a regression; else the logarithms
+        of the classes' frequencies (at least FLOOR), the largest of which is the majority's. Labels and
+        tokens are weighed as in `metrics`, and a token's frequencies are those at its place. Boxes have
+        no such output.
+        """
+        if self.kind == "boxes":
+            return {}
+        if self.kind == "regression":
+            return {("mse",): targets.mean(0)}
+        if self.kind == "distribution":
+            majority = torch.bincount(targets.argmax(-1), minlength=self.num_outputs)
+            mean = targets.double().mean(0)
+            return {("kl",): _log_share(mean), ("agreement",): _log_share(majority / len(targets))}
+        return {("accuracy", "loss"): self._frequencies(targets)}
+
+    def _frequencies(self, targets: Tensor) -> Tensor:
+        """The logits of the frequencies of classes, labels or tokens, of one example's shape."""
+        if self.kind == "binary":
+            return _log_odds(targets.double().mean(0, keepdim=True))
+        if self.kind == "multiclass":
+            count = torch.bincount(targets, minlength=self.num_outputs)
+            return _log_share(count.double() / len(targets))
+        known = targets.isfinite()
+        weight = known / known.sum(-1, keepdim=True).clamp(min=1).double()
+        if self.kind == "multilabel":
+            total = weight.sum(0).clamp(min=FLOOR)
+            return _log_odds((weight * targets.nan_to_num()).sum(0) / total)
+        count = weight.new_zeros(self.length, self.num_outputs)
+        places = torch.arange(self.length, device=targets.device).expand(len(targets), -1)
+        count.index_put_((places, _classes(targets)), weight, accumulate=True)
+        return _log_share(count / count.sum(-1, keepdim=True).clamp(min=FLOOR))
+
     def kept(self, logits: Tensor) -> Tensor:
         """What an evaluation keeps of the logits: all, but of `tokens` (..., length) the best class.
 
@@ -168,6 +207,16 @@ class Task:
         if self.kind != "tokens":
             return logits
         return torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1)
+
+
+def _log_share(share: Tensor) -> Tensor:
+    """Logits whose softmax is `share`, up to FLOOR."""
+    return share.clamp(min=FLOOR).log().float()
+
+
+def _log_odds(share: Tensor) -> Tensor:
+    """Logits whose sigmoid is `share`, up to FLOOR."""
+    return share.clamp(FLOOR, 1 - FLOOR).logit().float()
 
 
 def _binary(logits: Tensor, targets: Tensor) -> Tensor:

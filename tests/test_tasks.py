@@ -215,3 +215,43 @@ def test_box_accuracy_is_the_packages() -> None:
     found = Task("boxes", 6).metrics(boxes, y)["accuracy"]
     torch.testing.assert_close(found, wanted)
     assert len(set(found.tolist())) > 5
+
+
+@ALL
+@given(seed=st.integers(0, 10**6))
+def test_no_constant_output_is_better_than_the_best_one(task: Task, seed: int) -> None:
+    y = tiny_batch(task, seed).y.flatten(0, 1)
+    generator = torch.Generator().manual_seed(seed)
+    for metrics, best in task.constants(y).items():
+        noise = torch.randn(20, *best.shape, generator=generator)
+        sides = 9 * torch.eye(best.numel()).view(-1, *best.shape)
+        others = torch.cat([noise, -sides, sides, best + 0.1 * noise])
+        values = task.metrics(best.expand(len(y), *best.shape), y)
+        for other in others:
+            found = task.metrics(other.expand(len(y), *best.shape), y)
+            for metric in metrics:
+                sign = 1 if metric in ("accuracy", "agreement") else -1
+                gain = sign * (values[metric].mean() - found[metric].mean())
+                assert gain >= -1e-5, (metric, other)
+
+
+def test_the_constant_answer_of_classes_is_the_majority_and_the_frequencies() -> None:
+    task = Task("multiclass", 4)
+    (output,) = task.constants(torch.tensor([2, 0, 2, 2, 1])).values()
+    torch.testing.assert_close(output.softmax(-1), torch.tensor([0.2, 0.2, 0.6, 0.0]))
+    unseen = task.metrics(output.expand(1, 4), torch.tensor([3]))["loss"]
+    assert 16 < unseen.item() < 17  # finite, though training had no such class
+    (logit,) = Task("binary").constants(torch.tensor([1.0, 0.0, 1.0, 1.0])).values()
+    assert logit.sigmoid().tolist() == pytest.approx([0.75])
+
+
+def test_a_constant_token_is_the_most_frequent_one_of_its_place() -> None:
+    y = torch.tensor([[0.0, 2.0], [0.0, torch.nan], [1.0, 2.0]])
+    (output,) = Task("tokens", 3, 2).constants(y).values()
+    assert output.shape == (2, 3) and output.argmax(-1).tolist() == [0, 2]
+    # of the second example one token is known, so that it counts twice
+    assert output[0].softmax(-1).tolist() == pytest.approx([0.75, 0.25, 0.0], abs=1e-6)
+
+
+def test_boxes_have_no_constant_answer() -> None:
+    assert Task("boxes", 3).constants(torch.zeros(2, 1, 4)) == {}

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -27,6 +28,8 @@ class Data:
     dataset: Dataset
     environments: dict[str, Environment]
     splits: dict[str, dict[str, Tensor]]
+    constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
+    """What `oodbench.train.constants` has worked out, by training environments."""
 
 
 @dataclass(frozen=True)

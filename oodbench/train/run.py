@@ -17,6 +17,7 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
+from oodbench.train.constants import constant_answer
 from oodbench.train.evaluate import evaluate, logits
 from oodbench.train.loading import batches, load_data
 from oodbench.train.process import generator_states, seed_process, set_generator_states, unchanged
@@ -86,6 +87,7 @@ class Run:
             "training_environments": self.names,
             "metric": dataset.metric,
             "higher_is_better": dataset.higher_is_better,
+            "constant": constant_answer(self.data, self.names, self.scored),
         }
 
     def run_steps(self, steps: int) -> int | None:
