@@ -17,6 +17,13 @@ from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.selection import RULES, candidates, usual
 
 OVERALL = "all datasets"
+ERRORS = (
+    "gain_stderr: standard error of the gain over the clusters, which are the datasets, or the trials "
+    "of one dataset (ddof=1); gain_low, gain_high: its 95 % interval by Student's t; bootstrap_low, "
+    "bootstrap_high: the 2.5 % and 97.5 % points of the hierarchical bootstrap; detectable: the gain "
+    "that so many clusters find with 80 % power at 5 %"
+)
+"""What a file of gains says of its errors, in each row."""
 
 
 def comparison(
@@ -201,5 +208,6 @@ def _frame(gains: Gains, rule: str) -> pd.DataFrame:
                 for f in fields(d)
                 if f.name not in ("label", "baseline", "gain", "bootstrap")
             ]
-            rows.append({**numbers, **{name: getattr(d, name) for name in rest}, "rule": rule})
+            others = {name: getattr(d, name) for name in rest}
+            rows.append({**numbers, **others, "rule": rule, "errors": ERRORS})
     return pd.DataFrame(rows)

@@ -26,6 +26,15 @@ LATEX = {
     "\n": " ",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
 
+LATEX_MARKS = (r"\textbf{{{}}}", r"\underline{{{}}}", r"\textcolor{{gray}}{{{}}}")
+"""The marks of the best values, of those near them, and of grey rows."""
+
+ERRORS = (
+    "stderr: standard error of the mean over n trials (ddof=1); "
+    "low, high: its 95 % interval by Student's t with n - 1 degrees of freedom"
+)
+"""What a file of numbers says of its errors, in each row."""
+
 
 def to_terminal(sheet: Sheet, console: Terminal | None = None) -> str:
     """Tables for a terminal, with its colours if it has any, as wide as it; no number is cut."""
@@ -34,6 +43,7 @@ def to_terminal(sheet: Sheet, console: Terminal | None = None) -> str:
         for block in sheet.blocks:
             console.say(block.title)
             styles = dict.fromkeys(block.near, "underline") | dict.fromkeys(block.best, "bold")
+            styles |= dict.fromkeys(block.grey_places, "bright_black")
             ranked = block.ranked if block.ranked < len(block.rows) else 0
             tables = console.tables(block.header, block.rows, line_after=ranked, styles=styles)
             console.print(tables, soft_wrap=True)
@@ -46,7 +56,7 @@ def markdown(sheet: Sheet) -> str:
     """A heading and a pipe table for each block, then the notes as a list."""
     parts = []
     for block in sheet.blocks:
-        rows = _marked(block, _markdown_escaped, "**{}**", "<u>{}</u>")
+        rows = _marked(block, _markdown_escaped, "**{}**", "<u>{}</u>", "*{}*")
         header = [_markdown_escaped(name) for name in block.header]
         align = ["left", *["right"] * (len(header) - 1)]
         table = tabulate(rows, header, "pipe", disable_numparse=True, colalign=align)
@@ -62,13 +72,11 @@ def _markdown_escaped(text: str) -> str:
 
 def latex(sheet: Sheet) -> str:
     """A booktabs table for each block, to paste into a paper; further notes as comments."""
-    parts = ["% needs \\usepackage{booktabs}"]
+    packages = "booktabs, xcolor" if any(block.grey for block in sheet.blocks) else "booktabs"
+    parts = [f"% needs \\usepackage{{{packages}}}"]
     for block in sheet.blocks:
         caption = _latex_escaped(" ".join([f"{block.title}.", *sheet.notes]))
-        lines = [
-            f"{' & '.join(row)} \\\\"
-            for row in _marked(block, _latex_escaped, r"\textbf{{{}}}", r"\underline{{{}}}")
-        ]
+        lines = [f"{' & '.join(row)} \\\\" for row in _marked(block, _latex_escaped, *LATEX_MARKS)]
         if 0 < block.ranked < len(lines):
             lines.insert(block.ranked, r"\midrule")
         parts += [
@@ -91,12 +99,15 @@ def _latex_escaped(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
-def _marked(block: Block, escape: Callable[[str], str], best: str, near: str) -> list[list[str]]:
-    """The rows, escaped, with the marks of the best values and of those near them."""
+def _marked(
+    block: Block, escape: Callable[[str], str], best: str, near: str, grey: str
+) -> list[list[str]]:
+    """The rows, escaped, with the marks of the best values, of those near them and of grey rows."""
+    marks = dict.fromkeys(block.near, near) | dict.fromkeys(block.best, best)
+    marks |= dict.fromkeys(block.grey_places, grey)
 
     def marked(place: tuple[int, int], text: str) -> str:
-        mark = best if place in block.best else near if place in block.near else "{}"
-        return mark.format(escape(text))
+        return marks.get(place, "{}").format(escape(text))
 
     return [
         [marked((r, c), text) for c, text in enumerate(row)] for r, row in enumerate(block.rows)
@@ -119,21 +130,23 @@ def to_json(sheet: Sheet) -> str:
 
 
 def _with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """With `low` and `high` by Student's t, where the frame has a standard error."""
+    """With `low` and `high` by Student's t, and ERRORS, where the frame has a standard error."""
     if "stderr" not in frame:
         return frame
     half = frame["stderr"] * half_width(frame["n"].to_numpy())
     wide, place = frame.copy(), list(frame).index("stderr") + 1
     wide.insert(place, "low", frame["mean"] - half)
     wide.insert(place + 1, "high", frame["mean"] + half)
-    return wide
+    return wide.assign(errors=ERRORS)
 
 
 def html(sheet: Sheet) -> str:
     """A heading and a table for each block, then the notes as a list; a fragment of a page."""
     parts = []
     for block in sheet.blocks:
-        rows = _marked(block, escape, "<b>{}</b>", "<u>{}</u>")
+        rows = _marked(
+            block, escape, "<b>{}</b>", "<u>{}</u>", '<span style="color:grey">{}</span>'
+        )
         lines = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in block.header)}</tr>"]
         lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
         parts += [f"<h3>{escape(block.title)}</h3>", "<table>", *lines, "</table>"]

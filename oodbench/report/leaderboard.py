@@ -11,6 +11,7 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.report.numbers import HIGHER, number
+from oodbench.report.references import METHOD, beside_constant, constant_values, kinds
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.provenance import code
@@ -29,8 +30,8 @@ class Leaderboard:
     frame: pd.DataFrame
     """A number a row: `dataset`, `label`, `test_environments` (joined by `+`), `environment`,
     `metric`, `mean` and `stderr` (over trials, ddof=1; NaN for one trial), `n` (complete trials),
-    `planned` (trials), `rule`. The mean over all test environments has the environment `average`;
-    metrics of the predictor itself have none."""
+    `planned` (trials), `rule`, `kind` (see `oodbench.report.references`). The mean over all test
+    environments has the environment `average`; metrics of the predictor itself have none."""
     higher: Mapping[str, bool]
     """Metric to whether a higher value is better."""
     notes: tuple[str, ...]
@@ -63,20 +64,28 @@ def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboa
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = _reported(frames, runs, metric)
-    values = _per_trial(frames, _grid(runs), chosen, reported)
+    own = _of_tests(frames, _grid(runs), chosen, reported)
+    tests = pd.concat([part for part in (own, constant_values(runs, reported)) if len(part)])
+    values = _per_trial(frames, _grid(runs), chosen, tests)
     rows = []
     for key, group in values.groupby(["dataset_label", "label", *COLUMN], sort=False):
         mean, stderr = mean_and_error(group.loc[group["complete"], "value"].to_numpy(float))
         rows.append((*key, mean, stderr, int(group["complete"].sum()), len(group), rule))
     names = ["dataset", "label", *COLUMN, "mean", "stderr", "n", "planned", "rule"]
     frame = pd.DataFrame(rows, columns=names)
+    frame["kind"] = kinds(runs, frame["dataset"], frame["label"])
+    frame = frame[frame["dataset"].isin(frame.loc[frame["kind"] == METHOD, "dataset"])]
     higher = {m: directions.get(m, m in HIGHER) for m in frame["metric"].unique() if m}
     shifts = {}
     if "shift" in runs:
         known = runs.dropna(subset=["shift"])
         shifts = dict(zip(known["dataset_label"], known["shift"], strict=True))
+    table = tests.rename(columns={"dataset_label": "dataset"})
+    table["environment"] = _places(table)
+    table["kind"] = kinds(runs, table["dataset"], table["label"])
+    findings = beside_constant(table, higher)
     notes, remarks = _notes(frames.runs, rule, higher), _remarks(frames.runs)
-    return Leaderboard(frame, higher, notes, remarks, shifts=shifts)
+    return Leaderboard(frame, higher, notes, remarks, findings, shifts)
 
 
 def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:
@@ -114,6 +123,7 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
 def _averages(frame: pd.DataFrame) -> pd.DataFrame:
     """The averages over test environments by (dataset, label), of rows with a complete trial."""
     own = (frame["environment"] == AVERAGE) & (frame["test_environments"] == "") & (frame["n"] > 0)
+    own &= frame["kind"] == METHOD
     columns = ["mean", "stderr", "metric", "rule"]
     return frame[own].set_index(["dataset", "label"])[columns]
 
@@ -122,21 +132,24 @@ def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -
     """The values of which a leaderboard has the means, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
-    `higher`, `metric`; only of complete cells. A missing value is NaN.
+    `higher`, `metric`; only of complete cells of methods, not of ceilings. A missing value is NaN.
     """
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = _reported(frames, runs, metric)
-    values = _of_tests(frames, _grid(runs), chosen, reported)
+    values = _of_tests(frames, _grid(runs[~runs["ceiling"]]), chosen, reported)
     values = values[values["complete"]]
-    sets = values["test_environments"].map(lambda tests: "" if len(tests) == 1 else "+".join(tests))
-    places = values["environment"] + sets.map(lambda tests: f" of {tests}" if tests else "")
     higher = [directions.get(m, m in HIGHER) for m in values["metric"]]
-    table = values.assign(environment=places, higher=higher).rename(
-        columns={"dataset_label": "dataset"}
-    )
+    table = values.assign(environment=_places(values), higher=higher)
+    table = table.rename(columns={"dataset_label": "dataset"})
     names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
     return table[names].reset_index(drop=True)
+
+
+def _places(values: pd.DataFrame) -> "pd.Series[str]":
+    """The test environments, each with its test set where that is larger."""
+    sets = values["test_environments"].map(lambda tests: "" if len(tests) == 1 else "+".join(tests))
+    return values["environment"] + sets.map(lambda tests: f" of {tests}" if tests else "")
 
 
 def _reported(
@@ -168,10 +181,12 @@ def _grid(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _per_trial(
-    frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, reported: Mapping[str, str]
+    frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, tests: pd.DataFrame
 ) -> pd.DataFrame:
-    """dataset_label, label, *COLUMN, trial, `value` and whether the trial is `complete`."""
-    tests = _of_tests(frames, grid, chosen, reported)
+    """dataset_label, label, *COLUMN, trial, `value` and whether the trial is `complete`.
+
+    `tests` are the values on test environments, to which it adds their means and the predictor's own.
+    """
     records = records_at(frames, chosen[[*CELL, "id", "step"]])
     own = records[records["environment"].isna()][[*CELL, "metric", "value"]]
     cells = _with_completeness(grid, chosen)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from oodbench.report.leaderboard import AVERAGE, COLUMN, Leaderboard
 from oodbench.report.numbers import PROPORTIONS, number
+from oodbench.report.references import METHOD
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,14 @@ class Block:
     """(row, column) of the best values."""
     near: set[tuple[int, int]] = field(default_factory=set)
     """(row, column) of the values within the best one's standard error."""
+    grey: int = 0
+    """The last so many rows are no methods: the constant answer and ceilings."""
+
+    @property
+    def grey_places(self) -> list[tuple[int, int]]:
+        """(row, column) of what is not ranked because it is no method."""
+        rows = range(len(self.rows) - self.grey, len(self.rows))
+        return [(row, column) for row in rows for column in range(len(self.header))]
 
 
 @dataclass(frozen=True)
@@ -80,23 +89,25 @@ def _averages(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _block(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> Block:
-    averages = _averages(frame)
+    averages = _averages(frame[frame["kind"] == METHOD])
     metric = str(averages["metric"].iloc[0])
     averages = averages.sort_values(
         "mean", ascending=not higher.get(metric, True), kind="stable", key=lambda m: m.map(_rounded)
     )
     complete = _complete(averages)
     labels = [*averages.index[complete], *averages.index[~complete]]
+    grey = _averages(frame[frame["kind"] != METHOD])
     columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
     cells = frame.set_index(["label", *COLUMN])
     rows = []
-    for label in labels:
+    counts = pd.concat([averages, grey])
+    for label in [*labels, *grey.index]:
         row = [str(label)]
         for column in columns:
-            cell = cells.loc[(label, *column)]
-            text = number(cell["mean"], cell["stderr"], column[2]) if cell["n"] else "-"
-            row.append(text)
-        n, planned = averages.loc[label, ["n", "planned"]]
+            there = (label, *column) in cells.index and cells.loc[(label, *column), "n"]
+            cell = cells.loc[(label, *column)] if there else None
+            row.append("-" if cell is None else number(cell["mean"], cell["stderr"], column[2]))
+        n, planned = counts.loc[label, ["n", "planned"]]
         rows.append([*row, f"{n}" if n == planned else f"{n}/{planned}"])
     ranked, best, near = int(complete.sum()), set(), set()
     for c, column in enumerate(columns):
@@ -107,7 +118,7 @@ def _block(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> Blo
     kind = f"{metric}{' (%)' if metric in PROPORTIONS else ''}"
     header = ["algorithm", *(_header(c, columns) for c in columns), "n"]
     title = f"{dataset}: {kind}" if metric else f"{dataset}: nothing recorded yet"
-    return Block(title, header, rows, ranked, best, near)
+    return Block(title, header, rows, ranked, best, near, len(grey))
 
 
 def _rounded(mean: float) -> float:
@@ -150,9 +161,10 @@ class _Overall:
 
 def _overall(board: Leaderboard, datasets: Sequence[str]) -> _Overall:
     """Ranks are among the labels that are complete; equal values share their mean rank."""
-    groups = dict(list(board.frame.groupby("dataset", sort=False)))
+    methods = board.frame[board.frame["kind"] == METHOD]
+    groups = dict(list(methods.groupby("dataset", sort=False)))
     averages = {name: _averages(groups[name]) for name in datasets}
-    labels = [str(label) for label in board.frame["label"].unique()]
+    labels = [str(label) for label in methods["label"].unique()]
     full = [
         label
         for label in labels
@@ -211,17 +223,23 @@ def _summary(board: Leaderboard) -> Block:
     averages, labels, full = found.averages, found.labels, found.full
     rank, share = found.rank, found.share
     order = [*full, *(label for label in labels if label not in full)]
+    rest = board.frame[board.frame["kind"] != METHOD]
+    grey = [str(label) for label in rest["label"].unique()]
+    beside = {name: _averages(rest[rest["dataset"] == name]) for name in averages}
     rows = []
-    for label in order:
+    for label in [*order, *grey]:
         row = [str(label)]
-        for a in averages.values():
+        for a in (beside if label in grey else averages).values():
             there = label in a.index and a.loc[label, "n"]
             row.append(number(*a.loc[label, ["mean", "stderr", "metric"]]) if there else "-")
-        if share is not None:
+        if label in grey:
+            row += ["-"] * (share is not None)
+        elif share is not None:
             row.append(_share(share[label]))
         rows.append([*row, f"{rank[label]:.2f}" if label in full else "-"])
     header = ["algorithm", *averages, *(["average (%)"] if share is not None else []), "mean rank"]
     best = _best([rank[x] for x in full], len(header) - 1, False)
     if share is not None:
         best |= _best([share[x] for x in full], len(header) - 2, True)
-    return Block("All datasets: averages over test environments", header, rows, len(full), best)
+    title = "All datasets: averages over test environments"
+    return Block(title, header, rows, len(full), best, grey=len(grey))

@@ -55,9 +55,17 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
     if frames.runs.empty:
         raise UserError("the sweep plans no run")
     runs: pd.DataFrame = frames.runs.reset_index(drop=True)
-    for name in ("dataset_label", "metric", "higher_is_better", "search_draws"):
+    for name in (
+        "dataset_label",
+        "metric",
+        "higher_is_better",
+        "search_draws",
+        "constant",
+        "ceiling",
+    ):
         if name not in runs:
             runs[name] = None
+    runs["ceiling"] = runs["ceiling"].eq(True)
     if "training_environments" not in runs:
         runs["training_environments"] = [()] * len(runs)
     if runs["dataset_label"].isna().any():

@@ -7,6 +7,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+CONSTANT = "constant"
+"""The row of the constant answer in tables; no row of a sweep may be called so."""
+
 
 class State(StrEnum):
     """Where a run is between its plan and its end; also what a launcher returns of it."""
@@ -75,6 +78,8 @@ class RunSpec:
     holdout: float = 0.2
     dataset_label: str = field(default="", compare=False)
     """The dataset as tables call it; no number depends on it, and neither does the id."""
+    ceiling: bool = field(default=False, compare=False)
+    """Whether the run's row shows what could be reached, and is not ranked; not part of the id either."""
 
     @property
     def dataset_name(self) -> str:
@@ -85,7 +90,7 @@ class RunSpec:
     def id(self) -> str:
         """A hash of the values: no path, host or code version."""
         values = asdict(self)
-        del values["dataset_label"]
+        del values["dataset_label"], values["ceiling"]
         text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -58,6 +58,11 @@ class Row(Component):
     """The row of the table; the algorithm's name by default."""
     network: dict[str, Any] = Field(default={}, description="names with values")
     """Values over those of the sweep's network."""
+    ceiling: bool = False
+    """Whether the row shows what could be reached, such as training on grayscale or on clean labels: it
+    stands in grey under the others, and is neither ranked nor compared."""
+    options: dict[str, Any] = {}
+    """Of a ceiling alone: options of its data, laid over those of each dataset."""
 
 
 class Sweep(BaseModel):

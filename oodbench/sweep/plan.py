@@ -11,7 +11,7 @@ from typing import Any
 
 from oodbench.errors import MissingError, UserError, unknown
 from oodbench.hparams import checked, draw
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.file import Component, Row, Sweep, validate
 from oodbench.sweep.file_errors import several, short
@@ -80,13 +80,14 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
     studies: list[Study] = []
     for dataset, sets in zip(datasets, test_sets, strict=True):
         sizes = _sizes(sweep, dataset)
-        for tests, row in itertools.product(sets, rows):
-            reason = _skip(row.name, dataset, tests, sweep)
+        sources = [_source(row, dataset, data_dir) for row in rows]
+        for tests, (row, source) in itertools.product(sets, zip(rows, sources, strict=True)):
+            reason = _skip(row.name, source, tests, sweep)
             if reason is not None:
                 label = row.label or row.name
                 impossible.append(Impossible(dataset.label, label, tests, reason))
                 continue
-            specs = _runs(sweep, dataset, tests, row)
+            specs = _runs(sweep, source, tests, row)
             if sweep.search is not None:
                 fixed = {**_network(sweep, dataset).hparams, **row.network}
                 per_trial = sweep.draws == "per trial"
@@ -187,7 +188,34 @@ def _rows(items: Sequence[str | Row]) -> list[Row]:
     for name, count in counts.items():
         if count > 1:
             raise UserError(f"two algorithms are called {short(name)}: give them a `label` each")
+    if CONSTANT in counts:
+        raise UserError(f"'{CONSTANT}' is the row of the constant answer: use another `label`")
+    if all(row.ceiling for row in rows):
+        raise UserError("every row is marked `ceiling: true`: there is no method below the ceiling")
+    for row in rows:
+        if row.options and not row.ceiling:
+            raise UserError(
+                f"{short(row.label or row.name)} has `options` of its own for the data: only a row "
+                "marked `ceiling: true` may, as the others are compared on the same data"
+            )
     return rows
+
+
+def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
+    """The dataset that a row trains on: a ceiling may lay options of its own over those of the sweep."""
+    from oodbench.datasets import make
+
+    if not row.options:
+        return dataset
+    own = make(dataset.name, asdict(dataset.options) | row.options, data_dir)
+    if (own.environments, own.task) != (dataset.environments, dataset.task):
+        raise UserError(
+            f"the options of {short(row.label or row.name)} change the environments or the task of "
+            f"{dataset.label}: it would be another dataset's ceiling"
+        )
+    own.check()
+    own.given_label = dataset.label
+    return own
 
 
 def _indices(value: int | list[int], key: str) -> list[int]:
@@ -326,6 +354,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                     evaluate_every=-(-steps // 20) if every == "default" else every,
                     holdout=_holdout(sweep, dataset),
                     dataset_label=dataset.label,
+                    ceiling=row.ceiling,
                 )
             )
     return specs

@@ -27,9 +27,10 @@ def constant_answer(
     none are read. Data are looked at once for all runs with the same training environments.
     """
     names = tuple(training)
-    if names not in data.constants:
-        data.constants[names] = _work_out(data, names, scored)
-    return data.constants[names]
+    found: Constants | None = data.constants.get(names)
+    if found is None:
+        found = data.constants[names] = _work_out(data, names, scored)
+    return found
 
 
 def _work_out(data: Data, training: Sequence[str], scored: Mapping[str, Environment]) -> Constants:

@@ -1,6 +1,6 @@
 """Results directories with made-up numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from oodbench.results.directory import Results
@@ -37,6 +37,8 @@ class Made:
         hparams: dict[str, object] | None = None,
         validation: tuple[str, ...] = (),
         options: dict[str, object] | None = None,
+        constant: Mapping[str, object] | None = None,
+        ceiling: bool = False,
     ) -> str:
         """Add a run in a state; returns its id."""
         spec = RunSpec(
@@ -53,6 +55,7 @@ class Made:
             trial=trial,
             steps=30,
             evaluate_every=10,
+            ceiling=ceiling,
         )
         self.runs[spec.id] = spec
         self.results.write_plan("made", {"sweep": {"steps": 30}}, self.runs)
@@ -66,7 +69,7 @@ class Made:
             "training_environments": training,
             "metric": metric,
             "higher_is_better": metric == "accuracy",
-        }
+        } | ({"constant": constant} if constant else {})
         provenance = {"oodbench": "0.1.0", "commit": "0123456789abcdef", "host": "h"}
         directory.start(spec, context, provenance | {"started": f"2026-01-0{1 + trial}"})
         for step in steps:

@@ -319,7 +319,7 @@ def test_csv_and_json_are_tidy_and_exact(sweep: Sweep) -> None:
         assert read["label"] == given["label"] and int(read["n"]) == given["n"]
     assert set(objects[0]) == set(table[0]) == {
         "dataset", "label", "test_environments", "environment", "metric",
-        "mean", "stderr", "low", "high", "n", "planned", "rule",
+        "mean", "stderr", "low", "high", "n", "planned", "rule", "kind", "errors",
     }  # fmt: skip
 
 

@@ -1,8 +1,13 @@
 from pathlib import Path
 
-from oodbench.report.leaderboard import leaderboard
+import pytest
+
+from oodbench.report.comparison import comparison
+from oodbench.report.formats import FORMATS
+from oodbench.report.leaderboard import leaderboard, scores
+from oodbench.report.sheet import blocks, sheet
 from oodbench.results.frames import load_frames
-from tests.helpers.made import Curve, Made
+from tests.helpers.made import Curve, Made, flat
 
 
 def shortcut(rise: float) -> Curve:
@@ -50,3 +55,72 @@ def test_one_trial_has_no_error_that_rules_could_differ_beyond(tmp_path: Path) -
     made = Made(tmp_path)
     made.add("D", "ERM", ("b",), 0, shortcut(1.0), validation=("c",))
     assert leaderboard(load_frames(made.results)).findings == ()
+
+
+def answered(value: float) -> dict[str, dict[str, dict[str, float]]]:
+    """A constant answer with this accuracy everywhere."""
+    return {"accuracy": {e: {"in": value, "out": value} for e in ("a", "b", "c")}}
+
+
+def with_references(path: Path, values: dict[str, float], constant: float = 0.6) -> Made:
+    """Three trials of each label, which vary by 0.01; the row `clean` is a ceiling."""
+    made = Made(path)
+    for label, value in values.items():
+        for trial in range(3):
+            made.add(
+                "D",
+                label,
+                ("b",),
+                trial,
+                flat(value + trial / 100),
+                constant=answered(constant + trial / 1000),
+                ceiling=label == "clean",
+            )
+    return made
+
+
+def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
+    frames = load_frames(with_references(tmp_path, {"clean": 0.9, "ERM": 0.7, "IRM": 0.65}).results)
+    board = leaderboard(frames)
+    assert dict(zip(board.frame["label"], board.frame["kind"], strict=True)) == {
+        "ERM": "method", "IRM": "method", "clean": "ceiling", "constant": "constant",
+    }  # fmt: skip
+    (block,) = blocks(board)
+    assert [row[0] for row in block.rows] == ["ERM", "IRM", "clean", "constant"]
+    assert block.rows[3] == ["constant", "60.1 ± 0.1", "60.1 ± 0.1", "3"]
+    assert (block.ranked, block.grey, block.best) == (2, 2, {(0, 1), (0, 2)})
+    assert set(scores(frames)["label"]) == {"ERM", "IRM"}
+    compared = comparison(frames, "ERM")
+    assert set(compared.frame["label"]) == {"IRM"}
+    for format_, mark in (("markdown", "*constant*"), ("latex", r"\textcolor{gray}{constant}")):
+        assert mark in FORMATS[format_](sheet(board))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"ERM": 0.6, "IRM": 0.61}, "No row of D differs from the constant answer"),
+        ({"ERM": 0.6, "IRM": 0.5}, "No row of D is better than the constant answer"),
+        ({"ERM": 0.6, "IRM": 0.7}, ""),
+    ],
+)
+def test_a_finding_says_that_no_row_differs_from_the_constant_answer(
+    tmp_path: Path, values: dict[str, float], sentence: str
+) -> None:
+    frames = load_frames(with_references(tmp_path, {"clean": 0.9, **values}).results)
+    found = leaderboard(frames).findings
+    assert [text.partition(" (")[0] for text in found] == [sentence] * bool(sentence)
+
+
+def test_runs_without_a_constant_answer_have_no_such_row(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.add("D", "ERM", ("b",), 0, shortcut(0.0))
+    board = leaderboard(load_frames(made.results))
+    assert set(board.frame["label"]) == {"ERM"} and board.findings == ()
+
+
+def test_a_constant_answer_that_a_trial_lacks_is_incomplete(tmp_path: Path) -> None:
+    made = with_references(tmp_path, {"ERM": 0.7})
+    made.add("D", "ERM", ("b",), 3, shortcut(0.0), state="planned")
+    (block,) = blocks(leaderboard(load_frames(made.results)))
+    assert [row[-1] for row in block.rows] == ["3/4", "3/4"] and block.grey == 1

@@ -1,3 +1,5 @@
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +8,7 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
+from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import find, read, validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.sweeps import TINY, tiny
@@ -21,6 +24,33 @@ def test_a_sweep_is_the_product_of_its_parts() -> None:
     assert {(r.label, r.draw, r.trial) for r in runs} == {
         (a, d, t) for a in ("ERM", "IRM", "DANN") for d in (0, 1) for t in (0, 1, 2)
     }
+
+
+def test_a_ceiling_has_the_runs_of_a_row_on_data_of_its_own() -> None:
+    row = {"name": "ERM", "label": "homoskedastic", "ceiling": True, "options": {"variant": "FEU"}}
+    plain, ceiling = tiny(trials=1), tiny(trials=1, algorithms=["ERM", "IRM", row])
+    assert set(plain.runs) < set(ceiling.runs)  # a ceiling moves no id
+    (own,) = [spec for i, spec in ceiling.runs.items() if i not in plain.runs]
+    assert own.ceiling and own.options["variant"] == "FEU"
+    assert own.dataset_label == next(iter(plain.runs.values())).dataset_label
+    assert RunSpec.from_json(json.loads(json.dumps(asdict(own)))).id == own.id
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"name": "ERM", "options": {"variant": "FEU"}}], "only a row marked `ceiling: true`"),
+        ([{"name": "ERM", "ceiling": True}], "every row is marked"),
+        (["IRM", {"name": "ERM", "label": "constant"}], "the row of the constant answer"),
+        (
+            ["IRM", {"name": "ERM", "ceiling": True, "options": {"variance": "FEU"}}],
+            "'variance'.* did you mean variant",
+        ),
+    ],
+)
+def test_a_ceiling_that_cannot_be_is_told(rows: list[Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny(algorithms=rows)
 
 
 def test_a_sweep_names_the_selection_rule_of_its_tables() -> None:

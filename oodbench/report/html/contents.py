@@ -34,7 +34,7 @@ from oodbench.report.numbers import PROPORTIONS, number
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
-from oodbench.results.run_spec import State
+from oodbench.results.run_spec import CONSTANT, State
 from oodbench.selection import RULES, candidates, usual
 from oodbench.version import __version__
 
@@ -54,9 +54,12 @@ def contents(
     labels = [str(label) for label in runs["label"].unique()]
     if baseline not in labels and baseline != BASELINE:
         raise unknown("baseline", baseline, labels, ", ".join(map(str, directories)))
+    constant = [CONSTANT] if any(isinstance(c, dict) and c for c in runs["constant"]) else []
+    ceilings = set(runs.loc[runs["ceiling"], "label"])
     names = {
         "datasets": _datasets(runs),
-        "labels": labels,
+        "labels": labels + constant,
+        "grey": [i for i, name in enumerate(labels + constant) if name in {*ceilings, *constant}],
         "tests": [list(t) for t in runs["test_environments"].unique()],
     }
     values = traces(frames, runs)

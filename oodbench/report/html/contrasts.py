@@ -71,5 +71,9 @@ def _ranks(scores: pd.DataFrame, names: Mapping[str, Any], baseline: str) -> dic
         "friedman": significant([test.statistic, test.p], 3) if test else None,
         "holm": [[place(label), *significant([p], 3)] for label, p in found.holm.items()],
         "stability": [list(pair) for pair in found.stability.items()],
-        "incomplete": [place(x) for x in names["labels"] if x not in found.mean.index],
+        "incomplete": [
+            i
+            for i, label in enumerate(names["labels"])
+            if label not in found.mean.index and i not in names["grey"]
+        ],
     }

@@ -18,7 +18,7 @@ const stateButtons = (found, where) => found.map(([s, runs]) => el("button", { t
 function drawHeader() {
   const all = counts(() => true), total = data().runs.id.length;
   byId("title").textContent = data().title;
-  byId("lede").textContent = `${plural(total, "run")}: ${plural(data().labels.length, "algorithm")} on ${plural(data().datasets.length, "dataset")}; ${plural(new Set(data().runs.draw).size, "hparam draw")}, ${plural(new Set(data().runs.trial).size, "trial")}.`;
+  byId("lede").textContent = `${plural(total, "run")}: ${plural(data().labels.length - data().grey.length, "algorithm")} on ${plural(data().datasets.length, "dataset")}; ${plural(new Set(data().runs.draw).size, "hparam draw")}, ${plural(new Set(data().runs.trial).size, "trial")}.`;
   byId("health").replaceChildren(...stateBar(all, "").children);
   byId("states").replaceChildren(...stateButtons(all, ""));
   byId("baseline").textContent = data().baseline === null ? "a baseline" : label(data().baseline);
@@ -33,7 +33,7 @@ function drawCoverage() {
   const present = counts((i) => keep.has(R.label[i]) && inView(R.dataset[i])).map(([s]) => s);
   const several = viewed().length > 1;
   const opener = (runs, what, title) => (runs && runs.length ? el("button", { type: "button", "aria-label": `${what}; list them`, onclick: () => openRuns(title, runs) }, what) : "–");
-  const rows = shown().map((l) => {
+  const rows = shown().filter((l) => R.label.includes(l)).map((l) => {
     const all = counts((i) => R.label[i] === l && inView(R.dataset[i])), by = new Map(all);
     const perDataset = viewed().map((d) => {
       const found = counts((i) => R.label[i] === l && R.dataset[i] === d), runs = found.flatMap(([, own]) => own);

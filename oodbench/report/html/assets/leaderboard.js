@@ -42,6 +42,7 @@ function numberCell(i, text, classes) {
   const B = rule().board, dataset = data().datasets[B.dataset[i]];
   if (!B.n[i]) return "–";
   const title = `${label(B.label[i])} on ${dataset.name}${B.environment[i] ? `, ${B.environment[i]}` : ""}: ${B.metric[i]} ${B.text[i]}, n = ${counted(i)}`;
+  if (!behind(i)[0].length) return { content: text || B.text[i], class: classes }; // the constant answer has no runs
   const open = () => { const [runs, values] = behind(i); openRuns(title, runs, values, B.metric[i] === dataset.metric && dataset.percent); };
   return { content: el("button", { type: "button", onclick: open, "aria-label": `${text || B.text[i]}; runs behind it` }, text || B.text[i]), class: classes };
 }
@@ -87,12 +88,15 @@ function sorter(id, higherFirst) {
   };
 }
 
-// Ranked rows first; both parts in the order of the chosen column.
+// What is ranked, what is incomplete, and what is no method: each part in the order of the chosen column.
+const isGrey = (l) => data().grey.includes(l);
+const part = (row) => (row.grey ? 2 : row.ranked ? 0 : 1);
+const methods = (places) => [...places].filter(([l]) => !isGrey(l)).map(([, i]) => i);
 function ordered(rows, columns, standard) {
   const column = columns.find((c) => c.id === state.sort) || standard;
   const up = column.id === state.sort ? state.up : !column.higher;
   const compare = (a, b) => {
-    if (a.ranked !== b.ranked) return a.ranked ? -1 : 1;
+    if (part(a) !== part(b)) return part(a) - part(b);
     const x = column.value(a), y = column.value(b);
     if (typeof x === "string") return (up ? 1 : -1) * x.localeCompare(y);
     if (missing(x) || missing(y)) return missing(x) - missing(y);
@@ -106,7 +110,7 @@ function layOut(rows, columns, standard, caption) {
   const firstLeft = sorted.findIndex((r) => !r.ranked);
   const body = sorted.map((row, r) => ({
     cells: columns.map((c) => c.cell(row)),
-    attributes: { "data-label": label(row.label), class: row.ranked ? null : `unranked${r === firstLeft && r > 0 ? " first-unranked" : ""}` },
+    attributes: { "data-label": label(row.label), class: row.ranked ? null : `${row.grey ? "grey" : "unranked"}${r === firstLeft && r > 0 ? " first-unranked" : ""}` },
   }));
   const head = columns.map((c) => (c.value ? { text: c.name, ...sorter(c.id, c.higher), title: c.title } : { text: c.name, title: c.title }));
   if (!columns.some((c) => c.id === state.sort)) {
@@ -121,8 +125,8 @@ const nameColumn = () => ({ id: '["algorithm"]', name: "algorithm", higher: fals
 function datasetBoard(d) {
   const dataset = data().datasets[d], B = rule().board, { columns, at } = boardCells(d), average = averages(d);
   const visible = columns.filter((c) => !c.average || columns.filter((x) => x.tests && x.environment).length > 1);
-  const rows = shown().filter((l) => average.has(l)).map((l) => ({ label: l, ranked: isComplete(average.get(l)) }));
-  const everyone = [...average.keys()];
+  const rows = shown().filter((l) => average.has(l)).map((l) => ({ label: l, grey: isGrey(l), ranked: !isGrey(l) && isComplete(average.get(l)) }));
+  const everyone = [...average.keys()].filter((l) => !isGrey(l));
   const made = visible.map((c) => {
     const higher = rule().higher[c.metric] ?? false, marked = marks(everyone.map((l) => at(l, c)), higher);
     const value = (r) => { const i = at(r.label, c); return i === undefined ? null : B.mean[i]; };
@@ -137,9 +141,9 @@ function datasetBoard(d) {
 
 function summaryBoard() {
   const B = rule().board, datasets = data().datasets, all = datasets.map((_, d) => averages(d)), ranks = rule().ranks;
-  const rows = shown().map((l) => ({ label: l, ranked: all.every((a) => a.has(l) && isComplete(a.get(l))) }));
+  const rows = shown().map((l) => ({ label: l, grey: isGrey(l), ranked: !isGrey(l) && all.every((a) => a.has(l) && isComplete(a.get(l))) }));
   const columns = [nameColumn(), ...datasets.map((dataset, d) => {
-    const marked = marks([...all[d].values()], dataset.higher);
+    const marked = marks(methods(all[d]), dataset.higher);
     const at = (r) => all[d].get(r.label);
     return { id: JSON.stringify([d, dataset.name]), name: dataset.name + (dataset.percent ? " (%)" : ""), higher: dataset.higher, title: unit(dataset), value: (r) => (at(r) === undefined ? null : B.mean[at(r)]), cell: (r) => (at(r) === undefined ? "–" : numberCell(at(r), B.text[at(r)] + (isComplete(at(r)) ? "" : ` (${counted(at(r))})`), marked.get(at(r)))) };
   })];
@@ -163,5 +167,5 @@ function drawLeaderboard() {
   const board = state.dataset < 0 && data().datasets.length > 1 ? summaryBoard() : datasetBoard(detail());
   const several = new Set(data().runs.trial).size > 1;
   const findings = rule().findings.map((text) => el("p", { class: "alert" }, text));
-  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows; a row with trials such as 4/5 is incomplete and not ranked. Every number opens the runs behind it.")];
+  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows; a row with trials such as 4/5 is incomplete and not ranked, and a grey one is no method. Every number opens the runs behind it.")];
 }
