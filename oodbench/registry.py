@@ -70,12 +70,25 @@ class Registry(Generic[T]):
 
 
 def load_plugins(modules: Iterable[str]) -> None:
-    """Import the user's modules, which register their classes; the working directory is searched."""
+    """Import the user's modules, which register their classes; the working directory is searched.
+
+    Raises UserError for a module that is not there, is not Python or ends the process.
+    """
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UserError(f"'{module}' is no name of a module: a plug-in is named as in `import`")
         try:
             importlib.import_module(module)
+        except UserError:
+            raise
+        except SyntaxError as error:
+            raise UserError(
+                f"plug-in '{module}' is not Python: {error.msg}, {error.filename}:{error.lineno}"
+            ) from error
+        except SystemExit as error:
+            raise UserError(f"plug-in '{module}' asks to exit when it is imported") from error
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
                 raise UserError(f"plug-in '{module}' needs the missing '{error.name}'") from error

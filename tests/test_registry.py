@@ -138,3 +138,22 @@ print(*sorted(heavy & set(sys.modules)))
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "\n"
+
+
+@pytest.mark.parametrize("name", ["", ".", "a b", "mine.py/", "../mine"])
+def test_a_plugin_is_named_as_in_import(name: str) -> None:
+    with pytest.raises(UserError, match="is no name of a module"):
+        load_plugins([name])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("def f(:\n", r"is not Python: .*broken_plugin\.py:1"), ("exit(3)\n", "asks to exit")],
+)
+def test_a_plugin_that_is_not_python_or_exits_costs_one_sentence(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=words):
+        load_plugins(["broken_plugin"])

@@ -65,7 +65,9 @@ def plan(
     batch_runs: BatchRuns = None,
 ) -> None:
     """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
-    from oodbench.sweep.estimate import forecast
+    from rich.progress import Progress
+
+    from oodbench.sweep.estimate import TOTAL, forecast
 
     console = terminal()
     made = _plan(read(find(sweep), set_ or ()), plugin, data_dir)
@@ -76,7 +78,18 @@ def plan(
         vectorize=_vectorize(batch_runs or vectorize),
         large_groups=large_groups(specs),
     )
-    expected = forecast(specs, settings)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("measuring", total=1.0)
+        expected = forecast(
+            specs,
+            settings,
+            lambda row, share: bar.update(task, description=f"measuring {row}", completed=share),
+        )
+    if expected.unmeasured:
+        rows_left = ", ".join(expected.unmeasured)
+        console.say(
+            f"Not measured within {TOTAL:.0f} s, and taken to be like the others: {rows_left}"
+        )
     reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
         reasons.setdefault(reason, []).append(row)

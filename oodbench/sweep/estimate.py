@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from oodbench.train.loop import Program
     from oodbench.train.run import Run
 
-BUDGET = 0.3
+BUDGET = 0.1
 """Seconds of updates, and of forward passes, that are measured of each kind of run."""
+SLOW_STEP = 0.5
+"""Seconds of a first step that stands for all: others, which are faster, are not measured."""
 TOTAL = 20.0
-"""Seconds after which only rows of which nothing was measured are."""
+"""Seconds after which nothing more is measured: the limit of a forecast, up to its last kind of run."""
 SAMPLE = 8
 """Runs that are measured together where they are trained together."""
 
@@ -27,15 +29,23 @@ class Forecast:
     """What to expect of some runs."""
 
     seconds: float = 0.0
-    """Of training and evaluation on one thread."""
+    """Seconds of training and evaluation of all runs on one thread."""
+    unmeasured: list[str] = field(default_factory=list)
+    """The rows of which nothing was measured in time; they are taken to be like the others."""
     alone: dict[str, str] = field(default_factory=dict)
-    """The rows of the table with runs that are trained one at a time, as `LABEL on DATASET`, and why."""
+    """Why runs are trained one at a time, by their row of the table, as `LABEL on DATASET`."""
 
 
-def forecast(specs: Sequence[RunSpec], settings: TrainSettings) -> Forecast:
+def forecast(
+    specs: Sequence[RunSpec],
+    settings: TrainSettings,
+    progress: Callable[[str, float], None] = lambda row, share: None,
+) -> Forecast:
     """Measure a few steps and an evaluation of a kind of run of every row, then of further kinds.
 
-    The runs of a row that were not measured are taken to be like those that were.
+    It stops after TOTAL seconds. The runs of a row that were not measured are taken to be like those
+    that were, and a row of which none was like all others. `progress` is called with the row that is
+    measured next and the share of the work that is done.
     """
     import torch
 
@@ -44,22 +54,31 @@ def forecast(specs: Sequence[RunSpec], settings: TrainSettings) -> Forecast:
     for spec in specs:
         kinds = rows.setdefault(f"{spec.label} on {spec.dataset_name}", {})
         kinds.setdefault(spec.group_key, []).append(spec)
-    found = Forecast()
+    result = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
     start, mixed = time.perf_counter(), random.Random(0)
     queues = {row: mixed.sample(list(kinds.values()), len(kinds)) for row, kinds in rows.items()}
-    for kinds_at_once in zip_longest(*queues.values()):
-        for row, alike in zip(queues, kinds_at_once, strict=True):
-            late = time.perf_counter() - start > TOTAL
-            if alike and not (late and measured[row]):
-                seconds, reason = _measure(alike, settings)
-                measured[row].append((seconds, len(alike)))
-                if reason is not None:
-                    found.alone[row] = reason
+    turns = [
+        (row, alike)
+        for at_once in zip_longest(*queues.values())
+        for row, alike in zip(queues, at_once, strict=True)
+        if alike
+    ]
+    for done, (row, alike) in enumerate(turns):
+        passed = time.perf_counter() - start
+        if done and passed > TOTAL:
+            break
+        progress(row, max(done / len(turns), passed / TOTAL))
+        seconds, reason = _measure(alike, settings)
+        measured[row].append((seconds, len(alike)))
+        if reason is not None:
+            result.alone[row] = reason
+    every = [pair for pairs in measured.values() for pair in pairs]
     for row, kinds in rows.items():
-        seconds, runs = map(sum, zip(*measured[row], strict=True))
-        found.seconds += seconds * sum(len(alike) for alike in kinds.values()) / runs
-    return found
+        seconds, runs = map(sum, zip(*(measured[row] or every), strict=True))
+        result.seconds += seconds * sum(len(alike) for alike in kinds.values()) / runs
+    result.unmeasured = [row for row, pairs in measured.items() if not pairs]
+    return result
 
 
 def _measure(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
@@ -75,7 +94,7 @@ def _measure(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, 
         runs += [Run(spec, settings) for spec in alike[1 : settings.vectorize or SAMPLE]]
     program: Program = SingleProgram(runs) if reason is not None else VectorizedProgram(runs)
     step = _timed_steps(program, 1)
-    if step < BUDGET and alike[0].steps > 1:  # the first step is slower than the rest
+    if step < SLOW_STEP and alike[0].steps > 1:  # the first step is slower than the rest
         step = _timed_steps(program, alike[0].steps - 1)
     step /= len(runs)
     evaluation = _evaluation(program, runs)

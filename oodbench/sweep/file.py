@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
@@ -83,8 +84,8 @@ class Sweep(BaseModel):
     algorithms: list[str | Row] = Field(
         min_length=1, description="a list of names, or of mappings with the key name and others"
     )
-    test_environments: Literal["default", "each", "pairs"] | list[Names] = Field(
-        default="default", description="default, each, pairs, or a list of lists of names"
+    test_environments: Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)] = (
+        Field(default="default", description="default, each, pairs, or a list of lists of names")
     )
     validation_environments: Literal["default", "none"] | Count | Names = Field(
         default="default", description="default, none, a number from 1 on, or a list of names"
@@ -172,6 +173,9 @@ def _file(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold keys and values, such as `name: quickstart`")
+    for key in values:
+        if not isinstance(key, str):
+            raise unknown("key", key, Sweep.model_fields, str(path))
     return values
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -11,12 +12,16 @@ from typing import Any
 
 from oodbench.errors import MissingError, UserError, unknown
 from oodbench.hparams import checked, draw
+from oodbench.printable import printable
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.file import Component, Row, Sweep, validate
 from oodbench.sweep.file_errors import several, short
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
 from oodbench.sweep.search import check as check_search
+
+NO_MEMORY = "allocate memory|Storage size|numel.*overflow"
+"""What torch's errors say of tensors that are too large."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,10 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
     """
     rows = _rows(sweep.algorithms)
     datasets = _datasets(sweep, data_dir)
-    _check_components(sweep, rows, datasets)
-    _check_packages(sweep)
     test_sets = [_test_sets(sweep, dataset) for dataset in datasets]
     _check_size(sweep, sum(map(len, test_sets)) * len(rows))
+    _check_components(sweep, rows, datasets)
+    _check_packages(sweep)
     runs: dict[str, RunSpec] = {}
     impossible: list[Impossible] = []
     studies: list[Study] = []
@@ -153,7 +158,7 @@ def _check_components(sweep: Sweep, rows: Sequence[Row], datasets: Sequence[Any]
 def _raise(problems: Sequence[UserError], sweep: Sweep) -> None:
     """Raise several problems of a sweep as one, a MissingError if that is all they are."""
     texts = []
-    for text in map(str, problems):
+    for text in (printable(str(problem)) for problem in problems):
         if text.startswith(("unknown algorithm", "unknown dataset", "unknown network")):
             text += " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
         texts.append(text)
@@ -251,8 +256,11 @@ def _test_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
             raise UserError(
                 f"test_environments must be lists of different names, not {short(list(names))}"
             )
-    order = dataset.environments.index
-    return list(dict.fromkeys(tuple(sorted(names, key=order)) for names in sets))
+    ordered = [tuple(sorted(names, key=dataset.environments.index)) for names in sets]
+    for names, count in Counter(ordered).items():
+        if count > 1:
+            raise UserError(f"test_environments lists {' and '.join(names)} more than once")
+    return ordered
 
 
 def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
@@ -293,9 +301,16 @@ def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
     from oodbench.train.splits import split
 
     trial = _indices(sweep.trials, "trials")[0]
+    try:
+        environments = load_checked(dataset, trial)
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search(NO_MEMORY, str(error)):
+            raise
+        raise UserError(f"{dataset.label}: data of this size do not fit into memory") from error
+    holdout = _holdout(sweep, dataset)
     return {
-        name: len(split(environment, _holdout(sweep, dataset), dataset.name, name, trial)["in"])
-        for name, environment in load_checked(dataset, trial).items()
+        name: len(split(environment, holdout, dataset.name, name, trial)["in"])
+        for name, environment in environments.items()
     }
 
 

@@ -27,8 +27,11 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
                 f"{place}: the protocol {name} fixes '{key}'; leave it out, or name no protocol"
             )
     fixed = {_label(item): item for item in protocol["algorithms"]}
+    own = values.get("algorithms", protocol["algorithms"])
+    if not isinstance(own, list):  # the checks of the file refuse it
+        return {**protocol, **values}
     rows = []
-    for item in values.get("algorithms", protocol["algorithms"]):
+    for item in own:
         theirs = fixed.get(_label(item), item)
         if item not in (theirs, _label(item)):
             raise UserError(
@@ -39,6 +42,7 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
     return {**protocol, **values, "algorithms": rows}
 
 
-def _label(item: Any) -> Any:
-    """The row of an algorithm in a sweep file; what is no algorithm is left for its checks."""
-    return item.get("label") or item.get("name") if isinstance(item, dict) else item
+def _label(item: Any) -> str | None:
+    """The row of an algorithm in a sweep file; None for what the checks of the file refuse."""
+    label = item.get("label") or item.get("name") if isinstance(item, dict) else item
+    return label if isinstance(label, str) else None

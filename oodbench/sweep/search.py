@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from oodbench.errors import UserError
 from oodbench.hparams import Value, distributions
 from oodbench.results.directory import Journal, Results
-from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.tpe import Space, suggest
@@ -238,6 +237,7 @@ class Searches:
         It is the mean over trials of the best step's score by the objective's rule, negative where
         more is better; NaN if a run has failed, or diverged without a score.
         """
+        from oodbench.results.frames import load_frames
         from oodbench.selection import candidates
 
         new = {k: d for k, d in enumerate(draws) if (study.id, k) not in self.costs}

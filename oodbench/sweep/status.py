@@ -24,7 +24,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from oodbench.results.directory import Results
+from oodbench.results.directory import Results, RunDirectory
 from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.states import RunStatus, slurm_answers, states
 from oodbench.terminal import Terminal
@@ -120,6 +120,8 @@ def _total(stored: Mapping[str, Any]) -> int:
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
     """A run, what there is to say about it and, if it went wrong, the end of its log."""
     run = results.run(run_id)
+    if state.state is State.LOST and state.log is None:
+        return f"paused at step {_last_step(run)}: {title(spec)}"
     text = f"{state.state}: {title(spec)}: {state.note}"
     tail: list[str] = []
     if state.state is State.FAILED:
@@ -131,6 +133,13 @@ def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str
         if state.state is State.LOST:
             tail = state.log.read_text(errors="replace").splitlines()[-TAIL:]
     return "\n      ".join([text, *tail])
+
+
+def _last_step(run: RunDirectory) -> int:
+    """The last step that a run without a process is known to have reached."""
+    beat = run.heartbeat()
+    steps = [0, *(int(record["step"]) for record in run.records())]
+    return max([*steps, int(beat["step"])] if beat is not None else steps)
 
 
 def show_plan(made: "Plan", console: Terminal) -> None:

@@ -51,9 +51,11 @@ def test_runs_of_one_program_are_measured_together(monkeypatch: pytest.MonkeyPat
     assert together.seconds > 0 and not together.alone
 
 
-@pytest.mark.parametrize(("total", "calls"), [(-1.0, 2), (1000.0, 6)])
-def test_what_is_not_measured_is_like_the_rest_of_its_row(
-    total: float, calls: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("total", "calls", "seconds"), [(-1.0, 1, 18 * 2.0), (1000.0, 6, 9 * 2.0 + 9 * 5.0)]
+)
+def test_what_is_not_measured_in_time_is_like_the_rest(
+    total: float, calls: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = []
 
@@ -70,5 +72,9 @@ def test_what_is_not_measured_is_like_the_rest_of_its_row(
         "test_environments": tests,
     }
     specs = list(make_plan(validate({**SWEEP, **values}, "plain")).runs.values())
-    assert forecast(specs, TrainSettings()).seconds == 9 * 2.0 + 9 * 5.0
+    shares: list[float] = []
+    expected = forecast(specs, TrainSettings(), lambda row, share: shares.append(share))
+    assert expected.seconds == seconds
+    assert len(expected.unmeasured) == (calls == 1)
+    assert shares == sorted(shares)
     assert len(kinds) == len(set(kinds)) == calls

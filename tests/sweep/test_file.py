@@ -28,6 +28,7 @@ from tests.helpers.sweeps import TINY, tiny, tiny_file
         ("holdout", 1),
         ("validation_environments", True),
         ("test_environments", [[True]]),
+        ("test_environments", []),
         ("name", 3),
         ("network", 3),
         ("plugins", "mine"),
@@ -111,8 +112,11 @@ def test_a_setting_that_leads_nowhere_is_named(tmp_path: Path, setting: str, wor
 
 
 def test_equal_test_sets_are_one_run_in_the_order_of_the_dataset() -> None:
-    one = tiny(test_environments=[["0.2", "2"]])
-    assert tiny(test_environments=[["2", "0.2"], ["0.2", "2"]]).runs == one.runs
+    assert (
+        tiny(test_environments=[["2", "0.2"]]).runs == tiny(test_environments=[["0.2", "2"]]).runs
+    )
+    with pytest.raises(UserError, match=r"test_environments lists 0\.2 and 2 more than once"):
+        tiny(test_environments=[["2", "0.2"], ["0.2", "2"]])
 
 
 @pytest.mark.parametrize("trials", [10**9, [*range(1000)]])
@@ -144,3 +148,8 @@ def test_a_protocol_is_found_by_its_name() -> None:
     assert find("rex-2021").parent.name == "protocols"
     with pytest.raises(UserError, match="did you mean rex-2021"):
         find("rex-2020")
+
+
+def test_data_beyond_memory_cost_one_sentence() -> None:
+    with pytest.raises(UserError, match="do not fit into memory"):
+        tiny(datasets=[{"name": "IRMExample", "num_examples": 10**15}])
