@@ -24,14 +24,14 @@ $(VENV)/tested: $(VENV)/installed
 	touch $@
 
 test: $(VENV)/tested
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 check: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --durations 20
 
 bench: $(VENV)/tested
 	$(BIN)/python -m oodbench.bench

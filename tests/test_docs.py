@@ -1,16 +1,21 @@
 """Links and commands of README.md and docs/."""
 
+import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import oodbench
+from oodbench.sweep.file import Sweep, validate
 from tests.helpers.paths import ROOT
 
 PAGES = [
@@ -125,3 +130,33 @@ def test_a_results_directory_is_as_its_guide_says(trained: Path) -> None:
     files = {p.name for root in (runs.parent, *runs.iterdir()) for p in root.iterdir()}
     text = (ROOT / "docs" / "guide" / "results_format.md").read_text()
     assert [name for name in files - {"runs"} if name not in text] == []
+
+
+def shown_commands() -> list[str]:
+    """The lines of the pages that start with one of our commands, without what a shell makes of them."""
+    lines = [line.strip() for page in PAGES for line in page.read_text().splitlines()]
+    found = (re.match(r"python -m oodbench\.[^#>`&]*", line) for line in lines)
+    return sorted({match[0].strip() for match in found if match})
+
+
+@pytest.mark.parametrize("line", shown_commands())
+def test_every_command_that_is_shown_is_there(line: str) -> None:
+    """Its verb, and the options that follow; files and names are those of whoever types it."""
+    _, _, module, *arguments = shlex.split(line)
+    with suppress(ModuleNotFoundError):
+        module = importlib.import_module(f"{module}.cli").__name__
+    app = importlib.import_module(module).app
+    groups = {group.name for group in app.registered_groups}
+    verbs = arguments[: 1 + (arguments[:1] != [] and arguments[0] in groups)]
+    verbs = verbs if groups or len(app.registered_commands) > 1 else []
+    shown = CliRunner().invoke(app, [*verbs, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert {a for a in arguments if a.startswith("-")} <= set(
+        re.findall(r"--[a-z-]+", shown.output)
+    )
+
+
+def test_the_guide_has_every_key_of_a_sweep() -> None:
+    (text,) = blocks("guide/sweep.md", "yaml")
+    assert set(Sweep.model_fields) - set(yaml.safe_load(text)) == {"protocol", "search"}
+    validate(yaml.safe_load(text), "docs/guide/sweep.md")

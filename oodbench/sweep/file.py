@@ -67,7 +67,7 @@ class Row(Component):
 
 
 class Sweep(BaseModel):
-    """A sweep file. README.md shows one with every key; a description completes "KEY must be"."""
+    """A sweep file. docs/guide/sweep.md shows every key; a description completes "KEY must be"."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
