@@ -1,8 +1,11 @@
-"""Hyperparameters; `python -m tests.test_hparams` writes the golden file of the first draws anew.
+"""Hyperparameters; `python -m tests.test_hparams` writes their two golden files anew.
 
-The golden file freezes what draws 0 to 4 of every algorithm and network are, in each family: a
-sweep that is run again next year trains the same runs. Write it anew when a method or a field is
-added, and look at the difference: lines that were there must stay as they are.
+golden/hparams.json freezes what draws 0 to 4 of every algorithm and network are, in each family: a
+sweep that is run again next year trains the same runs. golden/defaults.json freezes what they are
+drawn from, and all else that a sweep takes where its file says nothing: every default, range, option
+and by-family value of methods and networks, the learning-rate schedules, what datasets choose, and
+a sweep's own defaults. Write both anew when something is added, and look at the difference: a line
+that was there and moves is a change of results, for CHANGELOG.md.
 """
 
 import json
@@ -15,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oodbench.algorithms import algorithms
+from oodbench.algorithms import Algorithm, algorithms
+from oodbench.datasets import datasets
 from oodbench.errors import UserError
 from oodbench.hparams import (
     Distribution,
@@ -31,9 +35,13 @@ from oodbench.hparams import (
     uniform_int,
 )
 from oodbench.networks.base import networks
+from oodbench.optimizers import SCHEDULES
+from oodbench.sweep.file import Sweep
+from oodbench.sweep.plan import single
 from tests.helpers.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "hparams.json"
+DEFAULTS = ROOT / "tests" / "golden" / "defaults.json"
 FAMILIES = ("", "digits", "images", "linear", "noisy_labels", "small_images", "synthetic", "text")
 
 
@@ -56,6 +64,67 @@ def first_draws() -> dict[str, dict[str, Any]]:
                 field: [d[field] for d in draws] for field in draws[0]
             }
     return table
+
+
+def ours(registry: Any) -> dict[str, Any]:
+    """The classes of a registry that are the project's, by name."""
+    classes = {name: registry.get(name) for name in sorted(registry)}
+    return {n: c for n, c in classes.items() if c.__module__.startswith("oodbench.")}
+
+
+def fields_of(space: Any) -> dict[str, Any]:
+    """Default, distribution and limits of every field, and what families have instead."""
+    found: dict[str, Any] = {}
+    for f in fields(space):
+        known = f.metadata
+        values = {
+            "default": f.default,
+            "range": known.get("distribution") and str(known["distribution"]),
+            **{key: known[key] for key in ("low", "high") if known.get(key) is not None},
+            **({"options": list(known["options"])} if known.get("options") else {}),
+        }
+        for family, (value, range_) in known.get("by_family", {}).items():
+            values[f"in {family}"] = [value, range_ and str(range_)]
+        found[f.name] = values
+    return found
+
+
+def everything_by_default() -> dict[str, Any]:
+    """What a sweep takes where its file says nothing, by what it belongs to."""
+    shared = fields_of(Algorithm.Hparams)
+    table: dict[str, Any] = {"every method": shared}
+    for name, cls in ours(algorithms).items():
+        own = {f: v for f, v in fields_of(cls.Hparams).items() if v != shared.get(f)}
+        table[f"method {name}"] = own
+    for name, cls in ours(networks).items():
+        table[f"network {name}"] = fields_of(cls.Hparams)
+    for name, cls in ours(datasets).items():
+        known = cls.metadata
+        table[f"dataset {name}"] = {
+            "options": fields_of(cls.Options),
+            **{key: getattr(known, key) for key in ("family", "network", "steps")},
+            "hparams": dict(known.hparams),
+        }
+    progress = [step / 400 for step in range(400)]
+    for name, schedule in SCHEDULES.items():
+        factors = [schedule(p) for p in progress]
+        drops = [k for k in range(1, 400) if factors[k] != factors[k - 1]]
+        table[f"schedule {name}"] = {
+            "at k / 8": [f"{schedule(k / 8):.10g}" for k in range(8)],
+            "drops at k / 400": drops if len(drops) < 4 else len(drops),
+        }
+    table["sweep"] = {n: f.default for n, f in Sweep.model_fields.items() if not f.is_required()}
+    run = {steps: single({"name": "Spirals"}, {"name": "ERM"}, steps=steps) for steps in (7, 1000)}
+    table["evaluations"] = {f"every of {n} steps": spec.evaluate_every for n, spec in run.items()}
+    found: dict[str, Any] = json.loads(json.dumps(table))
+    return found
+
+
+def test_every_default_range_and_choice_is_the_golden_one() -> None:
+    golden, table = json.loads(DEFAULTS.read_text()), everything_by_default()
+    assert list(golden) == list(table)
+    for owner, values in golden.items():
+        assert table[owner] == values, owner
 
 
 def test_the_first_draws_are_the_golden_ones() -> None:
@@ -221,11 +290,17 @@ def test_mistakes_are_told_in_one_sentence(values: dict[str, object], sentence: 
         checked(Space, values, "here")
 
 
-if __name__ == "__main__":
-    lines = (
+def lines(table: dict[str, dict[str, Any]]) -> str:
+    """The table as JSON with a line for each field."""
+    owners = (
         f" {json.dumps(owner)}: {{\n"
         + ",\n".join(f"  {json.dumps(field)}: {json.dumps(values)}" for field, values in of.items())
         + "\n }"
-        for owner, of in first_draws().items()
+        for owner, of in table.items()
     )
-    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return "{\n" + ",\n".join(owners) + "\n}\n"
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(lines(first_draws()))
+    DEFAULTS.write_text(lines(everything_by_default()))
