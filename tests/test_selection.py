@@ -73,7 +73,7 @@ def load(path: Path, runs: list[Trained]) -> Frames:
             "metric": run.metric,
             "higher_is_better": run.metric == "accuracy",
         }
-        directory.start(run.spec, context, {})
+        directory.start(run.spec, context, {"code": "made up"})
         for step, values in run.records.items():
             evaluations = [
                 {"environment": e, "split": s, "metric": m, "value": v * sign, "count": n}

@@ -74,7 +74,7 @@ def read(run: RunDirectory) -> Curves:
         for start in (KEPT, NORM)
     )
     accuracy: dict[str, list[float]] = {}
-    training, test = info["context"]["training_environments"], info["spec"]["test_environments"]
+    training, test = info.context["training_environments"], info.spec.test_environments
     for name, environments in (("training environments", training), ("test environment", test[:1])):
         scores = [_accuracy(r, environments) for r in records]
         if not np.isnan(scores).any():

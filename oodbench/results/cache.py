@@ -21,9 +21,13 @@ import pyarrow as pa
 from oodbench.files import whole_file
 from oodbench.results.directory import Results
 from oodbench.results.parse import COSTS, METRICS, ParsedRuns, parse_runs
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 
-VERSION = 2
+VERSION = 3
+STAMPED = ("done.json", "metrics.jsonl", "run.json")
+"""The files of an ended run that never change again."""
+KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
+"""What is kept of a run beside its metrics."""
 REWRITE = 0.01
 """The cache is written anew when it lacks more than this share of the ended runs."""
 
@@ -62,15 +66,14 @@ def _no_collection() -> Iterator[None]:
 
 
 def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The stamp of every ended run: what the system says of its done.json and metrics.jsonl."""
+    """The stamp of every ended run: what the system says of its STAMPED files."""
     found = {}
     for run_id in plan:
         try:
-            end = os.stat(f"{folder}/{run_id}/done.json")  # noqa: PTH116 (10,000 of them)
-            metrics = os.stat(f"{folder}/{run_id}/metrics.jsonl")  # noqa: PTH116
-        except (FileNotFoundError, NotADirectoryError):
+            stats = [os.stat(f"{folder}/{run_id}/{name}") for name in STAMPED]  # noqa: PTH116 (fast)
+        except OSError:
             continue
-        found[run_id] = [end.st_mtime_ns, metrics.st_mtime_ns, metrics.st_size]
+        found[run_id] = [number for s in stats for number in (s.st_mtime_ns, s.st_size, s.st_ino)]
     return found
 
 
@@ -84,6 +87,8 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
         metrics = table.replace_schema_metadata()
         runs: dict[str, dict[str, Any]] = about["runs"]
         if about["version"] != VERSION or not metrics.schema.equals(METRICS):
+            return nothing
+        if not all(run.keys() == KNOWN and State(run["state"]).complete for run in runs.values()):
             return nothing
         metrics.validate(full=True)
         valid = [run["stamp"] == stamps.get(run_id) for run_id, run in runs.items()]

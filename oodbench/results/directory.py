@@ -22,13 +22,28 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from pydantic_core import from_json
 
 from oodbench.errors import UserError
 from oodbench.files import whole_file, write_whole
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.schemas import (
+    SCHEMA,
+    DamagedFile,
+    DoneFile,
+    FailedFile,
+    Heartbeat,
+    JournalLine,
+    RunFile,
+    SweepFile,
+    check_ids,
+    parse_json,
+    read_bytes,
+    read_file,
+    wrong_records,
+)
 
-SCHEMA = 1
 LOST_AFTER = 120.0
 """Seconds without a heartbeat after which a run that another machine trained counts as lost."""
 
@@ -49,14 +64,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return value
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 class RunDirectory:
@@ -137,8 +144,8 @@ class RunDirectory:
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
-        """The records in the order of their steps; a torn last line is left out."""
-        return list(_lines(self.path / "metrics.jsonl"))
+        """The records in the order of their steps, up to a torn or damaged line."""
+        return list(_json_lines(self.path / "metrics.jsonl"))
 
     def finish(self, status: State, step: int, seconds: float) -> None:
         """Mark the run as `done` or `diverged` at `step`, with its id and what its records are.
@@ -165,54 +172,76 @@ class RunDirectory:
         return text
 
     def forget(self) -> None:
-        """Forget a failure, so that the run can be launched again."""
+        """Forget how the run ended, so that it can be launched again."""
         (self.path / "failed.json").unlink(missing_ok=True)
+        (self.path / "done.json").unlink(missing_ok=True)
 
-    def info(self) -> dict[str, Any] | None:
-        """run.json, or None if the run has not started."""
-        run = _read(self.path / "run.json")
-        if run is not None and run.get("schema") != SCHEMA:
-            raise UserError(
-                f"{self.path / 'run.json'} has schema {run.get('schema')}, not {SCHEMA}"
-            )
-        return run
+    def info(self) -> RunFile | None:
+        """run.json, or None if the run has not started; raises DamagedFile."""
+        return read_file(self.path / "run.json", RunFile)
 
-    def end(self) -> dict[str, Any] | None:
-        """done.json, or None if the run has not ended well."""
-        return _read(self.path / "done.json")
+    def end(self) -> DoneFile | None:
+        """done.json, or None if the run has not ended well; raises DamagedFile."""
+        return read_file(self.path / "done.json", DoneFile)
 
-    def failure(self) -> dict[str, Any] | None:
-        """failed.json, or None."""
-        return _read(self.path / "failed.json")
+    def failure(self) -> FailedFile | None:
+        """failed.json, or None; one that is damaged says so."""
+        try:
+            return read_file(self.path / "failed.json", FailedFile)
+        except DamagedFile as error:
+            return FailedFile(error=str(error), traceback="")
 
-    def heartbeat(self) -> dict[str, Any] | None:
-        """The last heartbeat, or None."""
-        return _read(self.path / "heartbeat")
+    def heartbeat(self) -> Heartbeat | None:
+        """The last heartbeat, or None if there is none that can be read."""
+        try:
+            return read_file(self.path / "heartbeat", Heartbeat)
+        except DamagedFile:
+            return None
 
     def state(self) -> State:
         """Where the run is by the disk alone, which knows nothing of queues."""
-        end = self.end()
+        return self.state_and_reason()[0]
+
+    def state_and_reason(self) -> tuple[State, str]:
+        """Where the run is, and why it failed or is broken."""
+        try:
+            end = self.end()
+            reason = "" if end is None else self._contradiction(end)
+        except (DamagedFile, OSError) as error:
+            return State.BROKEN, str(error)
         if end is not None:
-            return State(end["status"])
-        if (self.path / "failed.json").exists():
-            return State.FAILED
+            return (State.BROKEN, reason) if reason else (end.status, "")
+        failure = self.failure()
+        if failure is not None:
+            return State.FAILED, failure.error
         beat = self.heartbeat()
         if beat is None:
-            return State.LOST if (self.path / "run.json").exists() else State.PLANNED
-        return State.RUNNING if _alive(beat) else State.LOST
+            return State.LOST if (self.path / "run.json").exists() else State.PLANNED, ""
+        return State.RUNNING if _alive(beat) else State.LOST, ""
+
+    def _contradiction(self, end: DoneFile) -> str:
+        """What is wrong with a run that has ended by done.json; empty if nothing is."""
+        run = self.info()
+        if run is None:
+            return f"{self.path / 'run.json'} is missing"
+        for name, run_id in (("run.json", run.spec.id), ("done.json", end.id or self.id)):
+            if run_id != self.id:
+                return f"{self.path / name} is of another run: {run_id[:20]}"
+        reason = wrong_records(read_bytes(self.path / "metrics.jsonl") or b"", run, end)
+        return f"{self.path / 'metrics.jsonl'} {reason}" if reason else ""
 
 
 def _digest(lines: Sequence[bytes]) -> dict[str, Any]:
     return {"records": len(lines), "sha256": hashlib.sha256(b"".join(lines)).hexdigest()}
 
 
-def _alive(beat: Mapping[str, Any]) -> bool:
-    if time.time() - float(beat["time"]) > LOST_AFTER:
+def _alive(beat: Heartbeat) -> bool:
+    if time.time() - beat.time > LOST_AFTER:
         return False
-    if beat["host"] != os.uname().nodename:
+    if beat.host != os.uname().nodename:
         return True
     try:
-        os.kill(int(beat["pid"]), 0)
+        os.kill(beat.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
@@ -220,15 +249,14 @@ def _alive(beat: Mapping[str, Any]) -> bool:
     return True
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        return
-    for line in text.splitlines():
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The JSON objects in the lines of a file, up to the first line that is none."""
+    for line in (read_bytes(path) or b"").splitlines():
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
+            record = from_json(line)
+        except ValueError:
+            return
+        if not isinstance(record, dict):
             return
         yield record
 
@@ -246,14 +274,15 @@ class Results:
     def plan(self) -> dict[str, Any]:
         """sweep.json: `name`, `settings` and `runs` (id to spec), with what searches have chosen since.
 
-        Raises UserError if it is not there.
+        Raises UserError if it is not there or damaged.
         """
-        sweep = _read(self.path / "sweep.json")
+        path = self.path / "sweep.json"
+        sweep = read_file(path, SweepFile)
         if sweep is None:
             raise UserError(f"{self.path} holds no sweep (no readable sweep.json)")
-        if sweep.get("schema") != SCHEMA:
-            raise UserError(f"{self.path / 'sweep.json'} has another schema than {SCHEMA}")
-        return sweep | {"runs": sweep["runs"] | self.chosen()}
+        check_ids(sweep.runs, str(path))
+        stored: dict[str, Any] = from_json(path.read_bytes())
+        return stored | {"runs": stored["runs"] | self.chosen()}
 
     def write_plan(
         self, name: str, settings: Mapping[str, Any], runs: Mapping[str, RunSpec]
@@ -272,7 +301,8 @@ class Results:
     def chosen(self) -> dict[str, Any]:
         """The runs (id to spec) that searches have chosen."""
         paths = sorted((self.path / "searches").glob("*.jsonl"))
-        return {i: s for path in paths for line in _lines(path) for i, s in line["runs"].items()}
+        draws = (draw for path in paths for draw in Journal(path).draws())
+        return {spec.id: asdict(spec) for draw in draws for spec in draw}
 
 
 class Journal:
@@ -292,9 +322,18 @@ class Journal:
         return FileLock(self.path.with_suffix(".lock"))
 
     def draws(self) -> list[tuple[RunSpec, ...]]:
-        """The runs of each draw in the order of the choice; a torn last line is left out."""
-        lines = _lines(self.path)
-        return [tuple(RunSpec.from_json(s) for s in line["runs"].values()) for line in lines]
+        """The runs of each draw in the order of the choice; a torn last line is left out.
+
+        Raises DamagedFile for any other line that is no draw.
+        """
+        found = []
+        whole, _, _ = (read_bytes(self.path) or b"").rpartition(b"\n")
+        for number, line in enumerate(whole.splitlines(), 1):
+            place = f"{self.path}: line {number}"
+            runs = parse_json(line, JournalLine, place).runs
+            check_ids(runs, place)
+            found.append(tuple(runs.values()))
+        return found
 
     def append(self, draw: Sequence[RunSpec]) -> None:
         """Add the runs of a draw, over a torn last line if there is one."""

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from oodbench.errors import UserError
+from oodbench.results import schemas
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import State
+from oodbench.results.schemas import DamagedFile, parse_json, read_bytes
 
 CHUNK = 250
 """Runs that are parsed together."""
@@ -57,14 +57,16 @@ class ParsedRuns:
 def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> ParsedRuns:
     """What is in the runs' own files; `stamps` are those of the ended runs.
 
-    Raises UserError if a line of JSON is no record.
+    A broken run has no records; one that has not ended has those before a torn or damaged line.
     """
     directories = [results.run(run_id) for run_id in ids]
 
     def part(start: int) -> tuple[dict[str, dict[str, Any]], pa.Table]:
         chunk = directories[start : start + CHUNK]
-        table, costs = _parse(chunk, start)
-        infos = (_info(directory, stamps) for directory in chunk)
+        infos = [_info(directory, stamps) for directory in chunk]
+        broken = [info["state"] is State.BROKEN for info in infos]
+        texts = [b"" if b else _text(d) for b, d in zip(broken, chunk, strict=True)]
+        table, costs = _parse(texts, start)
         return {d.id: i | c for d, i, c in zip(chunk, infos, costs, strict=True)}, table
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # parsing in Arrow leaves Python free
@@ -77,40 +79,42 @@ def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[i
 
 def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str, Any]:
     """What `ParsedRuns` says of a run but for its costs."""
-    info = directory.info() or {"context": {}, "provenance": {}}
-    state = directory.state()
-    failure = directory.failure() if state is State.FAILED else None
+    state, reason = directory.state_and_reason()
+    try:
+        run = directory.info()
+    except DamagedFile:
+        run = None
+    known = run is not None and run.spec.id == directory.id
     return {
-        "context": info["context"],
-        "provenance": info["provenance"],
+        "context": run.context if run is not None and known else {},
+        "provenance": run.provenance if run is not None and known else {},
         "state": state,
-        "error": str((failure or {}).get("error", "")),
+        "error": reason,
         "stamp": stamps.get(directory.id) if state.complete else None,
     }
 
 
-def _parse(runs: Sequence[RunDirectory], start: int) -> tuple[pa.Table, list[dict[str, Any]]]:
+def _text(directory: RunDirectory) -> bytes:
+    """The lines of the run's metrics."""
+    try:
+        text = read_bytes(directory.path / "metrics.jsonl") or b""
+    except (DamagedFile, OSError):
+        return b""
+    return text + b"\n" * (text[-1:] not in (b"", b"\n"))
+
+
+def _parse(texts: Sequence[bytes], start: int) -> tuple[pa.Table, list[dict[str, Any]]]:
     """The metrics of runs, `run` counted from `start`; and what each run cost."""
-    texts = [_bytes(run.path / "metrics.jsonl") for run in runs]
     lines = [text.count(b"\n") for text in texts]
     try:
-        if any(text[-1:] not in (b"", b"\n") for text in texts):
-            raise pa.ArrowInvalid("torn")
         table = _arrow(b"".join(texts), sum(lines))
-    except pa.ArrowInvalid:  # a line is torn or foreign: Python tells where
-        records = [_whole_records(run) for run in runs]
+    except pa.ArrowException:  # a line is torn or damaged: Python tells where
+        records = [_records_before_damage(text) for text in texts]
         lines = [len(of_run) for of_run in records]
         rows = [record for of_run in records for record in of_run]
         table = pa.Table.from_pylist(rows, schema=RECORD).combine_chunks()
-    run = np.repeat(np.arange(start, start + len(runs), dtype=np.int32), lines)
+    run = np.repeat(np.arange(start, start + len(texts), dtype=np.int32), lines)
     return _long(table, run), _costs(table, lines)
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
 
 
 def _arrow(text: bytes, lines: int) -> pa.Table:
@@ -125,24 +129,27 @@ def _arrow(text: bytes, lines: int) -> pa.Table:
         ),
     ).combine_chunks()
     evaluations = pc.list_flatten(table["evaluations"])
-    holes = table["step"].null_count + table["evaluations"].null_count
-    holes += sum(pc.struct_field(evaluations, n).null_count for n in ("metric", "count"))
+    counts = pc.struct_field(evaluations, "count")
+    holes = table["step"].null_count + table["evaluations"].null_count + counts.null_count
+    holes += pc.struct_field(evaluations, "metric").null_count
+    extremes = [pc.min_max(column).as_py() for column in (table["step"], counts)]
+    if any(e["max"] is not None and (e["min"] < 0 or e["max"] >= 2**31) for e in extremes):
+        raise pa.ArrowInvalid("a number is out of its range")
     if len(table) != lines or holes:
         raise pa.ArrowInvalid("not a record in every line")
     return table
 
 
-def _whole_records(run: RunDirectory) -> list[dict[str, Any]]:
-    """The run's records in Python; raises UserError for a line that is JSON but no record."""
+def _records_before_damage(text: bytes) -> list[dict[str, Any]]:
+    """The records in Python, up to the first line that is none."""
     found = []
-    for number, record in enumerate(run.records(), 1):
+    for line in text.splitlines():
         try:
-            keys = (*NAMES, "value", "count")
-            evaluations = [{k: e[k] for k in keys} for e in record["evaluations"]]
-            cost = {k: record.get("cost", {}).get(k) for k in COSTS}
-            found.append({"step": record["step"], "evaluations": evaluations, "cost": cost})
-        except (TypeError, KeyError, AttributeError):
-            raise UserError(f"{run.path / 'metrics.jsonl'}: line {number} is no record") from None
+            record = parse_json(line, schemas.RECORD, "")
+        except DamagedFile:
+            break
+        cost = {name: record.get("cost", {}).get(name) for name in COSTS}
+        found.append({**record, "cost": cost})
     return found
 
 

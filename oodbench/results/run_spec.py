@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -89,8 +89,8 @@ class RunSpec:
     @property
     def id(self) -> str:
         """A hash of the values: no path, host or code version."""
-        values = asdict(self)
-        del values["dataset_label"], values["ceiling"]
+        unnumbered = ("dataset_label", "ceiling")
+        values = {name: value for name, value in vars(self).items() if name not in unnumbered}
         text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -121,10 +121,11 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """The spec that `asdict` and JSON made `values` of."""
+        """The spec that `asdict` and JSON made `values` of; keys of a later version are left out."""
         tuples = ("test_environments", "validation_environments")
-        fields: dict[str, Any] = {k: tuple(v) if k in tuples else v for k, v in values.items()}
-        return cls(**fields)
+        known: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        known |= {name: tuple(known[name]) for name in tuples if name in known}
+        return cls(**known)
 
 
 @dataclass(frozen=True)

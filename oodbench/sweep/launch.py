@@ -137,18 +137,20 @@ def retry(
     _start_early(options.launcher)
     stored = results.plan()
     last = stored["settings"]
-    load_plugins(last["plugins"])
-    ids = tuple(i for i, s in states(results).items() if s.state.can_be_retried)
+    plugins = tuple(last.get("plugins", ()))
+    load_plugins(plugins)
+    now = states(results)
+    data_dir = last.get("data_dir")
     job = Job(
         name=stored["name"],
         results=results,
         specs={i: RunSpec.from_json(s) for i, s in stored["runs"].items()},
-        ids=ids,
+        ids=tuple(i for i, s in now.items() if s.state.can_be_retried),
         settings=TrainSettings(
-            data_dir=Path(last["data_dir"]) if last["data_dir"] else None,
+            data_dir=Path(data_dir) if data_dir else None,
             threads=options.threads,
-            plugins=tuple(last["plugins"]),
-            keep_predictions=last["keep_predictions"],
+            plugins=plugins,
+            keep_predictions=last.get("keep_predictions", False),
             loader_workers=options.loader_workers,
             vectorize=options.vectorize,
             run_timeout=options.run_timeout or last.get("run_timeout"),
@@ -158,6 +160,9 @@ def retry(
         ),
         snapshot=options.snapshot,
     )
+    for run_id, found in now.items():
+        if found.state is State.BROKEN:  # whoever trains it would take it for ended
+            results.run(run_id).forget()
     return _train(job, options, console or terminal())
 
 

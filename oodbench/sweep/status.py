@@ -125,9 +125,9 @@ def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str
     text = f"{state.state}: {title(spec)}: {state.note}"
     tail: list[str] = []
     if state.state is State.FAILED:
-        failure = run.failure() or {}
-        text += f"{failure.get('error')} ({run.path / 'failed.json'})"
-        tail = str(failure.get("traceback", "")).splitlines()[-TAIL:]
+        text += f" ({run.path / 'failed.json'})"
+        failure = run.failure()
+        tail = failure.traceback.splitlines()[-TAIL:] if failure is not None else []
     if state.log is not None and state.state.can_be_retried:
         text += f"\n    log: {state.log}"
         if state.state is State.LOST:

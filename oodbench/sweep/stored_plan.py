@@ -58,7 +58,7 @@ def store_plan(job: Job, launcher: str, sweep: Sweep) -> None:
                 f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
                 "use another --out"
             )
-        earlier = BEFORE | stored["settings"]["sweep"]
+        earlier = BEFORE | stored["settings"].get("sweep", {})
         for key, value in shared.items():
             if earlier.get(key) != value:
                 raise UserError(

@@ -166,7 +166,7 @@ class _Group:
         end = directory.end()
         if end is not None:
             lock.release()
-            self._ended(spec.id, State(end["status"]), "")
+            self._ended(spec.id, end.status, "")
             return None
         held = _Held(spec, directory, lock)
         try:

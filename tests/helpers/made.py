@@ -53,8 +53,8 @@ class Made:
             validation_environments=validation,
             draw=draw,
             trial=trial,
-            steps=30,
-            evaluate_every=10,
+            steps=steps[-1],
+            evaluate_every=steps[0],
             ceiling=ceiling,
         )
         self.runs[spec.id] = spec

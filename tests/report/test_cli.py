@@ -160,6 +160,7 @@ def test_the_chosen_run_and_step_are_reported(tmp_path: Path) -> None:
         worse = [{"environment": e, "split": s, "metric": "accuracy", "value": v, "count": 8}
                  for e, s, v in (("train", "out", 0.1), ("t", "in", 1.0))]  # fmt: skip
         run.append({"step": 20, "evaluations": worse})
+        run.finish(State.DIVERGED, 20, 1.0)
     found = rows(made)
     assert found["D", "ERM", "t", "accuracy"]["mean"] == pytest.approx(0.2)
     assert found["D", "ERM", "", "e"]["mean"] == pytest.approx(2.0)

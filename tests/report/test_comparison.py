@@ -37,7 +37,7 @@ def spec(dataset: str, label: str, test: str, draw: int, trial: int, steps: int 
         draw=draw,
         trial=trial,
         steps=steps,
-        evaluate_every=10,
+        evaluate_every=steps,
     )
 
 

@@ -13,6 +13,13 @@ from oodbench.results.frames import Frames, load_frames
 from oodbench.results.parse import COSTS
 from oodbench.results.run_spec import RunSpec, State
 
+CONTEXT = {
+    "dataset_label": "D",
+    "training_environments": ["u"],
+    "metric": "accuracy",
+    "higher_is_better": True,
+}
+
 
 def spec(trial: int) -> RunSpec:
     return RunSpec(
@@ -25,7 +32,7 @@ def spec(trial: int) -> RunSpec:
         test_environments=("t",),
         draw=0,
         trial=trial,
-        steps=10,
+        steps=20,
         evaluate_every=10,
     )
 
@@ -38,10 +45,10 @@ def sweep(path: Path, trials: int = 5) -> tuple[Results, list[str]]:
     for trial, run in enumerate(specs.values()):
         directory = results.run(run.id)
         directory.path.mkdir(parents=True)
-        directory.start(run, {"metric": "accuracy", "dataset_label": "D"}, {"host": "h"})
+        directory.start(run, CONTEXT, {"host": "h"})
         add(results, run.id, 10, trial / 10)
         if trial > 1:
-            directory.finish(State.DONE, 10, 1.0)
+            directory.finish(State.DIVERGED, 10, 1.0)
     return results, list(specs)
 
 
@@ -87,9 +94,7 @@ def test_the_cache_holds_ended_runs_alone_and_sees_their_files_change(tmp_path: 
     assert 0.9 in values(load_frames(results))
     results.run(ids[0]).finish(State.DIVERGED, 20, 1.0)
     assert load_frames(results).runs["state"].tolist()[0] == "diverged"
-    add(results, ids[4], 20, 0.7)
     frames = load_frames(results)
-    assert 0.7 in values(frames)
     assert list(frames.metrics["id"].drop_duplicates()) == ids  # in the order of the plan
 
 
@@ -101,7 +106,7 @@ def test_a_run_that_is_trained_anew_is_read_anew(tmp_path: Path) -> None:
         (directory / name).unlink()
     assert load_frames(results).runs["state"].tolist()[2] == "lost"
     add(results, ids[2], 10, 0.55)
-    results.run(ids[2]).finish(State.DONE, 10, 1.0)
+    results.run(ids[2]).finish(State.DIVERGED, 10, 1.0)
     assert 0.55 in values(load_frames(results))
 
 
@@ -155,8 +160,7 @@ def test_torn_and_foreign_lines(tmp_path: Path) -> None:
     text.write_text(whole + "}{\n" + whole)  # what follows a torn line is not trusted
     assert len(load_frames(results).metrics) == 10
     text.write_text(whole + '{"step": 3}\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl: line 2 is no record"):
-        load_frames(results)
+    assert len(load_frames(results).metrics) == 10
 
 
 def test_a_sweep_that_has_not_started(tmp_path: Path) -> None:
@@ -172,7 +176,12 @@ def test_records_go_out_as_one_tidy_frame(tmp_path: Path) -> None:
     frame = oodbench.load(tmp_path / "results")
     assert len(frame) == 10 and list(frame.columns[:4]) == ["id", "dataset", "label", "algorithm"]
     row = frame[(frame["id"] == ids[3]) & (frame["metric"] == "accuracy")].iloc[0]
-    assert (row["trial"], row["state"], row["environment"], row["value"]) == (3, "done", "t", 0.3)
+    assert (row["trial"], row["state"], row["environment"], row["value"]) == (
+        3,
+        "diverged",
+        "t",
+        0.3,
+    )
     assert row["test_environments"] == "t" and row["hparams.lr"] == 0.1
     assert (row["training_seconds"], row["waiting_seconds"]) == (1.0, 0.25)
     assert row["hparams.nested"] == "[1, 2]"

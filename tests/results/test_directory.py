@@ -32,6 +32,14 @@ SPEC = RunSpec(
 )
 
 
+CONTEXT = {
+    "dataset_label": "D",
+    "training_environments": ["u"],
+    "metric": "accuracy",
+    "higher_is_better": True,
+}
+
+
 def changed(**values: object) -> RunSpec:
     return RunSpec(**{**SPEC.__dict__, **values})
 
@@ -78,16 +86,17 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def test_the_states_of_a_run(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
+    run = RunDirectory(tmp_path / SPEC.id)
     assert run.state() == "planned"
     run.path.mkdir()
-    run.start(SPEC, {}, {})
+    run.start(SPEC, CONTEXT, {})
     assert run.state() == "lost"
     run.beat(3)
     assert run.state() == "running"
     run.fail("why", "trace")
     assert run.state() == "failed"
     run.forget()
+    run.append({"step": 3, "evaluations": []})
     run.finish(State.DIVERGED, 3, 1.0)
     assert run.state() == "diverged"
 
@@ -151,8 +160,8 @@ def test_an_ended_run_says_whose_and_which_its_records_are(tmp_path: Path) -> No
     run.finish(State.DONE, 5, 1.0)
     whole = (run.path / "metrics.jsonl").read_bytes()
     end = run.end()
-    assert end is not None and end["id"] == run.id
-    assert (end["records"], end["sha256"]) == (1, hashlib.sha256(whole).hexdigest())
+    assert end is not None and end.id == run.id
+    assert (end.records, end.sha256) == (1, hashlib.sha256(whole).hexdigest())
 
 
 def test_values_that_are_not_finite_become_null(tmp_path: Path) -> None:
@@ -177,7 +186,7 @@ def test_frames_hold_every_evaluation(tmp_path: Path) -> None:
     results.write_plan("s", {}, {SPEC.id: SPEC, changed(trial=2).id: changed(trial=2)})
     run = results.run(SPEC.id)
     run.path.mkdir(parents=True)
-    run.start(SPEC, {"metric": "accuracy", "training_environments": ["a", "b"]}, {"torch": "x"})
+    run.start(SPEC, CONTEXT | {"training_environments": ["a", "b"]}, {"torch": "x"})
     evaluation = {"environment": "t", "split": "in", "metric": "accuracy", "value": 0.5, "count": 4}
     run.append({"step": 5, "evaluations": [evaluation]})
     run.append({"step": 10, "evaluations": [evaluation | {"value": None, "environment": None}]})

@@ -56,7 +56,7 @@ def drain(cluster: Cluster, how: str) -> None:
 
 def provenance(results: Results) -> list[dict[str, Any]]:
     infos = [results.run(i).info() for i in results.plan()["runs"]]
-    return [info["provenance"] for info in infos if info is not None]
+    return [dict(info.provenance) for info in infos if info is not None]
 
 
 @pytest.mark.usefixtures("cluster")
@@ -153,7 +153,7 @@ def test_the_code_that_runs_is_the_code_that_was_submitted(
     assert set(settle(changed).values()) == {"failed"}
     (run_id,) = changed.plan()["runs"]
     failure = changed.run(run_id).failure()
-    assert failure is not None and "the code has changed since" in failure["error"]
+    assert failure is not None and "the code has changed since" in failure.error
     assert provenance(frozen)[0]["commit"] is not None
 
 

@@ -55,7 +55,7 @@ def job(plan: Plan, out: Path, **asked: object) -> Job:
 def places(results: Results) -> dict[str, tuple[str, str]]:
     """Job and node of each run that is under way, once it has done some steps."""
     beats = {i: results.run(i).heartbeat() for i in results.plan()["runs"]}
-    return {i: (b["job"], b["node"]) for i, b in beats.items() if b and b["step"]}
+    return {i: (str(b.job), str(b.node)) for i, b in beats.items() if b and b.step}
 
 
 def restarts(cluster: Cluster, job_id: str) -> int:
@@ -104,7 +104,8 @@ def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
     slurm(asked)
     until(lambda: len(places(results)) == 2)
     (run_id, _), ((split, silent), (dead, crashed)) = zip(*places(results).items(), strict=True)
-    twin = (results.run(run_id).heartbeat() or {})["pid"]
+    beat = results.run(run_id).heartbeat()
+    assert beat is not None
     cluster.kill_node(crashed)
     cluster.kill_slurmd(silent)
     for node in (crashed, silent):
@@ -119,7 +120,8 @@ def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
         )
     )
     time.sleep(7)  # longer than the patience with strangers
-    assert (results.run(run_id).heartbeat() or {})["pid"] == twin
+    now = results.run(run_id).heartbeat()
+    assert now is not None and now.pid == beat.pid
     assert states(results)[run_id].state == "running"
     for pid in cluster.processes(silent):
         os.kill(pid, 9)

@@ -53,7 +53,7 @@ def trained(
 
 def vectorized(results: Results) -> list[bool]:
     infos = [results.run(i).info() for i in results.plan()["runs"]]
-    return [info["provenance"]["vectorized"] for info in infos if info is not None]
+    return [info.provenance["vectorized"] for info in infos if info is not None]
 
 
 def test_a_group_keeps_the_records_of_each_run(tmp_path: Path) -> None:
@@ -261,4 +261,4 @@ def test_a_failing_run_leaves_the_group(tmp_path: Path, monkeypatch: pytest.Monk
     found = trained(results, specs)
     assert [found[s.id][0] for s in specs] == ["done", "done", "failed", "done"]
     failure = results.run(specs[2].id).failure()
-    assert failure is not None and "no such file" in failure["traceback"]
+    assert failure is not None and "no such file" in failure.traceback

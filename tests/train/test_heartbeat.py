@@ -21,8 +21,8 @@ def beats_of(directory: RunDirectory, count: int) -> list[float]:
     deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         beat = directory.heartbeat()
-        if beat is not None and beat["time"] not in found:
-            found.append(beat["time"])
+        if beat is not None and beat.time not in found:
+            found.append(beat.time)
         time.sleep(0.005)
     return found
 
@@ -61,7 +61,7 @@ def test_a_run_that_has_ended_beats_no_more(
         assert len(beats_of(second, 3)) == 3
         assert first.heartbeat() is None
         beat = second.heartbeat()
-        assert beat is not None and beat["step"] == 8
+        assert beat is not None and beat.step == 8
 
 
 def test_a_beat_that_cannot_be_written_is_left_out(

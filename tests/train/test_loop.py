@@ -144,7 +144,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> N
     directory = RunDirectory(tmp_path / "a")
     assert execute(first(algorithms=["Exploding"]), directory, SETTINGS)[0] == "diverged"
     end = directory.end()
-    assert end is not None and (end["status"], end["step"]) == ("diverged", 80)
+    assert end is not None and (end.status, end.step) == ("diverged", 80)
     assert directory.state() == "diverged"
     assert [r["step"] for r in directory.records()] == [40, 80]
 
@@ -176,7 +176,7 @@ def test_an_error_is_kept_with_its_traceback(tmp_path: Path) -> None:
     state, message = execute(first(algorithms=["Raising"]), directory, SETTINGS)
     assert (state, message) == ("failed", "RuntimeError: the third step is one too many")
     failure = directory.failure()
-    assert failure is not None and "odd_methods.py" in failure["traceback"]
+    assert failure is not None and "odd_methods.py" in failure.traceback
     assert directory.state() == "failed"
 
 
@@ -247,7 +247,7 @@ def test_provenance_and_context_are_recorded(tmp_path: Path) -> None:
     execute(spec, results.run(spec.id), SETTINGS)
     info = results.run(spec.id).info()
     assert info is not None
-    assert RunSpec.from_json(info["spec"]).id == spec.id
-    assert info["context"]["metric"] == "mse"
-    assert info["context"]["training_environments"] == ["0.2", "2"]
-    assert info["provenance"]["torch"] == torch.__version__.split("+")[0]
+    assert info.spec == spec
+    assert info.context["metric"] == "mse"
+    assert info.context["training_environments"] == ["0.2", "2"]
+    assert info.provenance["torch"] == torch.__version__.split("+")[0]

@@ -135,8 +135,9 @@ class _Pool:
         stack = "".join(run.take_stack() for run in runs)
         if not stack:
             return []
-        beats = {run.id: run.heartbeat() or {} for run in runs}
-        late = [run for run in runs if beats[run.id].get("pid") == worker.process.pid]
+        beats = [run.heartbeat() for run in runs]
+        mine = [beat is not None and beat.pid == worker.process.pid for beat in beats]
+        late = [run for run, is_mine in zip(runs, mine, strict=True) if is_mine]
         beside = f", with {len(late) - 1} runs vectorized beside it" if len(late) > 1 else ""
         message = (
             f"it took longer than the run timeout of {self.job.settings.run_timeout:g} s{beside}"
@@ -222,7 +223,7 @@ def _is_our_double(run: RunDirectory) -> bool:
     job's runs are left to that job.
     """
     beat = run.heartbeat()
-    return beat is not None and beat.get("job") is not None and beat["job"] == slurm_job()
+    return beat is not None and beat.job is not None and beat.job == slurm_job()
 
 
 def warm_up() -> None:

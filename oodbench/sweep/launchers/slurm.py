@@ -161,7 +161,7 @@ def _forgotten(results: Results, ids: Sequence[str]) -> Iterator[None]:
         yield
     except BaseException:
         for run_id, failure in failures.items():
-            results.run(run_id).fail(failure["error"], failure["traceback"])
+            results.run(run_id).fail(failure.error, failure.traceback)
         raise
 
 

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
+from oodbench.results.schemas import Heartbeat
 from oodbench.sweep.launchers import slurm_commands as cluster
 from oodbench.sweep.launchers.slurm_commands import QueuedJob
 from oodbench.sweep.launchers.slurm_submissions import Submission, Submissions
@@ -69,19 +69,20 @@ def _state(
     jobs: dict[tuple[str, int], QueuedJob] | None,
 ) -> RunStatus:
     run = results.run(run_id)
-    disk = run.state()
+    disk, reason = run.state_and_reason()
     if submitted is None:
-        return RunStatus(disk, _beat_note(run.heartbeat()) if disk is State.RUNNING else "")
+        note = _beat_note(run.heartbeat()) if disk is State.RUNNING else reason
+        return RunStatus(disk, note)
     submission, index = submitted
     log = submission.log(index, results.path / "jobs")
     if disk.final:
-        return RunStatus(disk, log=log)
+        return RunStatus(disk, reason, log)
     beat = run.heartbeat()
     if jobs is None:
         return RunStatus(State.QUEUED if disk is State.PLANNED else disk, _beat_note(beat), log)
     job = jobs.get((submission.name, index))
     if job is not None and job.active:
-        ours = beat is not None and beat.get("job") in (None, job.id)
+        ours = beat is not None and beat.job in (None, job.id)
         if job.state not in ("PENDING", "REQUEUED", "CONFIGURING") and ours:
             return RunStatus(State.RUNNING, _beat_note(beat), log)
         if job.state == "PENDING":
@@ -90,16 +91,16 @@ def _state(
     age = time.time() - submission.time
     if job is None and submission.job is None and age < FORGIVEN:
         return RunStatus(State.QUEUED, "being submitted", log)
-    if disk is State.RUNNING and beat is not None and time.time() - beat["time"] < SILENT:
+    if disk is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
         return RunStatus(State.RUNNING, _beat_note(beat), log)
     return RunStatus(State.LOST, _gone(job, submission, index, log), log)
 
 
-def _beat_note(beat: dict[str, Any] | None) -> str:
+def _beat_note(beat: Heartbeat | None) -> str:
     if beat is None:
         return ""
-    where = beat.get("node") or beat["host"]
-    return f"step {beat['step']} on {where}, heartbeat {time.time() - beat['time']:.0f} s ago"
+    where = beat.node or beat.host
+    return f"step {beat.step} on {where}, heartbeat {time.time() - beat.time:.0f} s ago"
 
 
 def _gone(job: QueuedJob | None, submission: Submission, index: int, log: Path | None) -> str:

@@ -113,7 +113,7 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     assert by_label == {("Dying", "failed"), ("ERM", "done")}
     dead = next(i for i in plan.runs if plan.runs[i].label == "Dying")
     failure = Results(tmp_path).run(dead).failure()
-    assert failure is not None and "exit code -9" in failure["error"]
+    assert failure is not None and "exit code -9" in failure.error
 
 
 def test_a_worker_that_is_asked_to_end_gives_its_run_back(
@@ -133,7 +133,7 @@ def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
         settings = replace(asked.settings, large_groups=large_groups(plan.runs.values()))
         assert set(LAUNCHERS[launcher](replace(asked, settings=settings)).values()) == {"done"}
         infos = [asked.results.run(i).info() for i in plan.runs]
-        assert all(info is not None and info["provenance"]["vectorized"] for info in infos)
+        assert all(info is not None and info.provenance["vectorized"] for info in infos)
         together[launcher, workers] = outcome(asked.results)
     first, *others = together.values()
     assert all(other == first for other in others)
@@ -175,9 +175,9 @@ def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
     for run_id in (i for i in plan.runs if plan.runs[i].label == "Hanging"):
         directory = Results(tmp_path).run(run_id)
         failure = directory.failure()
-        assert failure is not None and "longer than the run timeout of 3 s" in failure["error"]
-        assert ("1 runs vectorized beside it" in failure["error"]) == (vectorize > 1)
-        assert "leaky_methods.py" in failure["traceback"] and "objective" in failure["traceback"]
+        assert failure is not None and "longer than the run timeout of 3 s" in failure.error
+        assert ("1 runs vectorized beside it" in failure.error) == (vectorize > 1)
+        assert "leaky_methods.py" in failure.traceback and "objective" in failure.traceback
         assert not directory.stack.exists() and directory.state() == "failed"
 
 
@@ -361,7 +361,7 @@ def test_workers_end_with_their_launcher(tmp_path: Path) -> None:
     process.kill()
     process.join()
     deadline = time.monotonic() + 20
-    alive = {int(beat["pid"]) for beat in beats if beat is not None}
+    alive = {beat.pid for beat in beats if beat is not None}
     assert alive
     while alive and time.monotonic() < deadline:
         alive = {pid for pid in alive if Path(f"/proc/{pid}").exists() and not _zombie(pid)}

@@ -1,0 +1,252 @@
+"""What each small file of a results directory must hold, checked where it is read. Imports no torch.
+
+Keys of a later version are left alone. A file of another schema number is refused.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
+from typing_extensions import TypedDict
+
+from oodbench.errors import UserError
+from oodbench.files import read_regular
+from oodbench.results.run_spec import RunSpec, State
+
+SCHEMA = 1
+LARGEST_FILE = 2**30
+"""Bytes of any file of a results directory that is read as a whole."""
+LONGEST_REASON = 160
+"""Characters of what is said to be wrong in a file."""
+
+T = TypeVar("T")
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+OPEN = ConfigDict(extra="allow")
+
+
+class DamagedFile(UserError):
+    """A file that does not hold what it must, in one sentence that names it."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Context(TypedDict):
+    """What tables need to know of a run beyond its spec."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    dataset_label: str
+    training_environments: list[str]
+    metric: str
+    higher_is_better: bool
+    family: NotRequired[str | None]
+    shift: NotRequired[str | None]
+
+
+class Provenance(TypedDict, total=False):
+    """Which code, libraries and machine trained a run."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    oodbench: str
+    commit: str | None
+    torch: str
+    vectorized: bool
+    code: str
+    """Of results that another program made."""
+    started: str
+
+
+class RunFile(_File):
+    """run.json: what is trained, and by what."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    spec: RunSpec
+    context: Context
+    provenance: Provenance
+
+
+class DoneFile(_File):
+    """done.json: how a run ended. Runs of 0.1 have no `id`, `records` and `sha256`."""
+
+    status: Literal[State.DONE, State.DIVERGED]
+    step: Count
+    seconds: float | None
+    id: str | None = None
+    """The run's."""
+    records: Count | None = None
+    """The number of lines of metrics.jsonl."""
+    sha256: str | None = None
+    """The hash of the bytes of metrics.jsonl."""
+
+
+class FailedFile(_File):
+    """failed.json: why a run failed."""
+
+    error: str
+    traceback: str
+
+
+class Heartbeat(_File):
+    """heartbeat: which process has a run, and how far it is."""
+
+    step: Count
+    time: float
+    """Seconds since 1970."""
+    host: str
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
+    job: str | None = None
+    """Slurm's id of the job, as `id` or `array_index`."""
+    node: str | None = None
+
+
+class EvaluationEntry(TypedDict):
+    """One metric of one split of one environment in a record."""
+
+    environment: str | None
+    split: str | None
+    metric: str
+    value: float | None
+    """None where it was not finite."""
+    count: Count
+
+
+class Cost(TypedDict, total=False):
+    """What a run has cost up to a record."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    training_seconds: float | None
+    waiting_seconds: float | None
+    evaluation_seconds: float | None
+    memory_mb: float | None
+
+
+class Record(TypedDict):
+    """One line of metrics.jsonl."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    step: Count
+    evaluations: list[EvaluationEntry]
+    cost: NotRequired[Cost]
+    train: NotRequired[dict[str, Any]]
+
+
+class Search(TypedDict):
+    """The search that chooses the draws of a sweep."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    method: str
+    objective: str
+    runs: Count
+    draws: Count
+
+
+class Settings(TypedDict, total=False):
+    """What a launch decided for all runs of a sweep."""
+
+    __pydantic_config__ = OPEN  # type: ignore[misc]
+    sweep: dict[str, Any]
+    data_dir: str | None
+    plugins: list[str]
+    keep_predictions: bool
+    launcher: str
+    resources: dict[str, Any]
+    search: Search
+
+
+class SweepFile(_File):
+    """sweep.json: the sweep and its planned runs."""
+
+    schema_: Literal[1] = Field(alias="schema")
+    name: str
+    settings: Settings
+    runs: dict[str, RunSpec]
+
+
+class JournalLine(_File):
+    """One draw that a search has chosen."""
+
+    runs: dict[str, RunSpec]
+
+
+RECORD = TypeAdapter(Record)
+STEP = re.compile(rb'^\{"step": (\d+),', re.MULTILINE)
+"""The step of a record, at the beginning of its line."""
+
+
+def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
+    """The content of a JSON file, or None if it is not there; raises DamagedFile."""
+    data = read_bytes(path)
+    return None if data is None else parse_json(data, schema, str(path))
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """What is in a file, or None if it is not there; raises DamagedFile for what is no file."""
+    try:
+        return read_regular(path, LARGEST_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UserError as error:
+        raise DamagedFile(str(error)) from None
+
+
+def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
+    """The content of a JSON text; raises DamagedFile naming the place."""
+    adapter = schema if isinstance(schema, TypeAdapter) else TypeAdapter(schema)
+    try:
+        return adapter.validate_json(data, strict=True)
+    except ValidationError as error:
+        raise DamagedFile(f"{place} {_reason(data, error)}") from None
+
+
+def _reason(data: bytes, error: ValidationError) -> str:
+    """What is wrong in a file that does not fit its schema."""
+    first = error.errors(include_url=False)[0]
+    if first["loc"] == ("schema",) and "schema" in (values := from_json(data)):
+        return f"has schema {str(values['schema'])[:20]}, not {SCHEMA}: another version wrote it"
+    key = ".".join(map(str, first["loc"]))
+    text = f"is damaged: {key + ': ' if key else ''}{first['msg']}"
+    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 3]}..."
+
+
+def check_ids(runs: Mapping[str, RunSpec], place: str) -> None:
+    """Raise DamagedFile unless every run has the id of its spec."""
+    for run_id, spec in runs.items():
+        if spec.id != run_id:
+            raise DamagedFile(f"{place} is damaged: run {run_id[:20]} has the spec of {spec.id}")
+
+
+def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
+    """What is wrong with the records of a run that has ended; empty if they are what they must be.
+
+    They are those that done.json counts and hashes, where it does, and their steps are exactly those
+    due; a run that diverged has one more, at its end. Results of another program keep its steps.
+    """
+    lines = text.splitlines()
+    if end.sha256 is not None:
+        if end.records != len(lines):
+            return f"has {len(lines)} records; the run ended with {end.records}"
+        if hashlib.sha256(text).hexdigest() != end.sha256:
+            return "is not what the run ended with"
+    steps = [int(step) for step in STEP.findall(text)] if end.sha256 is not None else []
+    if len(steps) != len(lines):
+        try:
+            records = [parse_json(line, RECORD, f"in line {i}") for i, line in enumerate(lines, 1)]
+        except DamagedFile as error:
+            return str(error)
+        steps = [record["step"] for record in records]
+    if "code" in run.provenance:
+        return ""
+    due = run.spec.due()
+    if end.status is State.DIVERGED:
+        due = sorted({*run.spec.due(end.step), end.step})
+    if steps == due:
+        return ""
+    twice = next((step for step in steps if steps.count(step) > 1), None)
+    if twice is not None:
+        return f"has two records of step {twice}"
+    return f"has records of {len(steps)} steps and {len(due)} are due, the last at {due[-1]}"
