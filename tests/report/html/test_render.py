@@ -266,7 +266,7 @@ def test_one_run_in_any_state(tmp_path: Path, state: str) -> None:
 
 def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
-    for trial in range(3):
+    for trial in range(4):
         sweep.add("D", "ERM", ("a",), trial, flat(0.5))
     runs = [sweep.results.run(run_id).path for run_id in sweep.runs]
     with (runs[0] / "metrics.jsonl").open("a") as file:
@@ -277,8 +277,8 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
     (tmp_path / "runs" / "file").write_text("?")
     tree = contents([sweep.results.path])
     assert render(tree)
-    assert [tree["states"][s] for s in tree["runs"]["state"]] == ["done", "lost", "done"]
-    assert tree["runs"]["step"][0] == 30
+    assert [tree["states"][s] for s in tree["runs"]["state"]] == ["broken"] * 3 + ["done"]
+    assert len(tree["reasons"]) == 3 and tree["runs"]["step"][3] == 30
 
 
 def test_its_rooms_do_without_torch() -> None:
