@@ -139,7 +139,7 @@ def _last_step(run: RunDirectory) -> int:
     """The last step that a run without a process is known to have reached."""
     beat = run.heartbeat()
     steps = [0, *(int(record["step"]) for record in run.records())]
-    return max([*steps, int(beat["step"])] if beat is not None else steps)
+    return max([*steps, int(beat.step)] if beat is not None else steps)
 
 
 def show_plan(made: "Plan", console: Terminal) -> None:
