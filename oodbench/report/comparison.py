@@ -10,11 +10,12 @@ import pandas as pd
 from oodbench.errors import UserError, unknown
 from oodbench.report.leaderboard import leaderboard, scores
 from oodbench.report.numbers import PROPORTIONS, gain, number
+from oodbench.report.pairing import shared
 from oodbench.report.ranking import block_table, kendall, mean_ranks, rank_stability, ranked
 from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
-from oodbench.selection import RULES, candidates, usual
+from oodbench.selection import RULES, candidates, choose, usual
 
 OVERALL = "all datasets"
 ERRORS = (
@@ -45,7 +46,8 @@ def comparison(
     blocks = [*main.blocks, *_gain_blocks(found, table), *_rank_blocks(table, baseline)]
     if metric is None:
         blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
-    notes = (*main.notes, *_notes(found, table, baseline))
+    common = shared(choose(frames, rule), sweep_runs(frames), baseline)
+    notes = (*main.notes, *_notes(found, table, baseline, common))
     return Sheet(blocks, notes, main.remarks, _frame(found, rule))
 
 
@@ -178,13 +180,13 @@ def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Blo
     )
 
 
-def _notes(gains: Gains, table: pd.DataFrame, baseline: str) -> tuple[str, ...]:
+def _notes(gains: Gains, table: pd.DataFrame, baseline: str, common: str) -> tuple[str, ...]:
     if not any(rows for _, rows in gains):
         return (f"Nothing is there to be compared with {baseline}.",)
     return (
-        f"Gain: the difference to {baseline} with the same data, splits, weights and batches, paired "
-        "by (dataset, environment, trial), positive where better; a mean over datasets of the mean "
-        "over environments of the mean over trials.",
+        f"Gain: the difference to {baseline}, paired by (dataset, environment, trial), positive where "
+        "better; a mean over datasets of the mean over environments of the mean over trials. "
+        f"{common}".rstrip(),
         "Interval: Student's t over trials, over datasets for all of them. P(better): share of a "
         f"hierarchical bootstrap (dataset, environment, trial), from {FEWEST} pairs on. Equal: every "
         "pair has two equal values. Win/tie/loss of the pairs: a tie is "

@@ -3,6 +3,7 @@
 `leaderboard` has a mean and its error a row, `scores` the single values behind them.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,10 @@ from oodbench.selection import RULES, choose, usual
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 AVERAGE = "average"
+PLACES = ["label", "dataset_label", "test_environments", "trial"]
+"""The columns of a run that a remark names it by."""
+NAMED = 3
+"""Runs of a state that a remark names."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboa
     table["environment"] = _places(table)
     table["kind"] = kinds(runs, table["dataset"], table["label"])
     findings = beside_constant(table, higher)
-    notes, remarks = _notes(frames.runs, rule, higher), _remarks(frames.runs)
+    notes, remarks = _notes(frames.runs, rule, higher), _remarks(runs)
     return Leaderboard(frame, higher, notes, remarks, findings, shifts)
 
 
@@ -253,8 +258,41 @@ def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
     return (
         f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
         "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
+        *_named(runs),
         f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",
+        *_mixed(runs),
     )
+
+
+def _named(runs: pd.DataFrame) -> list[str]:
+    """The first runs that diverged, and the first that are broken, by name."""
+    found = []
+    for state, meaning in (
+        (State.DIVERGED, "counted with what they recorded"),
+        (State.BROKEN, "counted nowhere"),
+    ):
+        own = runs.loc[runs["state"] == state, [*PLACES, "draw"]]
+        names = [
+            f"{label} on {dataset} (test {'+'.join(tests)}, trial {trial}, draw {draw})"
+            for label, dataset, tests, trial, draw in own[:NAMED].itertuples(index=False, name=None)
+        ]
+        more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
+        if names:
+            found.append(f"{state.capitalize()}, {meaning}: {', '.join([*names, *more])}.")
+    return found
+
+
+def _mixed(runs: pd.DataFrame) -> list[str]:
+    """In what the runs of the table were trained differently, which can move the last bits."""
+    made = [p for p in runs["provenance"] if p]
+    words = {"True": "yes", "False": "no"}
+    found = []
+    for name in ("threads", "torch", "device", "vectorized"):
+        values = [str(p[name]).partition(":")[0] for p in made if name in p]
+        counts = sorted(Counter(words.get(value, value) for value in values).items())
+        if len(counts) > 1:
+            found.append(f"{name}: " + ", ".join(f"{v} ({n} runs)" for v, n in counts))
+    return [f"Trained differently, equal up to round-off: {'; '.join(found)}."] if found else []
 
 
 def _draws(runs: pd.DataFrame) -> str:

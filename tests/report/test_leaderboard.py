@@ -124,3 +124,35 @@ def test_a_constant_answer_that_a_trial_lacks_is_incomplete(tmp_path: Path) -> N
     made.add("D", "ERM", ("b",), 3, shortcut(0.0), state="planned")
     (block,) = blocks(leaderboard(load_frames(made.results)))
     assert [row[-1] for row in block.rows] == ["3/4", "3/4"] and block.grey == 1
+
+
+def test_runs_that_diverged_are_counted_and_named(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for trial in range(5):
+        made.add("D", "ERM", ("b",), trial, flat(0.5), state="done" if trial else "diverged")
+    remarks = leaderboard(load_frames(made.results)).remarks
+    assert remarks[0].startswith("Runs: 4 done, 1 diverged")
+    assert remarks[1] == (
+        "Diverged, counted with what they recorded: ERM on D (test b, trial 0, draw 0)."
+    )
+    for trial in range(5):
+        made.add("D", "IRM", ("b",), trial, flat(0.5), state="diverged")
+    (named,) = [r for r in leaderboard(load_frames(made.results)).remarks if "Diverged" in r]
+    assert named.endswith("IRM on D (test b, trial 1, draw 0), 3 more.")
+
+
+def test_runs_that_were_trained_differently_are_told(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for trial in range(3):
+        made.add("D", "ERM", ("b",), trial, flat(0.5))
+    frames = load_frames(made.results)
+    assert not [r for r in leaderboard(frames).remarks if "differently" in r]
+    frames.runs["provenance"] = [
+        {"threads": 1, "torch": "2.11", "device": f"cuda:{i}", "vectorized": i > 0}
+        for i in range(3)
+    ]
+    assert leaderboard(frames).remarks[-1] == (
+        "Trained differently, equal up to round-off: vectorized: no (1 runs), yes (2 runs)."
+    )
+    frames.runs["provenance"] = [{"threads": 1 + i % 2, "device": "cpu"} for i in range(3)]
+    assert "threads: 1 (2 runs), 2 (1 runs)" in leaderboard(frames).remarks[-1]

@@ -31,6 +31,7 @@ from oodbench.report.leaderboard import (
     with_disagreement,
 )
 from oodbench.report.numbers import PROPORTIONS, number
+from oodbench.report.pairing import shared
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
@@ -231,6 +232,7 @@ def _rule(
         | {name: significant(judged[name], 4) for name in ("score", "inside", "test")},
         "cells": [int(v) for v in cells["run"].first()],
         "curves": curves(values, chosen["run"], cells.ngroup(), grids),
+        "shared": shared(chosen, runs, baseline),
         **contrasts(scores(only, rule), names, baseline),
     }
     return tree, board

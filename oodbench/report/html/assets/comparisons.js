@@ -5,7 +5,7 @@ function drawDifferences() {
   const order = blocks.filter((b) => b.dataset === null).concat(blocks.filter((b) => b.dataset !== null));
   if (!order.length) return [empty("No pair of runs is complete under this rule yet.")];
   const name = label(data().baseline);
-  const note = el("p", { class: "caption" }, `Gain over ${name}, paired by test environment and trial: both saw the same data, splits, initial weights and batches. To the right of the line ${name} is beaten. Points: means; lines: 95 % intervals (Student's t over datasets, or over trials of one dataset). P: the share of hierarchical bootstrap resamples in which the algorithm is better. Detectable: the smallest gain that so many clusters find with 80 % power; smaller ones are not to be read as differences.`);
+  const note = el("p", { class: "caption" }, `Gain over ${name}, paired by test environment and trial. ${rule().shared} To the right of the line ${name} is beaten. Points: means; lines: 95 % intervals (Student's t over datasets, or over trials of one dataset). P: the share of hierarchical bootstrap resamples in which the algorithm is better. Detectable: the smallest gain that so many clusters find with 80 % power; smaller ones are not to be read as differences.`);
   const parts = order.map((b, i) => (i === 0 ? forest(b) : el("details", { open: order.length <= 4 }, el("summary", {}, data().datasets[b.dataset].name), forest(b))));
   return [note, ...parts];
 }
