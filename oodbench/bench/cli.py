@@ -14,6 +14,7 @@ from oodbench.bench.data import loading, making
 from oodbench.bench.methods import method_costs
 from oodbench.bench.rows import Row
 from oodbench.bench.runs import run_cost, status_time
+from oodbench.bench.shortcuts import shortcuts
 from oodbench.bench.steps import device_ratios, mask_ratios, step_ratios
 from oodbench.bench.tables import coverages, memory, page_cost, table_time
 from oodbench.bench.vectorized import vectorized
@@ -35,6 +36,7 @@ def _tables(folder: Path) -> list[Row]:
 PARTS: dict[str, Callable[[Path], list[Row]]] = {
     "steps": _steps,
     "methods": lambda folder: method_costs(),
+    "shortcuts": shortcuts,
     "runs": lambda folder: [run_cost(folder / "cost"), status_time(folder / "status")],
     "tables": _tables,
     "loading": loading,
