@@ -1,11 +1,11 @@
 """The commands in one: `oodbench sweep launch`, `oodbench report table`, `oodbench data list`, ..."""
 
+from oodbench.commands import commands
 from oodbench.data.cli import app as data
 from oodbench.diagnose.cli import app as diagnose
 from oodbench.list.cli import list_
 from oodbench.report.cli import app as report
 from oodbench.sweep.cli import app as sweep
-from oodbench.terminal import commands
 from oodbench.verify.cli import verify
 
 main = commands(__doc__, no_args_is_help=True)

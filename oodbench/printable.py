@@ -17,3 +17,8 @@ def printable(text: str, keep: str = "") -> str:
         return character if character in keep else character.encode("unicode_escape").decode()
 
     return CONTROLS.sub(escaped, text)
+
+
+def printable_json(text: str) -> str:
+    """JSON text with the control characters that JSON allows in strings as escapes of its own."""
+    return re.sub(CONTROLS, lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text)

@@ -1,25 +1,21 @@
-"""What the commands share: how text reaches the terminal, and how a command is declared.
+"""How text reaches the terminal.
 
 All output of a command goes through `terminal` or through `print` of a text of `printable`.
 """
 
 import os
-import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import typer
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
 
-from oodbench.errors import UserError
 from oodbench.printable import printable
 
 ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→": "->"})
@@ -131,26 +127,3 @@ def _blocks(widths: Sequence[int], keys: int, width: int) -> Iterator[list[int]]
 def terminal(stderr: bool = False) -> Terminal:
     """A console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now."""
     return Terminal(stderr=stderr)
-
-
-class _Commands(TyperGroup):
-    """A group whose help shows the whole first paragraph of each command's, not its first words."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        command = super().get_command(ctx, cmd_name)
-        if command is not None and command.help and not command.short_help:
-            command.short_help = command.help.partition("\n\n")[0]
-        return command
-
-
-def commands(help: str | None = None, **settings: Any) -> typer.Typer:
-    """A `typer.Typer` whose help and errors are plain text; `settings` are further ones of Typer's."""
-    plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
-    return typer.Typer(cls=_Commands, help=help, **plain, **settings)
-
-
-def confirmed(question: str) -> bool:
-    """The user's answer to a question; raises UserError where nobody can answer."""
-    if sys.stdin is None or sys.stdin.closed:
-        raise UserError(f"'{question}' cannot be answered as stdin is closed; add --yes")
-    return typer.confirm(question, default=None)

@@ -18,8 +18,8 @@ from oodbench.bench.shortcuts import shortcuts
 from oodbench.bench.steps import device_ratios, mask_ratios, step_ratios
 from oodbench.bench.tables import coverages, memory, page_cost, table_time
 from oodbench.bench.vectorized import vectorized
+from oodbench.commands import commands
 from oodbench.errors import reports_mistakes, unknown
-from oodbench.terminal import commands
 
 app = commands(__doc__)
 

@@ -26,9 +26,9 @@ from scipy.optimize import nnls
 from tabulate import tabulate
 
 from oodbench.bench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
+from oodbench.commands import commands
 from oodbench.errors import reports_mistakes
 from oodbench.report.figures import Finding, save
-from oodbench.terminal import commands
 
 BLOCKS, BLOCK_SECONDS = 5, 0.15
 """A figure is the median of so many blocks of at least so long each."""

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Column, Table
 
+from oodbench.commands import commands
 from oodbench.errors import UserError, reports_mistakes
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
 DataDirOrNone = Annotated[Path | None, typer.Option("--data-dir", help="Where the files are.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="OPTION=VALUE of the dataset.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads that read; one per core.")]
-Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
+]
 
 
 @app.command()
@@ -50,13 +52,11 @@ def check(
 
     dataset = _dataset(name, data_dir, set_, plugin)
     found = inspect(dataset)
-    table = Table(
-        "environment", Column("examples", justify="right"), "classes", title=dataset.label
-    )
-    for contents in found:
-        table.add_row(contents.name, f"{contents.size:,}", contents.balance)
     console = terminal()
-    console.print(table)
+    console.say(dataset.label)
+    rows = [(contents.name, f"{contents.size:,}", contents.balance) for contents in found]
+    tables = console.tables(("environment", "examples", "classes"), rows, prose=(2,))
+    console.print(tables, soft_wrap=True)
     for contents in found:
         if contents.repeated:
             console.say(
@@ -93,12 +93,11 @@ def list_(plugin: Plugins = None) -> None:
     from oodbench.registry import load_plugins
 
     load_plugins(plugin or [])
-    table = Table("dataset", Column("files", no_wrap=True), "licence")
+    console = terminal()
     for name in datasets:
         metadata = datasets.get(name).metadata
         files = [*metadata.checksums] or ([f"{metadata.folder}/"] if metadata.folder else ["none"])
-        table.add_row(name, "\n".join(files), metadata.licence)
-    terminal().print(table)
+        console.say(f"{name} (licence: {metadata.licence})\n  {', '.join(files)}")
 
 
 making = commands("Make the data of a dataset.", no_args_is_help=True)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oodbench.commands import commands
 from oodbench.errors import UserError, reports_mistakes
-from oodbench.terminal import commands
 
 if TYPE_CHECKING:
     from oodbench.report.figures import Finding

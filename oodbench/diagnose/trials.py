@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from oodbench.errors import UserError
-from oodbench.report.figures import COLOURS, Finding
+from oodbench.report.figures import COLOURS, Finding, plain
 from oodbench.report.leaderboard import scores
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
@@ -42,7 +42,9 @@ def trials(results: Path, rules: tuple[str, ...], threshold: float) -> Finding:
             spread = chosen.groupby("label").cumcount() / 100
             axes.plot(place + spread, chosen["value"], "o", alpha=0.6, color=COLOURS[i], label=rule)
         axes.axhline(threshold, color="0.7", zorder=0)
-        axes.set(ylabel=f"test {metric}", xticks=range(len(labels)), xticklabels=labels)
+        axes.set(
+            ylabel=f"test {metric}", xticks=range(len(labels)), xticklabels=[*map(plain, labels)]
+        )
         figure.legend(loc="outside right upper", title="selection")
 
     header = ["method", "selection", "median", f"{solves} {threshold:g}", "each trial"]

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from oodbench.commands import commands
 from oodbench.errors import reports_mistakes
 from oodbench.list.catalogue import entries, listing, markdown
-from oodbench.terminal import commands
+from oodbench.printable import printable
 
 app = commands()
 
@@ -24,7 +25,9 @@ class Format(StrEnum):
 
 
 Name = Annotated[str | None, typer.Argument(help="Say all about this one.", show_default=False)]
-Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
+]
 Formats = Annotated[Format, typer.Option("--format", help="markdown: as docs/catalogue.md.")]
 
 
@@ -37,10 +40,12 @@ def list_(name: Name = None, plugin: Plugins = None, format_: Formats = Format.T
         from oodbench.list.details import details, page
 
         about = details(name, plugin or [])
-        print(page(about, width) if format_ is not Format.JSON else json.dumps(about, indent=2))
+        text = page(about, width) if format_ is not Format.JSON else json.dumps(about, indent=2)
+        print(printable(text, keep="\n"))
         return
     found = entries(plugin or [])
     if format_ is Format.JSON:
         print(json.dumps([asdict(entry) for entry in found], indent=2))
     else:
-        print(markdown(found) if format_ is Format.MARKDOWN else listing(found, width), end="")
+        text = markdown(found) if format_ is Format.MARKDOWN else listing(found, width)
+        print(printable(text, keep="\n"), end="")

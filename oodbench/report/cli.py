@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
+from oodbench.commands import commands
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet, print_table
 from oodbench.results.frames import Frames
 from oodbench.results.join import joined, only_dataset
 from oodbench.selection import RULES
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import terminal
 
-app = commands(__doc__, no_args_is_help=True)
+app = commands("Leaderboards, figures and pages of results.", no_args_is_help=True)
 
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Results directories, shown as one.")
@@ -35,11 +36,6 @@ Dataset = Annotated[str | None, typer.Option(help="This one alone, by its name i
 AllowMixed = Annotated[
     bool, typer.Option("--allow-mixed", help="Although protocol or code of the directories differ.")
 ]
-
-
-@app.callback()
-def _commands() -> None:
-    """Leaderboards, figures and pages of results directories."""
 
 
 @app.command()
@@ -130,6 +126,25 @@ def compare(
 
     frames = _frames(directories, allow_mixed, dataset)
     print_sheet(comparison(frames, baseline, selection, metric), format_)
+
+
+@app.command()
+@reports_mistakes
+def figure(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
+    directories: Directories,
+    out: Annotated[Path, typer.Option(help="The file: .pdf, .svg or .png.")],
+    columns: Annotated[int, typer.Option(min=1, max=2, help="Of a paper, for the width.")] = 1,
+    baseline: Baseline = "ERM",
+    selection: Selection = None,
+    dataset: Dataset = None,
+    allow_mixed: AllowMixed = False,
+) -> None:
+    """Draw a figure for a paper: a vector with embedded fonts, one or two columns wide."""
+    from oodbench.report.paper_figures import draw, save
+
+    save(draw(kind, _frames(directories, allow_mixed, dataset), selection, baseline, columns), out)
+    terminal().say(str(out))
 
 
 @app.command()

@@ -9,6 +9,7 @@ import matplotlib
 from cycler import cycler
 from matplotlib.figure import Figure
 
+from oodbench.printable import printable
 from oodbench.terminal import terminal
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -40,6 +41,11 @@ class Finding:
     """Number of first columns that name a row."""
     prose: tuple[int, ...] = ()
     """Columns of text, which are wrapped at words."""
+
+
+def plain(name: str) -> str:
+    """A name as a text of a picture: its dollars are no mathematics, its controls are escapes."""
+    return printable(name).replace("$", r"\$")
 
 
 def show(finding: Finding, name: str, directory: Path) -> None:

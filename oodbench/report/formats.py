@@ -1,14 +1,17 @@
 """Tables as texts: for a terminal, a web page, a paper or a program. Imports no torch."""
 
+import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from html import escape
 
 import pandas as pd
 from tabulate import tabulate
 
+from oodbench.printable import printable, printable_json
 from oodbench.report.sheet import Block, Sheet
 from oodbench.report.statistics import half_width
 from oodbench.terminal import Terminal, terminal
@@ -67,22 +70,29 @@ def markdown(sheet: Sheet) -> str:
 
 
 def _markdown_escaped(text: str) -> str:
-    return re.sub(r"([\\`*<|])", r"\\\1", text.replace("\n", " "))
+    return re.sub(r"([\\`*<|])", r"\\\1", printable(text.replace("\n", " ")))
 
 
 def latex(sheet: Sheet) -> str:
-    """A booktabs table for each block, to paste into a paper; further notes as comments."""
+    """A booktabs table for each block and metric, to paste into a paper; the notes as comments.
+
+    The caption is the title alone, the label `tab:` and the title's letters and digits.
+    """
+    notes = [*sheet.notes, *sheet.remarks]
     packages = "booktabs, xcolor" if any(block.grey for block in sheet.blocks) else "booktabs"
-    parts = [f"% needs \\usepackage{{{packages}}}"]
-    for block in sheet.blocks:
-        caption = _latex_escaped(" ".join([f"{block.title}.", *sheet.notes]))
+    parts = [f"% needs \\usepackage{{{packages}}}", *[f"% {_one_line(note)}" for note in notes]]
+    for block in itertools.chain.from_iterable(map(_by_metric, sheet.blocks)):
+        title = block.title.partition(";")[0].lower()
+        label = re.sub("[^a-z0-9]+", "-", title).strip("-")
         lines = [f"{' & '.join(row)} \\\\" for row in _marked(block, _latex_escaped, *LATEX_MARKS)]
         if 0 < block.ranked < len(lines):
             lines.insert(block.ranked, r"\midrule")
         parts += [
+            "",
             r"\begin{table}",
             r"\centering",
-            f"\\caption{{{caption}}}",
+            f"\\caption{{{_latex_escaped(block.title)}}}",
+            f"\\label{{tab:{label}}}",
             f"\\begin{{tabular}}{{l{'r' * (len(block.header) - 1)}}}",
             r"\toprule",
             f"{' & '.join(_latex_escaped(name) for name in block.header)} \\\\",
@@ -92,11 +102,33 @@ def latex(sheet: Sheet) -> str:
             r"\end{tabular}",
             r"\end{table}",
         ]
-    return "\n".join([*parts, *[f"% {' '.join(note.split())}" for note in sheet.remarks], ""])
+    return "\n".join([*parts, ""])
+
+
+def _by_metric(block: Block) -> list[Block]:
+    """The block; where its columns are of several metrics, one of each metric and the counts."""
+    if block.one_metric:
+        return [block]
+    last = len(block.header) - 1
+    return [
+        replace(
+            block,
+            title=f"{block.title.partition(':')[0]}: {block.header[c]}",
+            header=[block.header[i] for i in (0, c, last)],
+            rows=[[row[i] for i in (0, c, last)] for row in block.rows],
+            best={(r, 1) for r, column in block.best if column == c},
+            near={(r, 1) for r, column in block.near if column == c},
+        )
+        for c in range(1, last)
+    ]
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))
 
 
 def _latex_escaped(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)
+    return "".join(LATEX.get(character, character) for character in printable(text, "\n"))
 
 
 def _marked(
@@ -115,8 +147,10 @@ def _marked(
 
 
 def csv(sheet: Sheet) -> str:
-    """`Sheet.frame` in full precision, with 95 % intervals; NaN is empty."""
-    return _with_intervals(sheet.frame).to_csv(index=False)
+    """`Sheet.frame` in full precision, with 95 % intervals; NaN is empty, controls are escapes."""
+    table = _with_intervals(sheet.frame)
+    table = table.map(lambda value: printable(value) if isinstance(value, str) else value)
+    return str(table.to_csv(index=False))
 
 
 def to_json(sheet: Sheet) -> str:
@@ -126,7 +160,7 @@ def to_json(sheet: Sheet) -> str:
         {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
         for row in rows
     ]
-    return json.dumps(tidy, indent=1, ensure_ascii=False) + "\n"
+    return printable_json(json.dumps(tidy, indent=1, ensure_ascii=False)) + "\n"
 
 
 def _with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
@@ -145,13 +179,17 @@ def html(sheet: Sheet) -> str:
     parts = []
     for block in sheet.blocks:
         rows = _marked(
-            block, escape, "<b>{}</b>", "<u>{}</u>", '<span style="color:grey">{}</span>'
+            block, _html_escaped, "<b>{}</b>", "<u>{}</u>", '<span style="color:grey">{}</span>'
         )
-        lines = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in block.header)}</tr>"]
+        lines = [f"<tr>{''.join(f'<th>{_html_escaped(name)}</th>' for name in block.header)}</tr>"]
         lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
-        parts += [f"<h3>{escape(block.title)}</h3>", "<table>", *lines, "</table>"]
-    notes = [f"<li>{escape(note)}</li>" for note in (*sheet.notes, *sheet.remarks)]
+        parts += [f"<h3>{_html_escaped(block.title)}</h3>", "<table>", *lines, "</table>"]
+    notes = [f"<li>{_html_escaped(note)}</li>" for note in (*sheet.notes, *sheet.remarks)]
     return "\n".join([*parts, "<ul>", *notes, "</ul>", ""])
+
+
+def _html_escaped(text: str) -> str:
+    return escape(printable(text, "\n"))
 
 
 FORMATS: Mapping[str, Callable[[Sheet], str]] = {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,8 @@ class Block:
     """(row, column) of the values within the best one's standard error."""
     grey: int = 0
     """The last so many rows are no methods: the constant answer and ceilings."""
+    one_metric: bool = True
+    """Whether the columns of numbers are of one metric; else each but the last has its own."""
 
     @property
     def grey_places(self) -> list[tuple[int, int]]:
@@ -61,16 +63,18 @@ def sheet(board: Leaderboard) -> Sheet:
 
 
 def blocks(board: Leaderboard) -> list[Block]:
-    """A block for each dataset; over several, one of their averages and one by kind of shift."""
+    """A block or two for each dataset; over several, one of their averages and one by kind of shift."""
     groups = dict(list(board.frame.groupby("dataset", sort=False)))
-    found = [_block(str(name), frame, board.higher) for name, frame in groups.items()]
-    if len(found) == 1:
+    found = []
+    for name, frame in groups.items():
+        found += _dataset_blocks(str(name), frame, board.higher)
+    if len(groups) == 1:
         return found
     kinds = {board.shifts.get(str(name), "") for name in groups}
     return [*found, _summary(board), *([_by_shift(board)] if len(kinds) > 1 else [])]
 
 
-def _header(column: tuple[str, str, str], columns: list[tuple[str, str, str]]) -> str:
+def _header(column: tuple[str, str, str], columns: Sequence[tuple[str, str, str]]) -> str:
     tests, environment, metric = column
     if not environment:
         return metric
@@ -88,25 +92,50 @@ def _averages(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[own].set_index("label")
 
 
-def _block(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> Block:
+def _dataset_blocks(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> list[Block]:
+    """A table of the dataset's metric, and one of the predictor's own metrics if there are any."""
     averages = _averages(frame[frame["kind"] == METHOD])
     metric = str(averages["metric"].iloc[0])
     averages = averages.sort_values(
         "mean", ascending=not higher.get(metric, True), kind="stable", key=lambda m: m.map(_rounded)
     )
-    complete = _complete(averages)
-    labels = [*averages.index[complete], *averages.index[~complete]]
     grey = _averages(frame[frame["kind"] != METHOD])
     columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
+    kind = f"{metric}{' (%)' if metric in PROPORTIONS else ''}"
+    title = f"{dataset}: {kind}" if metric else f"{dataset}: nothing recorded yet"
+    found = [_block(title, [c for c in columns if c[1]], averages, grey, frame, higher)]
+    own = [c for c in columns if not c[1]]
+    if own:
+        recorded = grey[grey.index.isin(frame.loc[frame["environment"] == "", "label"])]
+        title = f"{dataset}: of the predictor itself"
+        further = _block(title, own, averages, recorded, frame, higher)
+        found.append(replace(further, one_metric=False))
+    return found
+
+
+def _block(
+    title: str,
+    columns: Sequence[tuple[str, str, str]],
+    averages: pd.DataFrame,
+    grey: pd.DataFrame,
+    frame: pd.DataFrame,
+    higher: Mapping[str, bool],
+) -> Block:
+    """Some columns of a dataset's numbers, and the counts of trials.
+
+    The rows are the complete ones of `averages` in its order, then its others, then those of `grey`.
+    """
+    complete = _complete(averages)
+    labels = [str(x) for x in (*averages.index[complete], *averages.index[~complete])]
     cells = frame.set_index(["label", *COLUMN])
+    by_place = cells.to_dict(orient="index")
     rows = []
     counts = pd.concat([averages, grey])
     for label in [*labels, *grey.index]:
         row = [str(label)]
         for column in columns:
-            there = (label, *column) in cells.index and cells.loc[(label, *column), "n"]
-            cell = cells.loc[(label, *column)] if there else None
-            row.append("-" if cell is None else number(cell["mean"], cell["stderr"], column[2]))
+            cell = by_place.get((label, *column), {"n": 0})
+            row.append(number(cell["mean"], cell["stderr"], column[2]) if cell["n"] else "-")
         n, planned = counts.loc[label, ["n", "planned"]]
         rows.append([*row, f"{n}" if n == planned else f"{n}/{planned}"])
     ranked, best, near = int(complete.sum()), set(), set()
@@ -115,9 +144,7 @@ def _block(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> Blo
         found = _best(numbers["mean"].tolist(), c + 1, higher.get(column[2], True))
         near |= _near(numbers, found, c + 1)
         best |= found
-    kind = f"{metric}{' (%)' if metric in PROPORTIONS else ''}"
     header = ["algorithm", *(_header(c, columns) for c in columns), "n"]
-    title = f"{dataset}: {kind}" if metric else f"{dataset}: nothing recorded yet"
     return Block(title, header, rows, ranked, best, near, len(grey))
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from oodbench.commands import commands, confirmed
 from oodbench.errors import UserError, reports_mistakes
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
@@ -16,7 +17,7 @@ from oodbench.sweep.file import Sweep, find, read
 from oodbench.sweep.flags import Flags, resource_flags
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
-from oodbench.terminal import commands, confirmed, terminal
+from oodbench.terminal import terminal
 from oodbench.train.settings import TrainSettings, large_groups
 
 app = commands(__doc__, no_args_is_help=True)

@@ -17,8 +17,14 @@ def resource_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command a flag for each resource; those that are set are its first argument."""
     fields: dict[str, Any] = {}
     for name, field in Resources.model_fields.items():
-        kind: Any = list[str] | None if name == "slurm" else str | None
-        fields[name] = Annotated[kind, typer.Option(help=f"Slurm: {field.description}")]
+        several = name == "slurm"
+        kind: Any = list[str] | None if several else str | None
+        fields[name] = Annotated[
+            kind,
+            typer.Option(
+                metavar="KEY=VALUE" if several else None, help=f"(Slurm) {field.description}"
+            ),
+        ]
 
     @wraps(command)
     def wrapped(**values: Any) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
+from oodbench.commands import commands
 from oodbench.errors import MissingError, UserError, reports_mistakes, unknown
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet
@@ -18,7 +18,7 @@ from oodbench.results.provenance import commit
 from oodbench.sweep import file as sweep_file
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.sweep.plan import check_requirements
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import terminal
 from oodbench.verify.measure import measure
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, load, names
@@ -148,9 +148,11 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[st
 
 
 def _list(experiments: Sequence[Experiment]) -> None:
-    table = Table("experiment", "cost", "targets", "sweeps or computation", "title")
+    header = ("experiment", "cost", "targets", "sweeps or computation", "title")
+    rows = []
     for e in experiments:
-        how = "\n".join([*e.sweeps, *([e.compute] if e.compute else [])])
+        how = ", ".join([*e.sweeps, *([e.compute] if e.compute else [])])
         cost = "cheap" if e.cheap else "long"
-        table.add_row(e.name, cost, str(len(e.targets)), how, e.title)
-    terminal().print(table)
+        rows.append((e.name, cost, str(len(e.targets)), how, e.title))
+    console = terminal()
+    console.print(console.tables(header, rows, prose=(3, 4)), soft_wrap=True)

@@ -11,10 +11,10 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
+from oodbench.commands import commands
 from oodbench.errors import UserError, reports_mistakes
 from oodbench.report.figures import COLOURS, STYLE
 from oodbench.report.formats import markdown
-from oodbench.terminal import commands
 from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.targets import Experiment, Target, load, names
 from oodbench.verify.verdicts import Comparison, compare, sheet

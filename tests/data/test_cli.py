@@ -22,9 +22,9 @@ def test_list_shows_the_files() -> None:
     result = call("list")
     assert result.exit_code == 0
     assert "MNIST/raw/train-images-idx3-ubyte" in result.stdout
-    assert re.search(r"Spirals +│ none ", result.stdout)
-    assert re.search(r"CoinRun +│ CoinRun/ ", result.stdout)
-    assert re.search(r"PACS +│ PACS/ ", result.stdout)
+    assert "Spirals (licence: generated)\n  none\n" in result.stdout
+    assert re.search(r"CoinRun \(.*\)\n  CoinRun/\n", result.stdout)
+    assert re.search(r"PACS \(.*\)\n  PACS/\n", result.stdout)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@ import io
 import json
 import math
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +146,7 @@ def test_an_incomplete_trial_is_left_out_and_counted(sweep: Sweep) -> None:
     cell = rows(sweep)["SEM", "IRM", "", "causal_error"]
     assert (cell["n"], cell["planned"]) == (2, 3)
     assert cell["mean"] == pytest.approx((1 + 3) / 2)
-    digits, sem, over = blocks(leaderboard(load_frames(sweep.results)))
+    digits, sem, _, over = blocks(leaderboard(load_frames(sweep.results)))
     assert [row[0] for row in digits.rows] == ["IRM", NASTY, "ERM"] and digits.ranked == 3
     assert [row[0] for row in sem.rows] == [NASTY, "ERM", "IRM"] and sem.ranked == 2
     assert [row[-1] for row in sem.rows] == ["3", "3", "2/3"]
@@ -305,9 +307,9 @@ def test_latex_leaves_no_special_character_bare(sweep: Sweep) -> None:
         assert not re.search(r"[%$#_~^<>|±*\[]", bare), line
         assert bare.count("{") == bare.count("}"), line
     cells = [line.count(" & ") for line in body if line.endswith(r"\\")]
-    assert len(cells) == 12 and cells[:4] == [4] * 4
+    assert len(cells) == 16 and cells[:4] == [4] * 4
     for name in ("table", "tabular"):
-        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 3
+        assert text.count(f"\\begin{{{name}}}") == text.count(f"\\end{{{name}}}") == 4
 
 
 def test_csv_and_json_are_tidy_and_exact(sweep: Sweep) -> None:
@@ -388,3 +390,26 @@ def test_a_sweep_with_nothing_complete_shows_its_counts(
     assert first.rows == [["ERM", "-", "-", "0/3"]] and first.ranked == 0
     assert second.title == "E: nothing recorded yet" and second.rows[0][-1] == "0/1"
     assert over.rows == [["ERM", "-", "-", "-", "-"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+@pytest.mark.parametrize("verb", ["table", "compare"])
+def test_latex_compiles(sweep: Sweep, tmp_path: Path, verb: str) -> None:
+    arguments = [verb, str(sweep.results.path), "--format", "latex"]
+    result = CliRunner().invoke(app, arguments)
+    labels = re.findall(r"\\label\{(.*)\}", result.stdout)
+    assert len(set(labels)) == len(labels) == result.stdout.count(r"\begin{table}")
+    before = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
+    (tmp_path / "t.tex").write_text(f"{before}\n{result.stdout}\\end{{document}}\n")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout[-2000:]
+
+
+def test_one_dataset_alone(sweep: Sweep) -> None:
+    arguments = ["table", str(sweep.results.path), "--format", "csv", "--dataset"]
+    rows = CliRunner().invoke(app, [*arguments, "SEM"]).stdout.splitlines()
+    assert len(rows) == 1 + 9 and all(row.startswith("SEM,") for row in rows[1:])
+    wrong = CliRunner().invoke(app, [*arguments, "Semm"])
+    assert wrong.exit_code == 2 and "did you mean SEM?" in wrong.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.files import write_whole
+from oodbench.printable import printable, printable_json
 from oodbench.report.html.contents import BASELINE, contents
 
 WEB = Path(__file__).resolve().parent / "assets"
@@ -47,7 +48,7 @@ def render(tree: dict[str, Any]) -> str:
     parts = {
         "policy": policy,
         "version": html.escape(tree["version"]),
-        "title": html.escape(f"{tree['title']}: oodbench report"),
+        "title": html.escape(printable(f"{tree['title']}: oodbench report")),
         "style": style,
         "script": script,
         "data": embedded(tree),
@@ -58,7 +59,8 @@ def render(tree: dict[str, Any]) -> str:
 
 def to_json(tree: dict[str, Any]) -> str:
     """The contents as compact JSON."""
-    return json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return printable_json(text)
 
 
 def embedded(tree: dict[str, Any]) -> str:

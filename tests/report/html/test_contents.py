@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,21 @@ def test_it_shows_every_section_and_the_names_as_they_are(seen: Seen) -> None:
     assert "ValueError: <b>no</b>" in page.locator("#coverage").inner_text()
     assert page.locator("#coverage b, main script").count() == 0
     assert page.locator("#health .part").count() == 4
+
+
+def test_every_chart_can_be_saved_as_a_file(seen: Seen, tmp_path: Path) -> None:
+    buttons = seen.page.get_by_role("button", name="SVG", exact=True).all()
+    assert len(buttons) >= 3
+    for number, button in enumerate(buttons):
+        with seen.page.expect_download() as saved:
+            button.click()
+        assert saved.value.suggested_filename.endswith(".svg")
+        saved.value.save_as(tmp_path / f"{number}.svg")
+        root = ElementTree.parse(tmp_path / f"{number}.svg").getroot()
+        assert root.tag == "{http://www.w3.org/2000/svg}svg" and len(root) > 3
+        shapes = [node for node in root.iter() if node.tag.endswith("path")]
+        assert all(node.get("stroke") and not node.get("class") for node in shapes)
+        assert not [node for node in root.iter() if node.tag.endswith("rect")], "no hot spots"
 
 
 def test_its_texts_are_those_of_the_table(seen: Seen, made: Made) -> None:

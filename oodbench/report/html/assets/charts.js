@@ -103,7 +103,25 @@ function showTip(event, text) {
 function hideTip() { byId("tip").hidden = true; }
 
 function chart(width, height, label, ...parts) {
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...parts);
+  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...parts);
+  return [picture, el("button", { type: "button", class: "save", title: "Save this chart as a file for a paper", onclick: () => save(picture, label) }, "SVG")];
+}
+
+// What the style sheet says of a chart; a file has no style sheet.
+const STYLED = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "stroke-linejoin", "stroke-linecap", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
+
+function save(picture, name) {
+  const copy = picture.cloneNode(true), from = [picture, ...picture.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
+  to.filter((node) => node.classList.contains("hot")).forEach((node) => node.remove());
+  to.forEach((node, i) => {
+    const style = getComputedStyle(from[i]);
+    for (const property of STYLED) node.setAttribute(property, style.getPropertyValue(property));
+    for (const own of ["class", "tabindex", "role", "style"]) node.removeAttribute(own);
+  });
+  copy.setAttribute("xmlns", SVG);
+  const url = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
+  el("a", { href: url, download: `${name.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60)}.svg` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
 function key(className, label, text) {

@@ -1,0 +1,119 @@
+"""What people see at 80 and 120 columns; `python -m tests.report.test_screens` writes it anew."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from oodbench.__main__ import main
+from oodbench.sweep.status import show_plan
+from oodbench.terminal import Terminal
+from tests.helpers.made import Made, rising
+from tests.helpers.paths import GOLDEN
+from tests.helpers.sweeps import tiny
+
+FOLDER = GOLDEN / "screens"
+WIDTHS = (80, 120)
+LABELS = ("ERM", "InvariantRiskMinimization, annealed", "VREx")
+SCREENS = {
+    "table": ["report", "table", "results"],
+    "compare": ["report", "compare", "results"],
+    "why": ["report", "why", "results", "--dataset", "Photographs", "--algorithm", "ERM",
+            "--test-env", "a"],
+    "status": ["sweep", "status", "results"],
+    "trials": ["diagnose", "trials", "one", "--selection", "train_val,oracle", "--out", "out"],
+    "data-list": ["data", "list"],
+    "report-help": ["report", "--help"],
+}  # fmt: skip
+
+
+def made() -> None:
+    """Two datasets with seven test environments; one run failed, one is planned."""
+
+    class Wide(Made):
+        environments = ("a", "b", "c", "hospital-3", "night", "sketches", "years-before-1990")
+
+    results, one = Wide(Path("results")), Made(Path("one"))
+    for i, label in enumerate(LABELS):
+        for trial in range(3):
+            one.add("Scans", label, ("a",), trial, rising(0.5 + i / 20 + trial / 10))
+            for test in Wide.environments:
+                curve = rising(0.4 + i / 16 + trial / 32, test)
+                state = "failed" if (label, test, trial) == ("VREx", "c", 2) else "done"
+                error = "ValueError: the third step is one too many for this method"
+                results.add("Photographs", label, (test,), trial, curve, state=state, error=error)
+            state = "planned" if (label, trial) == ("VREx", 2) else "done"
+            curve = rising(20.0 + i + trial / 3)
+            results.add("Scans", label, ("a",), trial, curve, metric="mse", state=state)
+
+
+def plan(width: int) -> str:
+    """What `plan` prints without the time that it measures."""
+    sweep = tiny(
+        datasets=[
+            {"name": "LinearSEM", "label": "Linear, hidden confounders"},
+            {"name": "ColoredDigits", "copies": 2},
+        ],
+        algorithms=["ERM", {"name": "IRM", "label": LABELS[1]}, "VREx"],
+        test_environments="each",
+        hparam_draws=2,
+    )
+    console = Terminal(width=width, file=open(os.devnull, "w"))  # noqa: PTH123
+    with console.capture() as capture:
+        show_plan(sweep, console)
+    console.file.close()
+    return capture.get()
+
+
+def screen(name: str, width: int) -> str:
+    if name == "plan":
+        return plan(width)
+    result = CliRunner().invoke(
+        main, SCREENS[name], prog_name="oodbench", env={"COLUMNS": str(width)}
+    )
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with chdir(tmp_path_factory.mktemp("screens")):
+        made()
+        yield
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", [*SCREENS, "plan"])
+@pytest.mark.usefixtures("results")
+def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = screen(name, width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    assert text == (FOLDER / f"{name}.{width}.txt").read_text()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_help_of_launch_is_plain_text(width: int) -> None:
+    arguments = ["sweep", "launch", "--help"]
+    text = CliRunner().invoke(main, arguments, env={"COLUMNS": str(width)}).output
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert re.search(r"minutes, H:M:S or\s+D-H:M:S", text)
+    assert "<bool>" not in text and re.search("--yes +Ask nothing", text)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        made()
+        for width in WIDTHS:
+            os.environ["COLUMNS"] = str(width)
+            for name in (*SCREENS, "plan"):
+                (FOLDER / f"{name}.{width}.txt").write_text(screen(name, width))
