@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from oodbench.data.images import ImageFolders, Images, Place, class_folders
+from oodbench.data.images import ImageFolders, OwnImages, Place, class_folders
 from oodbench.datasets import Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
@@ -21,7 +21,7 @@ from oodbench.tasks import Task
         steps=5001,
     ),
 )
-class ImageFolder(ImageFolders):
+class ImageFolder(OwnImages, ImageFolders):
     """Images in ROOT/ENVIRONMENT/CLASS/; the last environment is the test one by default.
 
     `root` is under the data directory unless it is absolute. It belongs to a run's identity: keep it
@@ -29,7 +29,7 @@ class ImageFolder(ImageFolders):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Images.Options):
+    class Options(OwnImages.Options):
         """Where the images are."""
 
         root: str = hparam("")
@@ -43,6 +43,8 @@ class ImageFolder(ImageFolders):
         self.places = tuple(Place(name, name) for name in names)
         self.classes = tuple(sorted({c for name in names for c in class_folders(root / name)}))
         super().__init__(options, data_dir)
+        if self.places:
+            self.fit_size()
         self.test_environments = self.environments[-1:]
         self.task = Task("multiclass", max(2, len(self.classes)))
 

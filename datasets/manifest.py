@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oodbench.data.images import Images, Listing
+from oodbench.data.images import Listing, OwnImages
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.errors import UserError
 
@@ -24,16 +24,16 @@ from .table import Listed
         steps=5001,
     ),
 )
-class Manifest(Listed, Images):
+class Manifest(Listed, OwnImages):
     """Image files that a column `path` names, relative to the folder of the file that lists them."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Listed.Options, Images.Options):
+    class Options(Listed.Options, OwnImages.Options):
         """The file, what its columns mean, and how images are read."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        self.input_shape = (3, options.size, options.size)
+        self.fit_size()
 
     @classmethod
     def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from oodbench.data.csv_rows import NumberedRows
 from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError, unknown
-from oodbench.hparams import defaults, hparam
+from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 SPLITS = ("in", "out")
@@ -80,7 +80,7 @@ class Listed(Dataset):
     @property
     def label(self) -> str:
         """The file's name and what else is not usual."""
-        usual = defaults(type(self.options)) | {"file": self.options.file, "md5": self.options.md5}
+        usual = {**self.usual_options, "file": self.options.file, "md5": self.options.md5}
         changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
         words = ", ".join(f"{k}={v}" for k, v in changed.items() if k != "test_environments")
         return Path(self.options.file).stem + (f"({words})" if words else "")

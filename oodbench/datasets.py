@@ -111,9 +111,18 @@ class Dataset(ABC):
         """
         if self.given_label is not None:
             return self.given_label
-        usual = defaults(type(self.options))
+        usual = self.usual_options
         changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
         return self.name + (f"({_words(changed)})" if changed else "")
+
+    @property
+    def usual_options(self) -> Mapping[str, Any]:
+        """The options that the label leaves out: the defaults."""
+        return defaults(type(self.options))
+
+    def run_options(self, pretrained: bool) -> dict[str, Any]:
+        """The options as part of a run's identity, given whether its network is pretrained."""
+        return asdict(self.options)
 
     @property
     def network(self) -> str:

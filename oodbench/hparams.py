@@ -14,6 +14,9 @@ from oodbench.seeds import derive
 Value = bool | int | float | str | None
 T = TypeVar("T")
 
+FINE_TUNED = ("images", "text")
+"""Families whose defaults and ranges are those of pretrained networks."""
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -86,6 +89,14 @@ def hparam(
         "options": options,
     }
     return field(default=default, metadata=metadata)
+
+
+def rates_family(family: str, pretrained: bool) -> str:
+    """The family whose defaults and ranges a run takes, given whether its network is pretrained.
+
+    Those of images and text are for fine-tuning; a network that starts at random takes the usual ones.
+    """
+    return family if pretrained or family not in FINE_TUNED else ""
 
 
 def altered(

@@ -1,11 +1,12 @@
 """Datasets of image files in folders, ENVIRONMENT/CLASS/IMAGE: checked, decoded, augmented."""
 
 import hashlib
+import warnings
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -30,6 +31,10 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """What Pillow raises for a file that is no whole image."""
 
+USUAL_SIZE = 224
+"""The side of the inputs that networks for photographs were made for, in pixels."""
+SAMPLE = 200
+"""Images whose size is looked at."""
 Listing = dict[str, list[tuple[Path, int]]]
 """By environment, each image's file and class."""
 
@@ -62,6 +67,16 @@ def decoded(file: Path, size: int) -> np.ndarray:
         raise UserError(f"{file} cannot be read as an image ({error})") from error
 
 
+def typical_side(listing: Listing) -> int:
+    """The median of the longer sides of some of the images, in pixels; `USUAL_SIZE` if none can be read."""
+    files = [file for found in listing.values() for file, _ in found]
+    sides = []
+    for file in files[:: max(1, len(files) // SAMPLE)]:
+        with suppress(*UNREADABLE), Image.open(file) as image:  # reads the header alone
+            sides.append(max(image.size))
+    return int(np.median(sides)) if sides else USUAL_SIZE
+
+
 def _problem(file: Path) -> str:
     """Why a file cannot be decoded, if so; a JPEG at a low resolution, which takes less time."""
     try:
@@ -87,10 +102,16 @@ class Images(Dataset):
     class Options(Dataset.Options):
         """The size of the inputs, and whether there is chance in them."""
 
-        size: int = hparam(224, low=1)
-        augment: bool = hparam(True)
+        size: int = hparam(USUAL_SIZE, low=1)
+        augment: bool | None = hparam(None)
+        """Whether there is; by default only in runs whose network is pretrained."""
 
     options: Any
+
+    def run_options(self, pretrained: bool) -> dict[str, Any]:
+        """As for any dataset; images are augmented for pretrained networks unless the option says."""
+        found = super().run_options(pretrained)
+        return found | ({"augment": pretrained} if found["augment"] is None else {})
 
     @property
     @abstractmethod
@@ -125,7 +146,7 @@ class Images(Dataset):
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Bytes (N, 3, H, W) to normalised floats; augmented if there is a generator."""
         x = x.float().div_(255)
-        if generator is not None and self.options.augment:
+        if generator is not None and self.options.augment is not False:
             x = domainbed(x, generator)
         mean, std = (x.new_tensor(v)[:, None, None] for v in (MEAN, STD))
         return x.sub_(mean).div_(std)
@@ -176,6 +197,46 @@ class Images(Dataset):
             read = partial(pieces, stored, workers)
             arrays[str(i)] = Rows(len(stored), stored.shape, np.uint8, read)
         keep(self.cache_folder(listing), self.label, arrays)
+
+
+class OwnImages(Images):
+    """Images of one's own, whose size is not known beforehand.
+
+    A constructor ends with `fit_size`, once there is a listing.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Images.Options):
+        """The size of the inputs, and whether there is chance in them."""
+
+        size: int = hparam(0, low=0)
+        """0: that of the files, the median of some of their longer sides, but at most 224."""
+
+    _found_size: int | None = None
+
+    def fit_size(self) -> None:
+        """Set the size of the inputs, by the files if the option does not say it."""
+        if not self.options.size:
+            self._found_size = min(typical_side(self.listing()), USUAL_SIZE)
+            self.options = replace(self.options, size=self._found_size)
+        self.input_shape = (3, self.options.size, self.options.size)
+
+    def check(self) -> None:
+        """As for all images; warns where inputs have more than twice the side of the files."""
+        super().check()
+        side, size = typical_side(self.listing()), self.options.size
+        if size > 2 * side:
+            warnings.warn(
+                f"{self.label}: images of about {side} pixels a side are enlarged to {size}, "
+                f"{(size / side) ** 2:.0f} times the pixels; without the option `size` they are not",
+                stacklevel=2,
+            )
+
+    @property
+    def usual_options(self) -> Mapping[str, Any]:
+        """The defaults, and the size if the files said it."""
+        usual = super().usual_options
+        return usual if self._found_size is None else {**usual, "size": self._found_size}
 
 
 class Place(NamedTuple):

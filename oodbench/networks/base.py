@@ -32,6 +32,14 @@ class Network(nn.Module):
     def check(cls, values: Mapping[str, object]) -> None:
         """Raise UserError if a file that these hyperparameters need is missing; a plan asks."""
 
+    @classmethod
+    def is_pretrained(cls, values: Mapping[str, object]) -> bool:
+        """Whether these hyperparameters give it weights that were trained on other data.
+
+        Learning rate, weight decay, batch size and augmentation have other defaults then.
+        """
+        return values.get("weights", "none") != "none"
+
     featurizer: nn.Module
     classifier: nn.Module
     hparams: Any

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import MissingError, UserError, unknown
-from oodbench.hparams import checked, draw
+from oodbench.hparams import checked, draw, rates_family
 from oodbench.printable import printable
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.seeds import derive
@@ -342,6 +342,10 @@ def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) ->
 
 def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[RunSpec]:
     """The runs of a cell, by draw, then trial."""
+    from oodbench.networks.base import networks
+
+    name = _network(sweep, dataset).name
+    network = networks.get(name)
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
     specs = []
@@ -355,11 +359,11 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
             specs.append(
                 RunSpec(
                     dataset=dataset.name,
-                    options=asdict(dataset.options),
+                    options=dataset.run_options(network.is_pretrained(network_hparams)),
                     algorithm=row.name,
                     hparams=hparams,
                     label=row.label or row.name,
-                    network=_network(sweep, dataset).name,
+                    network=name,
                     network_hparams=network_hparams,
                     test_environments=tests,
                     validation_environments=_validation(sweep, dataset, tests, trial),
@@ -405,8 +409,17 @@ def _hparams(
     chosen = _network(sweep, dataset)
     network = networks.get(chosen.name)
     algorithm = algorithms.get(row.name)
-    family = dataset.metadata.family
+    owner = f"{'network' if sweep.shared_quantiles else row.name}/{chosen.name}"
+    given = {**chosen.hparams, **row.network}
 
+    def of_network(family: str) -> dict[str, Any]:
+        drawn = draw(network.Hparams, owner, index, family, trial=trial)
+        return _with_given(network.Hparams, drawn, given, index, chosen.name)
+
+    family = dataset.metadata.family
+    family = rates_family(family, network.is_pretrained(of_network(family)))
+    network_hparams = of_network(family)
+    network.check(network_hparams)
     of_all = {f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else set()
     drawn = draw(
         algorithm.Hparams,
@@ -417,12 +430,7 @@ def _hparams(
         shared=of_all,
         trial=trial,
     )
-    owner = f"{'network' if sweep.shared_quantiles else row.name}/{chosen.name}"
-    drawn_of_network = draw(network.Hparams, owner, index, family, trial=trial)
     hparams = _with_given(algorithm.Hparams, drawn, row.hparams, index, row.name)
-    given = {**chosen.hparams, **row.network}
-    network_hparams = _with_given(network.Hparams, drawn_of_network, given, index, chosen.name)
-    network.check(network_hparams)
     return hparams, network_hparams
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from oodbench.errors import UserError
-from oodbench.hparams import Value, distributions
+from oodbench.hparams import Value, distributions, rates_family
 from oodbench.results.directory import Journal, Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
@@ -133,14 +133,17 @@ def make_studies(
         search = search.model_copy(update={"objective": rule})
     first = specs[0]
     trials = sum(spec.draw == first.draw for spec in specs)
+    network = networks.get(first.network)
+    pretrained = network.is_pretrained(first.network_hparams)
+    family = rates_family(dataset.metadata.family, pretrained)
     owners: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
         ("", algorithms.get(first.algorithm), fixed),
-        (NETWORK, networks.get(first.network), fixed_of_network),
+        (NETWORK, network, fixed_of_network),
     )
     space = {
         prefix + name: distribution
         for prefix, owner, given in owners
-        for name, distribution in distributions(owner.Hparams, dataset.metadata.family).items()
+        for name, distribution in distributions(owner.Hparams, family).items()
         if distribution is not None and name not in given
     }
     for name, value in {**fixed, **fixed_of_network}.items():

@@ -1,0 +1,138 @@
+"""Without a word about rates, small networks and pretrained ones learn from small pictures."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from oodbench.data.images import MEAN, STD
+from oodbench.datasets import datasets, make
+from oodbench.networks.base import build
+from oodbench.results.directory import RunDirectory
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
+
+SIDE = 16
+NAMES = ("zero", "one", "two", "three")
+
+
+@pytest.fixture(scope="session")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scans of four digits in three environments that differ in brightness, ROOT/ENVIRONMENT/DIGIT."""
+    from sklearn.datasets import load_digits
+
+    root = tmp_path_factory.mktemp("scans")
+    bunch = load_digits()
+    for digit, name in enumerate(NAMES):
+        images = bunch.images[bunch.target == digit][:72]
+        for i, image in enumerate(images):
+            environment = ("bright", "dim", "dark")[i % 3]
+            bytes_ = np.uint8(image / 16 * {"bright": 255, "dim": 200, "dark": 150}[environment])
+            folder = root / environment / name
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(bytes_).resize((SIDE, SIDE)).save(folder / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A ResNet18 that has learned other digits, four to nine, as torchvision would store it."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    chosen = bunch.target >= 4
+    images = torch.tensor(bunch.images[chosen]).float().div(16)[:, None].expand(-1, 3, -1, -1)
+    x = torch.nn.functional.interpolate(images, size=(SIDE, SIDE), mode="bilinear")
+    x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    y = torch.tensor(bunch.target[chosen] - 4)
+    values = {"weights": "none", "freeze_batch_norm": False, "dropout": 0.0}
+    network: Any = build("ResNet18", values, (3, SIDE, SIDE), 6, seed=0)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    for step in range(40):
+        batch = torch.randperm(len(x), generator=torch.Generator().manual_seed(step))[:64]
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(x[batch]), y[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    file = tmp_path_factory.mktemp("weights") / "resnet18.pth"
+    head = {"fc.weight": torch.zeros(1000, 512), "fc.bias": torch.zeros(1000)}
+    torch.save({**network.featurizer[0].state_dict(), **head}, file)
+    return str(file)
+
+
+def planned(root: Path, network: dict[str, Any], **keys: Any) -> Any:
+    """The one run on the scans, planned as a user would."""
+    values: dict[str, Any] = {"name": "scans", "datasets": ["ImageFolder"], "algorithms": ["ERM"]}
+    values |= {"network": network, "trials": [0], "steps": 40, "evaluate_every": 40} | keys
+    (spec,) = make_plan(validate(values, "a test"), root).runs.values()
+    return spec
+
+
+def test_rates_and_augmentation_follow_the_network(scans: Path, weights: str) -> None:
+    small = planned(scans, {"name": "ConvNet"})
+    random = planned(scans, {"name": "ResNet18", "hparams": {"weights": "none"}})
+    tuned = planned(scans, {"name": "ResNet18", "hparams": {"weights": weights}})
+    assert [spec.hparams["lr"] for spec in (small, random, tuned)] == [1e-3, 1e-3, 5e-5]
+    assert [spec.options["augment"] for spec in (small, random, tuned)] == [False, False, True]
+    assert [spec.network_hparams["freeze_batch_norm"] for spec in (random, tuned)] == [False, True]
+    keys: dict[str, Any] = {"hparam_draws": [1], "shared_quantiles": False}
+    draws = planned(scans, {"name": "ConvNet"}, **keys).hparams["lr"]
+    assert draws == pytest.approx(planned_default_draw("lr"))
+    given = planned(scans, {"name": "ConvNet"}, datasets=[{"name": "ImageFolder", "augment": True}])
+    assert given.options["augment"] is True
+
+
+def planned_default_draw(name: str) -> Any:
+    """What the first random draw of ERM is on data of no family."""
+    from oodbench.algorithms import algorithms
+    from oodbench.hparams import draw
+
+    return draw(algorithms.get("ERM").Hparams, "ERM", 1)[name]
+
+
+def test_the_size_is_that_of_the_files(scans: Path) -> None:
+    dataset = make("ImageFolder", {}, scans)
+    assert dataset.input_shape == (3, SIDE, SIDE) and dataset.label == "ImageFolder"
+    assert planned(scans, {"name": "ConvNet"}).options["size"] == SIDE
+
+
+def test_inputs_more_than_twice_as_large_as_the_files_are_told(scans: Path) -> None:
+    make("ImageFolder", {"size": 2 * SIDE}, scans).check()
+    with pytest.warns(UserWarning, match="about 16 pixels a side are enlarged to 64, 16 times"):
+        make("ImageFolder", {"size": 4 * SIDE}, scans).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["images", "small_images", "digits", "noisy_labels"])
+@pytest.mark.parametrize("network", ["ConvNet", "ResNet18", "pretrained"])
+def test_the_defaults_beat_the_constant_answer(
+    family: str,
+    network: str,
+    scans: Path,
+    weights: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cls = datasets.get("ImageFolder")
+    monkeypatch.setattr(cls, "metadata", replace(cls.metadata, family=family))
+    component: dict[str, Any] = {"name": network}
+    if network != "ConvNet":
+        value = weights if network == "pretrained" else "none"
+        component = {"name": "ResNet18", "hparams": {"weights": value}}
+    spec = planned(scans, component)
+    directory = RunDirectory(tmp_path / "run")
+    assert execute(spec, directory, TrainSettings(data_dir=scans))[0] == "done"
+    *_, last = directory.records()
+    accuracy = {
+        e["environment"]: e["value"]
+        for e in last["evaluations"]
+        if e["metric"] == "accuracy" and e["split"] == "out"
+    }
+    constant = 1 / len(NAMES)
+    assert min(accuracy.values()) > 1.5 * constant, accuracy
