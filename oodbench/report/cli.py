@@ -9,6 +9,7 @@ import typer
 
 from oodbench.commands import commands
 from oodbench.errors import reports_mistakes, unknown
+from oodbench.registry import load_plugins
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet, print_table
 from oodbench.results.frames import Frames
@@ -33,6 +34,9 @@ Selection = Annotated[
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
 Dataset = Annotated[str | None, typer.Option(help="This one alone, by its name in the table.")]
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", help="A module with metrics, imported first.")
+]
 AllowMixed = Annotated[
     bool, typer.Option("--allow-mixed", help="Although protocol or code of the directories differ.")
 ]
@@ -48,8 +52,10 @@ def table(
     dataset: Dataset = None,
     rules: Annotated[str, typer.Option(help=f"{', '.join(TABLES)}: whose tables.")] = "ours",
     allow_mixed: AllowMixed = False,
+    plugin: Plugins = None,
 ) -> None:
     """Print the leaderboard: test environments, their average, mean ± standard error, counts."""
+    load_plugins(plugin or [])
     if rules not in TABLES:
         raise unknown("rules", rules, TABLES)
     frames = _frames(directories, allow_mixed, dataset)

@@ -10,7 +10,7 @@ OFFICIAL = (
 """What the package `wilds` calls its proportions."""
 PROPORTIONS = ("accuracy", "agreement", "worst_group_accuracy", *OFFICIAL)
 """Metrics in [0, 1] that are printed in %."""
-HIGHER = (*PROPORTIONS, "r_all", "r_wg")
+HIGHER = {*PROPORTIONS, "r_all", "r_wg"}
 """Metrics of which more is better; of any other, less is."""
 
 

@@ -1,6 +1,6 @@
 """Metrics that are computed from kept predictions without training again. Imports no torch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError
+from oodbench.report.numbers import HIGHER
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import stacked
@@ -62,11 +63,31 @@ def worst_group_accuracy(p: Predictions) -> float:
     return float(min(right[classes == c].mean() for c in np.unique(classes)))
 
 
-METRICS: Mapping[str, Callable[[Predictions], float]] = {
+Metric = Callable[[Predictions], float]
+"""A number of the predictions on one split of one environment, which has at least one example."""
+
+METRICS: dict[str, Metric] = {
     "calibration_error": calibration_error,
     "worst_group_accuracy": worst_group_accuracy,
 }
-"""Metrics of the predictions on one split of one environment, which has at least one example."""
+"""The metrics of kept predictions by name."""
+
+
+def register_metric(name: str, *, higher_is_better: bool) -> Callable[[Metric], Metric]:
+    """Register a metric of kept predictions, which `report table --metric NAME` then shows.
+
+    Raises UserError for a name that another function has.
+    """
+
+    def decorate(metric: Metric) -> Metric:
+        if METRICS.get(name, metric) is not metric:
+            raise UserError(f"metric '{name}' is registered twice")
+        METRICS[name] = metric
+        if higher_is_better:
+            HIGHER.add(name)
+        return metric
+
+    return decorate
 
 
 def with_metric(

@@ -102,7 +102,7 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
         with_metric(joined([plain.path]), choose(load_frames(plain)), "m", calibration_error)
 
 
-def test_the_commands(tmp_path: Path) -> None:
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = CliRunner().invoke
     changes = {"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1}
     file = str(tiny_file(tmp_path, **changes, **SHORT))
@@ -114,6 +114,16 @@ def test_the_commands(tmp_path: Path) -> None:
     spared = spare(Results(out))
     assert {p.stem for p in spared} <= {"5", "10"} and len(spared) < 2
     assert run(sweep.app, ["clean", file, "--out", str(out), "--yes"]).exit_code == 0
+    (tmp_path / "my_metric.py").write_text(
+        "from oodbench.report.prediction_metrics import register_metric\n"
+        "@register_metric('mean_output', higher_is_better=True)\n"
+        "def mean_output(p):\n"
+        "    return float(p.logits.mean())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    flags = ["--metric", "mean_output", "--plugin", "my_metric"]
+    own = run(report.app, ["table", str(out), *flags])
+    assert own.exit_code == 0 and "mean_output: higher is better" in " ".join(own.stdout.split())
     again = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
     assert again.stdout == shown.stdout
     wrong = run(report.app, ["table", str(out), "--metric", "worst_grup"])

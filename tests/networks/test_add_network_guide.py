@@ -1,0 +1,35 @@
+"""What docs/guide/add_network.md shows works as it stands there."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from oodbench.networks.base import networks
+from oodbench.registry import load_plugins
+from oodbench.results.directory import RunDirectory
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
+from tests.helpers.paths import ROOT
+
+TEXT = (ROOT / "docs" / "guide" / "add_network.md").read_text()
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
+    return str(found)
+
+
+def test_its_network_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = block("python")
+    assert len([line for line in code.splitlines() if line]) <= 13
+    (tmp_path / "guide_network.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(networks, "_classes", dict(networks._classes))
+    load_plugins(["guide_network"])
+    values = yaml.safe_load(block("yaml")) | {"steps": 5}
+    first = next(iter(make_plan(validate(values, "add_network.md")).runs.values()))
+    assert execute(first, RunDirectory(tmp_path / "run"), TrainSettings())[0] == "done"
