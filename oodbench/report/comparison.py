@@ -12,6 +12,7 @@ from oodbench.report.leaderboard import leaderboard, scores
 from oodbench.report.numbers import PROPORTIONS, gain, number
 from oodbench.report.pairing import shared
 from oodbench.report.ranking import block_table, kendall, mean_ranks, rank_stability, ranked
+from oodbench.report.references import METHOD
 from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
@@ -37,7 +38,8 @@ def comparison(
     """
     rule = rule or usual(frames)
     board = leaderboard(frames, rule, metric)
-    labels = [str(label) for label in board.frame["label"].unique()]
+    methods = board.frame[board.frame["kind"] == METHOD]
+    labels = [str(label) for label in methods["label"].unique()]
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
     table = scores(frames, rule, metric)

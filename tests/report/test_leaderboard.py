@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
 from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard, scores
@@ -92,6 +93,8 @@ def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
     assert set(scores(frames)["label"]) == {"ERM", "IRM"}
     compared = comparison(frames, "ERM")
     assert set(compared.frame["label"]) == {"IRM"}
+    with pytest.raises(UserError, match="unknown baseline 'constant'"):
+        comparison(frames, "constant")
     for format_, mark in (("markdown", "*constant*"), ("latex", r"\textcolor{gray}{constant}")):
         assert mark in FORMATS[format_](sheet(board))
 
