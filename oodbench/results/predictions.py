@@ -4,6 +4,8 @@ runs/<id>/predictions/examples.npz   targets and splits of every environment, on
                       <step>.npz     logits of every environment in half precision
 """
 
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,12 @@ from oodbench.files import whole_file
 from oodbench.results.directory import RunDirectory
 
 LARGEST = float(np.finfo(np.float16).max)
+
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError),
+    *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+)
+"""What numpy and zipfile raise for files that are torn or something else."""
 
 Array = npt.NDArray[Any]
 
@@ -68,7 +76,7 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
     try:
         with np.load(folder / "examples.npz") as examples, np.load(folder / f"{step}.npz") as kept:
             place = {str(name): i for i, name in enumerate(examples["names"])}
-            return {
+            found = {
                 str(name): Predictions(
                     str(examples["kind"]),
                     kept[f"logits{i}"],
@@ -77,9 +85,13 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
                 )
                 for i, name in enumerate(kept["names"])
             }
+        if any(not len(p.logits) == len(p.targets) == len(p.out) for p in found.values()):
+            raise ValueError("logits and targets differ in length")
+        return found
     except FileNotFoundError:
         raise UserError(
             f"{folder} keeps no predictions of step {step}; `sweep launch --keep-predictions` does"
         ) from None
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder} cannot be read: {error}") from None
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{folder} cannot be read at step {step}: {reason}") from None

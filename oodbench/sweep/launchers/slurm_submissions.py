@@ -9,6 +9,7 @@ OUT/code/<fingerprint>/           the frozen code of launches with --snapshot
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from filelock import FileLock
 
 from oodbench.files import write_whole
 from oodbench.results.directory import Results
+from oodbench.results.schemas import DamagedFile, read_file
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,15 @@ class Submissions:
         write_whole(self.folder / submission.name / "submission.json", text)
 
     def __iter__(self) -> Iterator[Submission]:
-        """All submissions, the oldest first."""
+        """All submissions, the oldest first.
+
+        Of one that is damaged nothing is known: its runs are judged by their own files alone.
+        """
         found = []
         for path in self.folder.glob("*/submission.json"):
-            values = json.loads(path.read_text())
-            values["packs"] = tuple(tuple(pack) for pack in values["packs"])
-            found.append(Submission(**values))
-        return iter(sorted(found, key=lambda s: s.time))
+            with suppress(DamagedFile):
+                found.append(read_file(path, Submission))
+        return iter(sorted((s for s in found if s is not None), key=lambda s: s.time))
 
     def of_runs(self) -> dict[str, tuple[Submission, int]]:
         """The last submission of each run and the job's index in its array, unless cancelled."""
