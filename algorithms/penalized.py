@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem
-from oodbench.hparams import altered, choice, hparam, log_uniform, log_uniform_int
+from oodbench.algorithms import Algorithm, Outputs, Problem, first_step
+from oodbench.hparams import altered, choice, hparam, log_uniform, uniform
 
 
 def summed_risks_decay() -> float:
@@ -22,7 +22,8 @@ def summed_risks_decay() -> float:
 class Penalized(Algorithm):
     """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
 
-    The weight is `initial_weight` before step `anneal_steps` and `penalty_weight` from then on. With
+    The weight is `initial_weight` before step `anneal_steps`, below 1 a share of the run's steps, and
+    `penalty_weight` from then on. With
     `divide_by_weight` everything, weight decay too, is divided by weight / initial_weight where that
     exceeds 1, as the code of arXiv:1907.02893 and arXiv:2003.00688 does in its own units, in which
     the initial weight is 1 (an initial weight of 0 counts as 1 here); with `reset_optimizer` the
@@ -32,17 +33,19 @@ class Penalized(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Ranges: arXiv:2007.01434, D.2; for small images the grid of arXiv:1907.02893's code."""
+        """Ranges: arXiv:2007.01434, D.2, its numbers of steps over its 5,001; for small images the grid
+        of arXiv:1907.02893's code, over its 501; for synthetic data that of arXiv:2009.00329, over 600.
+        """
 
         initial_weight: float = hparam(1.0, low=0.0)
-        anneal_steps: int = hparam(
-            500,
-            log_uniform_int(1, 1e4),
+        anneal_steps: int | float = hparam(
+            0.1,
+            log_uniform(1 / 5001, 1.0),
             low=0,
             by_family={
-                "synthetic": (60, choice(0, 4, 8, 16, 32)),
+                "synthetic": (0.1, choice(0.0, 4 / 600, 8 / 600, 16 / 600, 32 / 600)),
                 "linear": (0, None),
-                "small_images": (100, log_uniform_int(50, 250)),
+                "small_images": (0.2, uniform(0.1, 0.5)),
             },
         )
         divide_by_weight: bool = hparam(False, by_family={"small_images": (True, None)})
@@ -65,7 +68,7 @@ class Penalized(Algorithm):
     def weight(self, step: int) -> float:
         """The penalty's weight at `step`."""
         initial = self.hparams.initial_weight
-        later = step >= self.hparams.anneal_steps
+        later = step >= first_step(self.hparams.anneal_steps, self.problem.steps)
         weight: float = initial + later * (self.final_weight(step) - initial)
         return weight
 
@@ -89,4 +92,5 @@ class Penalized(Algorithm):
 
     def restarts(self, step: int) -> bool:
         """At the switch, if asked for."""
-        return bool(self.hparams.reset_optimizer and step == self.hparams.anneal_steps > 0)
+        switch = first_step(self.hparams.anneal_steps, self.problem.steps)
+        return bool(self.hparams.reset_optimizer and step == switch > 0)

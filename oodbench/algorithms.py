@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 import torch
+from scipy.special import betaincinv
 from torch import Tensor, nn
 
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
@@ -34,6 +35,20 @@ def register(name: str, *, paper: str) -> Callable[[A], A]:
     return decorate
 
 
+def first_step(value: Any, steps: int) -> Any:
+    """The step at which something starts or switches: below 1 `value` is a share of the run's steps.
+
+    From 1 on it is the step itself. Of tensors, as in a vectorized run, a tensor.
+    """
+    return (value * (1 + (value < 1) * (steps - 1)) + 0.5) // 1
+
+
+def beta(alpha: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draws from Beta(alpha, alpha), float64: its quantiles at numbers that do not depend on alpha."""
+    quantiles = torch.rand(shape, generator=generator, dtype=torch.float64)
+    return torch.from_numpy(betaincinv(alpha, alpha, quantiles.numpy()))
+
+
 @dataclass(frozen=True)
 class Problem:
     """What an algorithm is told about the run it is built for."""
@@ -43,6 +58,10 @@ class Problem:
     environments: tuple[str, ...]
     """Names of the training environments, in the order in which batches stack them."""
     steps: int
+    attributes: int = 0
+    """How many values the examples' attribute has; 0: they have none."""
+    sizes: tuple[int, ...] = ()
+    """How many examples each training environment trains on."""
     seed: int = 0
     """Seed of everything that all runs of a trial have in common: data noise, splits, initial
     weights, order of batches."""
@@ -56,6 +75,25 @@ class Batch:
     """Inputs, (E, B, *input_shape)."""
     y: Tensor
     """Targets, (E, B, ...), see `Task`."""
+    environments: Tensor | None = None
+    """(E,): which training environments these are, by their places; None: all, in order."""
+    index: Tensor | None = None
+    """(E, B): each example's place among those that its environment trains on."""
+    attributes: Tensor | None = None
+    """(E, B) integers: each example's attribute, where the dataset has one."""
+    other_y: Tensor | None = None
+    """(E, B, ...): second targets of mixed examples."""
+    share: Tensor | None = None
+    """(E, B): the part of a mixed example's loss that `y` has; `other_y` has the rest."""
+    draws: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the method's `draw` drew for this step."""
+
+    def of(self, places: Sequence[int]) -> "Batch":
+        """The batch of some of its environments."""
+        chosen = torch.tensor(list(places), device=self.x.device)
+        given = ((f.name, getattr(self, f.name)) for f in fields(self))
+        picked: dict[str, Any] = {k: v[chosen] for k, v in given if isinstance(v, Tensor)}
+        return replace(self, **{"environments": chosen, **picked})
 
 
 @dataclass(frozen=True)
@@ -77,6 +115,22 @@ class Outputs:
     task: Task
     metrics: dict[str, Tensor] = field(default_factory=dict)
     """Scalars that an objective wants to see in the run's records, such as its penalty."""
+    batch: Batch | None = None
+    """What went in: inputs, attributes, the examples' index, the step's draws."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    """What `next_buffers` made of these outputs, for `objective` to use."""
+    made: dict[str, Tensor] = field(default_factory=dict)
+    """What a method's own `outputs` made besides, for its `next_buffers` and `objective`."""
+
+    def of_step(self, values: Tensor) -> Tensor:
+        """Of values of all training environments those of the step's, in its order, (E, ...)."""
+        places = None if self.batch is None else self.batch.environments
+        return values if places is None else values[places]
+
+    def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
+        """The step's environments' values (E, ...) in their places among `rest`, those of all."""
+        places = None if self.batch is None else self.batch.environments
+        return values if places is None else rest.index_copy(0, places, values)
 
 
 class Algorithm(nn.Module):
@@ -86,13 +140,19 @@ class Algorithm(nn.Module):
     2. `combine(gradients)`: how the environments' gradients of one parameter become one;
     3. `update(batch, step)`: the whole step.
 
-    `objective` and `combine` are pure: they depend on parameters, batch, step and hyperparameters
-    alone and never branch in Python on the value of a hyperparameter. State beyond the parameters
-    lives in registered buffers, so that every method resumes.
+    Around `objective` stand three hooks, for methods that need them: `draw` (the random numbers of a
+    step), `prepare` (a batch made of the batch) and `next_buffers` (what is remembered from step to
+    step). The order of a step is draw, prepare, outputs, next_buffers, objective.
+
+    All but `draw` are pure: they depend on parameters, buffers, batch, step and hyperparameters alone
+    and never branch in Python on the value of a hyperparameter, so that many runs can be trained as
+    one program. State beyond the parameters lives in buffers, so that every method resumes.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What a batch has to hold beyond inputs and targets: `index`, `attributes`."""
     trains_network: ClassVar[bool] = True
     """Whether it trains the run's network; else it fits a predictor of its own."""
     packages: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -181,6 +241,26 @@ class Algorithm(nn.Module):
             return range(count)
         return random.Random(derive(self.problem.seed, step)).sample(range(count), wanted)
 
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """The random numbers of a step, by name; they stand in `batch.draws` afterwards.
+
+        `generator` is the step's own: all methods of a trial get the same one, and a resumed run gets
+        it again. The names and shapes may depend on the shapes of `batch`, not on its values.
+        """
+        return {}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch that is trained on, made of the one that was drawn; a pure function."""
+        return batch
+
+    def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
+        """The next values of the method's buffers by their names; a pure function.
+
+        `objective` finds them in `out.buffers`, with their gradients; the buffers take them after the
+        update, without.
+        """
+        return {}
+
     def objective(self, out: Outputs) -> Tensor:
         """The scalar to minimise; ERM's mean risk unless a method says otherwise."""
         return out.risks.mean()
@@ -210,9 +290,9 @@ class Algorithm(nn.Module):
         if not by_environment:
             x, y = (values.flatten(0, 1).unsqueeze(1) for values in (x, y))
 
-        def forward() -> tuple[Tensor, dict[str, Tensor]]:
+        def forward() -> tuple[Tensor, Outputs]:
             out = self.outputs(batch, step)
-            return (out.risks if by_environment else out.losses.flatten()), out.metrics
+            return (out.risks if by_environment else out.losses.flatten()), out
 
         return Units(
             count=len(x),
@@ -243,35 +323,60 @@ class Algorithm(nn.Module):
         own = self.network.losses(x, batch.y.flatten(0, 1))
         if own is not None:
             losses, none = own.view(shape), own.new_empty(*shape, 0)
-            return Outputs(none, none, batch.y, losses, losses.mean(1), step, self.problem.task)
+            risks, task = losses.mean(1), self.problem.task
+            return Outputs(none, none, batch.y, losses, risks, step, task, batch=batch)
         features = self.network.featurizer(x)
         logits = self.network.classifier(features).unflatten(0, shape)
         task = self.problem.task
         losses = task.losses(logits, batch.y)
-        return Outputs(
-            logits, features.unflatten(0, shape), batch.y, losses, losses.mean(1), step, task
-        )
+        if batch.other_y is not None and batch.share is not None:
+            losses = batch.share * losses + (1 - batch.share) * task.losses(logits, batch.other_y)
+        features = features.unflatten(0, shape)
+        risks = losses.mean(1)
+        return Outputs(logits, features, batch.y, losses, risks, step, task, batch=batch)
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Do one update and return detached scalars, `loss` among them."""
         if self.restarts(step):
             self.optimizers = self.configure()
-        there = self.environments_at(step)
-        if len(there) < len(batch.x):
-            batch = Batch(batch.x[list(there)], batch.y[list(there)])
+        batch = self.prepared(batch, step)
         optimizer = self.optimizers["main"]
         optimizer.zero_grad()
         reduction = self.reduction
         if reduction is None:
             out = self.outputs(batch, step)
+            out.buffers.update(self.next_buffers(out))
             loss = self.objective(out)
             loss.backward()  # type: ignore[no-untyped-call]
             metrics = out.metrics
         else:
             combined = combined_backward(self.network, self.units(batch, step), reduction)
-            loss, metrics = combined.loss, {**combined.metrics, **self._observed(reduction)}
+            loss, out = combined.loss, combined.outputs
+            with torch.no_grad():
+                out.buffers.update(self.next_buffers(out))
+            metrics = {**out.metrics, **self._observed(reduction)}
         self.step_optimizer(optimizer, step)
+        for name, value in out.buffers.items():
+            self.get_buffer(name).copy_(value.detach())
         return {"loss": loss.detach(), **metrics}
+
+    def prepared(self, batch: Batch, step: int) -> Batch:
+        """The batch of a step as `outputs` takes it: of the step's environments, drawn and prepared.
+
+        An `update` of a method's own starts with it.
+        """
+        there = self.environments_at(step)
+        if len(there) < len(batch.x):
+            batch = batch.of(there)
+        return self.prepare(replace(batch, draws=self.drawn(batch, step)))
+
+    def drawn(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """What `draw` draws at a step, on the batch's device."""
+        if type(self).draw is Algorithm.draw:
+            return {}
+        seed = derive("draws", self.problem.seed, step)
+        drawn = self.draw(batch, torch.Generator().manual_seed(seed))
+        return {name: value.to(batch.x.device) for name, value in drawn.items()}
 
     @torch.no_grad()
     def _observed(self, reduction: Reduction) -> dict[str, Tensor]:

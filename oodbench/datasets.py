@@ -58,6 +58,8 @@ class Environment:
     """(N,) integers: examples of a group stay on one side of a split. None: all differ."""
     out: Tensor | None = None
     """(N,) whether an example is of the `out` split. None: the split is drawn."""
+    attributes: Tensor | None = None
+    """(N,) integers from 0: the attribute of each example, by its place in `Dataset.attributes`."""
 
 
 def register(name: str, metadata: Metadata) -> Callable[[D], D]:
@@ -95,6 +97,8 @@ class Dataset(ABC):
     out. Where there are some, nothing else is scored unless held out, and there is no `out` split."""
     holdout: float = 0.2
     """The share of the `out` splits unless a sweep says otherwise."""
+    attributes: tuple[str, ...] = ()
+    """The names of the values of the attribute that examples have, if they have one."""
     input_shape: tuple[int, ...]
     task: Task
 

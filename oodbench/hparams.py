@@ -2,10 +2,11 @@
 
 import math
 import random
+import re
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType, NoneType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, TypeVar
 
 from oodbench.errors import UserError, unknown
@@ -66,6 +67,27 @@ def choice(*values: Value) -> Distribution:
     return Distribution("choice", values)
 
 
+def distribution(text: str, place: str) -> Distribution:
+    """What a text such as `log_uniform(1e-3, 1)` or `choice(1, 2)` says; raises UserError."""
+    kinds: dict[str, Callable[..., Distribution]] = {
+        "uniform": uniform,
+        "log_uniform": log_uniform,
+        "uniform_int": uniform_int,
+        "log_uniform_int": log_uniform_int,
+        "choice": choice,
+    }
+    match = re.fullmatch(r"(\w+)\(([^()]*)\)", text.strip())
+    if match is None or match[1] not in kinds:
+        raise UserError(f"{place} is a range such as log_uniform(1e-3, 1), not {text!r}")
+    try:
+        values = [
+            float(part) if "." in part or "e" in part else int(part) for part in match[2].split(",")
+        ]
+        return kinds[match[1]](*values)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{place} is a range such as log_uniform(1e-3, 1), not {text!r}") from error
+
+
 def hparam(
     default: T,
     distribution: Distribution | None = None,
@@ -74,12 +96,14 @@ def hparam(
     low: float | None = None,
     high: float | None = None,
     options: tuple[T, ...] = (),
+    neutral: T | None = None,
 ) -> T:
     """A hyperparameter: its default, what a random draw takes, and which values are possible.
 
     `by_family` gives another (default, distribution) for the datasets of a family. Without a
     distribution every draw takes the default. `low` and `high` (inclusive) or `options` bound the
-    values that a user may set.
+    values that a user may set. One that was added to a method later has a `neutral` value, at which the
+    method is what it was before: a run's id holds it only where it differs from that.
     """
     metadata = {
         "distribution": distribution,
@@ -87,6 +111,7 @@ def hparam(
         "low": low,
         "high": high,
         "options": options,
+        "neutral": neutral,
     }
     return field(default=default, metadata=metadata)
 
@@ -119,9 +144,36 @@ def defaults(space: type, family: str = "") -> dict[str, Value]:
     return {f.name: _default(f, family)[0] for f in fields(space)}
 
 
+def neutral_values(space: type) -> dict[str, Value]:
+    """The neutral values of the fields that have one: what a run without them in its spec has."""
+    found = ((f.name, f.metadata.get("neutral")) for f in fields(space))
+    return {name: value for name, value in found if value is not None}
+
+
+def identity(space: type, values: Mapping[str, Value]) -> dict[str, Value]:
+    """The values that are part of a run's id: all but those that are neutral."""
+    neutral = neutral_values(space)
+    return {k: v for k, v in values.items() if k not in neutral or v != neutral[k]}
+
+
 def distributions(space: type, family: str = "") -> dict[str, Distribution | None]:
     """What random draws of each field take, for a family."""
     return {f.name: _default(f, family)[1] for f in fields(space)}
+
+
+def given_ranges(given: Mapping[str, Any], owner: str) -> dict[str, tuple[Value, Distribution]]:
+    """The defaults and distributions that a sweep file gives instead of a method's own.
+
+    They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`; raises UserError for others.
+    """
+    found = {}
+    for name, value in given.items():
+        if isinstance(value, dict):
+            place = f"'{name}' in the hyperparameters of {owner}"
+            if value.keys() != {"default", "range"}:
+                raise UserError(f"{place} is a value, a list of them, or has a default and a range")
+            found[name] = value["default"], distribution(str(value["range"]), place)
+    return found
 
 
 def draw(
@@ -133,19 +185,23 @@ def draw(
     *,
     shared: Collection[str] = (),
     trial: int | None = None,
+    ranges: Mapping[str, tuple[Value, Distribution]] = MappingProxyType({}),
 ) -> dict[str, Value]:
     """Draw `index` of the hyperparameters of `owner`: 0 is the defaults, k > 0 is random.
 
     A dataset's own defaults come before its family's. Each value has a random stream of its own,
     derived from (owner, field, index) and, where it is given, the trial: adding or removing a field
     never moves the others. The stream of a `shared` field is that of all owners, so that each owner
-    has it at the same quantile of its own distribution.
+    has it at the same quantile of its own distribution. `ranges` has other defaults and distributions
+    of some fields.
     """
     values = defaults(space, family)
     values |= {name: value for name, value in dataset_defaults.items() if name in values}
+    values |= {name: default for name, (default, _) in ranges.items()}
+    others = {name: distribution for name, (_, distribution) in ranges.items()}
     if index > 0:
         of_trial = [] if trial is None else [trial]
-        for name, distribution in distributions(space, family).items():
+        for name, distribution in {**distributions(space, family), **others}.items():
             if distribution is not None:
                 stream_owner = "all" if name in shared else owner
                 stream = random.Random(derive("hparam", stream_owner, name, index, *of_trial))
@@ -170,7 +226,8 @@ def checked(space: type[T], values: Mapping[str, object], place: str) -> T:
 
 
 def _cast(value: object, wanted: Any, where: str) -> object:
-    kinds = typing.get_args(wanted) if NoneType in typing.get_args(wanted) else (wanted,)
+    union = typing.get_origin(wanted) in (UnionType, typing.Union)
+    kinds = typing.get_args(wanted) if union else (wanted,)
     if typing.get_origin(wanted) is tuple:
         item = typing.get_args(wanted)[0]
         if not isinstance(value, list | tuple):
@@ -178,9 +235,9 @@ def _cast(value: object, wanted: Any, where: str) -> object:
         return tuple(_cast(v, item, where) for v in value)
     if value is None and NoneType in kinds:
         return None
+    if any(isinstance(value, k) and (k is bool or not isinstance(value, bool)) for k in kinds):
+        return value
     for kind in kinds:
-        if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
-            return value
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if kind is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string

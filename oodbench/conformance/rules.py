@@ -1,17 +1,19 @@
 """The rules that every algorithm keeps, checked on tiny problems of every kind of task.
 
-One call puts an algorithm of your own through all of them, registered or not:
+One call puts an algorithm of your own through all of them, registered or not, and prints which were
+kept, which do not apply and which are broken:
 
     from oodbench.conformance import check_algorithm
 
     check_algorithm(MyMethod)
 
-Which rules there are is told by the docstrings of the functions in `checks`.
+Each rule is the docstring of one of the functions in `checks`.
 """
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import wraps
 from typing import Any
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.utils import parameters_to_vector
 
-from oodbench.algorithms import Algorithm, Batch, algorithms
+from oodbench.algorithms import Algorithm, Batch, Outputs, algorithms
 from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
     LAST,
@@ -38,21 +40,50 @@ from oodbench.tasks import Task
 Check = Callable[[type[Algorithm], Task], None]
 
 checks: list[Check] = []
-"""Every rule as a function of an algorithm and a task; it raises AssertionError where it is broken."""
+"""Every rule as a function of an algorithm and a task; it raises AssertionError where it is broken, and
+`DoesNotApply` where the method is not of the kind that the rule is about."""
+
+
+class DoesNotApply(Exception):
+    """Why a rule has nothing to say of a method."""
 
 
 def check_algorithm(algorithm: str | type[Algorithm]) -> None:
     """Put an algorithm, a registered name or a class, through all `checks` on all `TASKS`.
 
-    Raises AssertionError with a sentence that names the algorithm, the task and the broken rule,
-    and UserError for an unknown name.
+    Every rule is tried and printed, kept, broken or not applicable with the reason. Raises
+    AssertionError with a sentence for each broken rule, and UserError for an unknown name.
     """
     cls = algorithms.get(algorithm) if isinstance(algorithm, str) else algorithm
-    skipped = all(cls.skip(tiny_problem(task)) is not None for task in TASKS.values())
-    assert not skipped, f"{cls.__name__} skips every kind of task, so that nothing can be checked"
-    for task in TASKS.values():
-        for check in checks:
+    reasons = {task.kind: cls.skip(tiny_problem(task)) for task in TASKS.values()}
+    tried = [task for task in TASKS.values() if reasons[task.kind] is None]
+    assert tried, f"{cls.__name__} skips every kind of task, so that nothing can be checked"
+    broken: list[str] = []
+    for check in checks:
+        print(_outcome(cls, check, tried, broken))
+    for kind, reason in reasons.items():
+        if reason is not None:
+            print(f"- no {kind} task was tried: {reason}")
+    assert not broken, "\n".join(broken)
+
+
+def _outcome(cls: type[Algorithm], check: Check, tasks: Sequence[Task], broken: list[str]) -> str:
+    """Try a rule on some tasks; adds a sentence to `broken` for each on which it does not hold."""
+    rule = sentence(check)
+    before = len(broken)
+    for task in tasks:
+        try:
             check(cls, task)
+        except DoesNotApply as reason:
+            return f"- {rule}: does not apply, {reason}"
+        except AssertionError as error:
+            broken.append(str(error))
+    return f"{'x' if len(broken) > before else '+'} {rule}"
+
+
+def sentence(check: Check) -> str:
+    """The rule that a check stands for."""
+    return " ".join((check.__doc__ or "").split()).partition(". ")[0].rstrip(".")
 
 
 def _rule(function: Check) -> Check:
@@ -64,11 +95,13 @@ def _rule(function: Check) -> Check:
             return
         try:
             function(cls, task)
+        except DoesNotApply:
+            raise
         except Exception as error:
-            rule, _, advice = " ".join((function.__doc__ or "").split()).partition(". ")
+            advice = " ".join((function.__doc__ or "").split()).partition(". ")[2]
             raise AssertionError(
-                f"{cls.__name__} breaks the rule '{rule.rstrip('.')}' on a {task.kind} task: {error} "
-                f"{advice}".rstrip()
+                f"{cls.__name__} breaks the rule '{sentence(function)}' on a {task.kind} task: "
+                f"{error} {advice}".rstrip()
             ) from error
 
     checks.append(check)
@@ -83,7 +116,8 @@ def _require_close(found: Tensor, wanted: Tensor, what: str) -> None:
 
 
 def _float32(batch: Batch) -> Batch:
-    return Batch(batch.x.float(), batch.y.float() if batch.y.is_floating_point() else batch.y)
+    y = batch.y.float() if batch.y.is_floating_point() else batch.y
+    return replace(batch, x=batch.x.float(), y=y)
 
 
 def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> None:
@@ -112,14 +146,90 @@ def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
 def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
     """`objective` gives the same value twice, and changes neither state nor random numbers."""
     algorithm = tiny_algorithm(cls, tiny_problem(task))
-    out = algorithm.outputs(tiny_batch(task), 3)
+    batch = tiny_batch(task)
+    out = _outputs(algorithm, replace(batch, draws=algorithm.drawn(batch, 3)), 3)
+    with _unchanged(algorithm):
+        first, second = algorithm.objective(out), algorithm.objective(out)
+    assert torch.equal(first, second), f"it gives {first.item()}, then {second.item()}"
+
+
+def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
+    """What `objective` is given at a step of a batch that has its draws."""
+    out = algorithm.outputs(algorithm.prepare(batch), step)
+    out.buffers.update(algorithm.next_buffers(out))
+    return out
+
+
+@contextmanager
+def _unchanged(algorithm: Algorithm) -> Iterator[None]:
+    """Asserts that neither the method's state nor torch's random numbers change meanwhile."""
     state = {name: value.clone() for name, value in algorithm.state_dict().items()}
     rng = torch.get_rng_state()
-    first, second = algorithm.objective(out), algorithm.objective(out)
-    assert torch.equal(first, second), f"it gives {first.item()}, then {second.item()}"
+    yield
     for name, value in algorithm.state_dict().items():
         assert torch.equal(value, state[name]), f"it changes '{name}'"
     assert torch.equal(torch.get_rng_state(), rng), "it draws random numbers"
+
+
+@_rule
+def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
+    """`next_buffers` gives the same values twice, for buffers that there are, and changes nothing."""
+    if cls.next_buffers is Algorithm.next_buffers:
+        raise DoesNotApply("it remembers nothing from step to step")
+    algorithm = tiny_algorithm(cls, tiny_problem(task))
+    out = algorithm.outputs(algorithm.prepared(tiny_batch(task), 3), 3)
+    with _unchanged(algorithm):
+        first, second = algorithm.next_buffers(out), algorithm.next_buffers(out)
+    for name, value in first.items():
+        buffer = algorithm.get_buffer(name)
+        assert value.shape == buffer.shape, f"'{name}' becomes {tuple(value.shape)}"
+        assert torch.equal(value, second[name]), f"'{name}' has two values"
+
+
+@_rule
+def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
+    """`draw` draws from the step's generator alone, and `prepare` draws nothing."""
+    if cls.draw is Algorithm.draw and cls.prepare is Algorithm.prepare:
+        raise DoesNotApply("it trains on the batches as they are")
+    algorithm, batch = tiny_algorithm(cls, tiny_problem(task)), tiny_batch(task)
+    with _unchanged(algorithm):
+        first, second = algorithm.prepared(batch, 3), algorithm.prepared(batch, 3)
+    for one, other in ((first.x, second.x), (first.y, second.y)):
+        assert torch.equal(one.nan_to_num(), other.nan_to_num()), "the same step has two batches"
+    if cls.draw is not Algorithm.draw:
+        drawn = [algorithm.drawn(batch, step) for step in range(20)]
+        for name, value in drawn[0].items():
+            varies = any(not torch.equal(value, d[name]) for d in drawn[1:])
+            assert varies, f"'{name}' is the same in twenty steps"
+
+
+def _shared(cls: type[Algorithm], index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A draw of a method's hyperparameters, and those of ERM with what the two share."""
+    values = draw(cls.Hparams, cls.__name__, index)
+    common = {f.name for f in fields(Algorithm.Hparams)}
+    return values, {name: value for name, value in values.items() if name in common}
+
+
+@_rule
+def every_draw_trains(cls: type[Algorithm], task: Task) -> None:
+    """In a run of 300 steps the defaults and random draws move the network, and elsewhere than ERM."""
+    if task.kind != "binary" and cls.skip(tiny_problem(TASKS["binary"])) is None:
+        return  # one kind of task is enough
+    problem = replace(tiny_problem(task), steps=300)
+    batches = [_float32(tiny_batch(task, seed)) for seed in range(10)]
+    for index in range(4):
+        values, common = _shared(cls, index)
+        ends = []
+        for method, given in ((cls, values), (Algorithm, common)):
+            algorithm = tiny_algorithm(method, problem, given, dtype=torch.float32)
+            start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+            for step in range(300):
+                algorithm.update(batches[step % 10], step)
+            ends.append(parameters_to_vector(algorithm.network.parameters()).detach())
+            moved = not torch.equal(start, ends[-1])
+            assert moved or not cls.trains_network, f"draw {index} leaves the network as it was"
+        other = cls.neutral(problem) == {} or not torch.equal(*ends)
+        assert other or not cls.trains_network, f"draw {index} ends with ERM's weights"
 
 
 @_rule
@@ -169,6 +279,8 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
     What the method itself owns is permuted with them along every axis that is as long as there
     are environments, such as the output units of a discriminator.
     """
+    if cls.draw is not Algorithm.draw:
+        raise DoesNotApply("its random numbers belong to the environments' places")
     order = [3, 0, 4, 1, 2]
     batch = tiny_batch(task)
     plain = tiny_algorithm(cls, tiny_problem(task), PLAIN)
@@ -181,7 +293,7 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
                     state[name] = state[name].index_select(axis, torch.tensor(order))
     permuted.load_state_dict(state)
     wanted = network_step(plain, batch, LAST)
-    found = network_step(permuted, Batch(batch.x[order], batch.y[order]), LAST)
+    found = network_step(permuted, replace(batch, x=batch.x[order], y=batch.y[order]), LAST)
     _require_close(found, wanted, "the gradient depends on the environments' order")
 
 
@@ -252,9 +364,16 @@ class _Objective(nn.Module):
         self.algorithm = algorithm
         self._hparams = algorithm.hparams
 
-    def forward(self, values: dict[str, Any], batch: Batch, step: int) -> Tensor:
+    def forward(
+        self, values: dict[str, Any], draws: dict[str, Tensor], batch: Batch, step: int
+    ) -> Tensor:
         self.algorithm.hparams = replace(self._hparams, **values)
-        return self.algorithm.objective(self.algorithm.outputs(batch, step))
+        return self.algorithm.objective(_outputs(self.algorithm, replace(batch, draws=draws), step))
+
+    def drawn(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
+        """What the method draws at these values, outside of what is vectorized."""
+        self.algorithm.hparams = replace(self._hparams, **values)
+        return self.algorithm.drawn(batch, step)
 
 
 def _drawn(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
@@ -289,14 +408,16 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 
     for step in (0, 50, LAST):
 
-        def value(p: Any, values: Any, step: int = step) -> Tensor:
-            result: Tensor = functional_call(module, p, (values, batch, step))
+        def value(p: Any, values: Any, draws: Any, step: int = step) -> Tensor:
+            result: Tensor = functional_call(module, p, (values, draws, batch, step))
             return result
 
-        gradients, together = vmap(grad_and_value(value))(parameters, _stacked(drawn))
+        draws = [module.drawn(values, batch, step) for values in drawn]
+        every = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
+        gradients, together = vmap(grad_and_value(value))(parameters, _stacked(drawn), every)
         for k, values in enumerate(drawn):
             alone = {name: p[k] for name, p in parameters.items()}
-            gradient, wanted = grad_and_value(value)(alone, values)
+            gradient, wanted = grad_and_value(value)(alone, values, draws[k])
             _require_close(together[k], wanted, f"the objective of run {k} differs at step {step}")
             for name, g in gradient.items():
                 _require_close(gradients[name][k], g, f"the gradient of '{name}' differs")

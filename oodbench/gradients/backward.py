@@ -48,8 +48,8 @@ class Units:
 
     count: int
     """U."""
-    forward: Callable[[], tuple[Tensor, dict[str, Tensor]]]
-    """One forward pass over the batch: the units' risks, (U,), and metrics."""
+    forward: Callable[[], tuple[Tensor, Any]]
+    """One forward pass over the batch: the units' risks, (U,), and what it gives besides."""
     x: Tensor
     """Inputs, (U, n, *input_shape)."""
     y: Tensor
@@ -85,7 +85,8 @@ class Backward:
 
     loss: Tensor
     """The mean risk, detached."""
-    metrics: dict[str, Tensor]
+    outputs: Any
+    """What the forward pass gave besides the risks."""
     batch_norm: str
     """Which meaning of batch normalisation was used, by the names above."""
 
@@ -132,18 +133,18 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> Backward:
     for parameter in parameters:
         parameter.grad = None
     if units.batch_norm == "coupled":
-        risks, metrics = units.forward()
+        risks, outputs = units.forward()
         _coupled(network, risks, visit)
     else:
         with taps(network, units.count, units.batch_norm, visit) as complete:
-            risks, metrics = units.forward()
+            risks, outputs = units.forward()
             risks.sum().backward()  # type: ignore[no-untyped-call]
             complete()
         if any(p.grad is not None for p in parameters):
             network.zero_grad()
             _say_fallback(f"the network {type(network).__name__}")
             _by_torch_func(network, units, visit)
-    return Backward(risks.detach().mean(), metrics, units.batch_norm)
+    return Backward(risks.detach().mean(), outputs, units.batch_norm)
 
 
 @contextmanager

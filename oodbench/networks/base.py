@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oodbench.hparams import checked
+from oodbench.hparams import checked, neutral_values
 from oodbench.registry import Registry
 
 networks: Registry[type["Network"]] = Registry("network", "oodbench.networks")
@@ -68,6 +68,7 @@ def build(
     """
     cls: Any = networks.get(name)
     torch.manual_seed(seed)
+    values = {**neutral_values(cls.Hparams), **values}
     hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
     network: Network = cls(input_shape, num_outputs, hparams)
     return network

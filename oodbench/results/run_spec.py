@@ -88,9 +88,15 @@ class RunSpec:
 
     @property
     def id(self) -> str:
-        """A hash of the values: no path, host or code version."""
-        unnumbered = ("dataset_label", "ceiling")
-        values = {name: value for name, value in vars(self).items() if name not in unnumbered}
+        """A hash of the values: no path, host or code version.
+
+        What is not compared is not hashed, and a field that was added later (its metadata say so) only
+        where it is not at its default, which is what runs did before there was the field.
+        """
+        values = dict(vars(self))
+        for f in fields(self):
+            if not f.compare or (f.metadata.get("later") and values[f.name] == f.default):
+                del values[f.name]
         text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

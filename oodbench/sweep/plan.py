@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import MissingError, UserError, unknown
-from oodbench.hparams import checked, draw, rates_family
+from oodbench.hparams import checked, draw, given_ranges, identity, rates_family
 from oodbench.printable import printable
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.seeds import derive
@@ -336,7 +336,13 @@ def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) ->
 
     validation = _validation(sweep, dataset, tests, 0)
     names = _training(dataset, tests, validation)
-    problem = Problem(dataset.input_shape, dataset.task, names, _steps(sweep, dataset))
+    problem = Problem(
+        dataset.input_shape,
+        dataset.task,
+        names,
+        _steps(sweep, dataset),
+        attributes=len(dataset.attributes),
+    )
     return algorithms.get(algorithm).skip(problem)
 
 
@@ -359,7 +365,10 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
             specs.append(
                 RunSpec(
                     dataset=dataset.name,
-                    options=dataset.run_options(network.is_pretrained(network_hparams)),
+                    options=identity(
+                        type(dataset.options),
+                        dataset.run_options(network.is_pretrained(network_hparams)),
+                    ),
                     algorithm=row.name,
                     hparams=hparams,
                     label=row.label or row.name,
@@ -429,6 +438,7 @@ def _hparams(
         dataset.metadata.hparams,
         shared=of_all,
         trial=trial,
+        ranges=given_ranges(row.hparams, row.name),
     )
     hparams = _with_given(algorithm.Hparams, drawn, row.hparams, index, row.name)
     return hparams, network_hparams
@@ -441,6 +451,8 @@ def _with_given(
     place = f"the hyperparameters of {owner}"
     chosen = {}
     for name, value in given.items():
+        if isinstance(value, dict):  # a range: it was drawn
+            continue
         if isinstance(value, list):
             if index >= len(value):
                 raise UserError(
@@ -448,7 +460,7 @@ def _with_given(
                 )
             value = value[index]
         chosen[name] = value
-    return asdict(checked(space, {**drawn, **chosen}, place))
+    return identity(space, asdict(checked(space, {**drawn, **chosen}, place)))
 
 
 def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from oodbench.errors import UserError
-from oodbench.hparams import Value, distributions, rates_family
+from oodbench.hparams import Value, distributions, given_ranges, rates_family
 from oodbench.results.directory import Journal, Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
@@ -145,6 +145,10 @@ def make_studies(
         for prefix, owner, given in owners
         for name, distribution in distributions(owner.Hparams, family).items()
         if distribution is not None and name not in given
+    } | {
+        prefix + name: distribution
+        for prefix, _, given in owners
+        for name, (_, distribution) in given_ranges(given, first.label).items()
     }
     for name, value in {**fixed, **fixed_of_network}.items():
         if isinstance(value, list):

@@ -4,6 +4,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -38,13 +39,17 @@ class Batches:
         repeat: bool = False,
         end: int = sys.maxsize,
         loader_workers: int = 0,
+        attributes: Sequence[Tensor] | None = None,
+        indexed: bool = False,
     ) -> None:
         """`environments` holds (inputs, targets); `batch_size` 0 or too large: the smallest one's.
 
         The inputs are all in memory or all stored; those of a batch go through `transform` with a
         generator of the step's own. `environments_at` says which environments a step is of (all),
         and no step after `end` is read ahead. With `repeat` a batch may be larger than the smallest
-        environment: then, and wherever an epoch ends, it goes on with the next epoch.
+        environment: then, and wherever an epoch ends, it goes on with the next epoch. Batches hold
+        `attributes`, (N,) of each environment, where they are given, and with `indexed` their
+        examples' places.
         """
         self.sizes = [len(y) for _, y in environments]
         limit = max(self.sizes) if repeat and batch_size else min(self.sizes)
@@ -54,6 +59,8 @@ class Batches:
         self._transform = transform
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
         self._y = torch.cat([y for _, y in environments])
+        self._attributes = None if attributes is None else torch.cat(list(attributes))
+        self._indexed = indexed
         self._starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
         self._absences = [array("q") for _ in self.sizes]
         """The steps that each environment was not in, of those before `_counted`."""
@@ -69,9 +76,11 @@ class Batches:
         self._x = torch.cat([x for x, _ in environments if isinstance(x, Tensor)])
         if all(size == self.batch_size for size in self.sizes):
             shape = (len(self.sizes), self.batch_size)
-            self._whole = Batch(
-                torch.unflatten(self._x, 0, shape), torch.unflatten(self._y, 0, shape)
-            )
+            places = torch.arange(len(self._y), device=self._y.device)
+            self._whole = self._batch(self._x, places, shape)
+            if indexed:
+                index = torch.arange(shape[1], device=self._y.device).expand(shape)
+                self._whole = replace(self._whole, index=index)
 
     @property
     def stored(self) -> bool:
@@ -90,11 +99,11 @@ class Batches:
         if batch is None:
             batch = self._selected(environments, step)
         elif len(environments) < len(self.sizes):
-            batch = Batch(batch.x[environments], batch.y[environments])
+            batch = batch.of(environments)
         if self._transform is None or (self._stored and batch.y.device.type == "cpu"):
             return batch
         x = self._transformed(batch.x.flatten(0, 1), step)
-        return Batch(torch.unflatten(x, 0, batch.y.shape[:2]), batch.y)
+        return replace(batch, x=torch.unflatten(x, 0, batch.y.shape[:2]))
 
     def _transformed(self, x: Tensor, step: int) -> Tensor:
         """On a CPU the threads that read stored data do it, ahead of their use."""
@@ -104,12 +113,27 @@ class Batches:
         return self._transform(x, torch.Generator().manual_seed(seed))
 
     def _selected(self, environments: Sequence[int], step: int) -> Batch:
-        index = [self._indices(e, step) + self._starts[e] for e in environments]
-        flat = torch.cat(index).to(self._y.device)
+        local = [self._indices(e, step) for e in environments]
+        starts = (self._starts[e] for e in environments)
+        flat = torch.cat([i + start for i, start in zip(local, starts, strict=True)])
+        flat = flat.to(self._y.device)
         x = self._reads[step] if self._stored else self._x.index_select(0, flat)
-        shape = (len(environments), self.batch_size)
+        batch = self._batch(x, flat, (len(environments), self.batch_size))
+        if self._indexed:
+            batch = replace(batch, index=torch.stack(local).to(self._y.device))
+        if len(environments) < len(self.sizes):
+            batch = replace(batch, environments=torch.tensor(environments, device=self._y.device))
+        return batch
+
+    def _batch(self, x: Tensor, flat: Tensor, shape: tuple[int, int]) -> Batch:
+        """Inputs `x` with what else the examples at the places `flat` have, (E, B, ...) each."""
+        attributes = None if self._attributes is None else self._attributes[flat].view(shape)
         y = self._y.index_select(0, flat)
-        return Batch(torch.unflatten(x, 0, shape), torch.unflatten(y, 0, shape))
+        return Batch(
+            torch.unflatten(x, 0, shape),
+            torch.unflatten(y, 0, shape),
+            attributes=attributes,
+        )
 
     def _request(self, step: int) -> Request:
         return [(self._stored[e], self._indices(e, step)) for e in self._environments_at(step)]

@@ -12,8 +12,9 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm
 from oodbench.data.preparation import fits, fitted, load_checked
 from oodbench.data.streams import Part, Stored
-from oodbench.datasets import Dataset, Environment, make
+from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
+from oodbench.hparams import neutral_values
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.train.batches import Batches
@@ -46,14 +47,16 @@ class _Source:
 
 @lru_cache(maxsize=2)
 def _load(source: _Source) -> Data:
-    dataset = make(source.dataset, json.loads(source.options), source.data_dir)
+    options = neutral_values(datasets.get(source.dataset).Options) | json.loads(source.options)
+    dataset = make(source.dataset, options, source.data_dir)
     environments, splits = {}, {}
     for name, data in load_checked(dataset, source.trial).items():
         parts = split(data, source.holdout, source.dataset, name, source.trial)
         known = dataset.task.known(data.y)
         splits[name] = {part: i[known[i]].to(source.device) for part, i in parts.items()}
         x = data.x if isinstance(data.x, Stored) else data.x.to(source.device)
-        environments[name] = Environment(x, data.y.to(source.device))
+        attributes = None if data.attributes is None else data.attributes.to(source.device)
+        environments[name] = Environment(x, data.y.to(source.device), attributes=attributes)
     return Data(dataset, environments, splits)
 
 
@@ -84,7 +87,7 @@ def batches(
     spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: TrainSettings
 ) -> Batches:
     """The batches of the training environments `names`; raises UserError for one that is empty."""
-    training = []
+    training, attributes = [], []
     for name in names:
         environment, index = data.environments[name], data.splits[name]["in"]
         if not len(index):
@@ -92,6 +95,8 @@ def batches(
         x = environment.x
         inputs = Part(x, index.cpu()) if isinstance(x, Stored) else x[index]
         training.append((inputs, environment.y[index]))
+        if environment.attributes is not None:
+            attributes.append(environment.attributes[index])
     transform = data.dataset.transform
     return Batches(
         training,
@@ -102,4 +107,6 @@ def batches(
         repeat=algorithm.hparams.environments_per_step > 0,
         end=spec.steps,
         loader_workers=settings.loader_workers or 0,
+        attributes=attributes if attributes and "attributes" in algorithm.needs else None,
+        indexed="index" in algorithm.needs,
     )

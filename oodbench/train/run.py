@@ -11,7 +11,7 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Problem, algorithms
 from oodbench.datasets import Dataset
 from oodbench.errors import UserError
-from oodbench.hparams import checked
+from oodbench.hparams import checked, neutral_values
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import write_examples, write_predictions
@@ -42,7 +42,8 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     reason = cls.skip(problem)
     if reason is not None:
         raise UserError(f"{spec.algorithm} cannot be run on {spec.dataset}: {reason}")
-    hparams = checked(cls.Hparams, spec.hparams, f"the hyperparameters of {spec.algorithm}")
+    values = {**neutral_values(cls.Hparams), **spec.hparams}
+    hparams = checked(cls.Hparams, values, f"the hyperparameters of {spec.algorithm}")
     seed_process(derive(*shared, spec.algorithm))
     algorithm: Algorithm = cls(network, problem, hparams).to(device)
     algorithm.optimizers = algorithm.configure()
@@ -61,7 +62,15 @@ class Run:
         dataset = self.data.dataset
         self.names = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
         seed = derive("environments", spec.dataset, spec.test_environments, spec.trial)
-        self.problem = Problem(dataset.input_shape, dataset.task, self.names, spec.steps, seed)
+        self.problem = Problem(
+            dataset.input_shape,
+            dataset.task,
+            self.names,
+            spec.steps,
+            attributes=len(dataset.attributes),
+            sizes=tuple(len(self.data.splits[name]["in"]) for name in self.names),
+            seed=seed,
+        )
         self.scored = {
             name: environment
             for name, environment in self.data.environments.items()

@@ -212,7 +212,7 @@ def test_resuming_around_the_switch_is_exact(stop: int) -> None:
 def test_small_images_start_from_the_papers_settings() -> None:
     values = defaults(IRM.Hparams, "small_images")
     assert values["penalty_weight"] == 1e4
-    assert values["anneal_steps"] == 100
+    assert values["anneal_steps"] == 0.2
     assert (values["divide_by_weight"], values["reset_optimizer"]) == (True, False)
     assert values["weight_decay"] == 2 * 1e-3
 

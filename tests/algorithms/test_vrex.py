@@ -88,11 +88,11 @@ def test_the_defaults_on_small_images_are_those_of_the_papers_code(
     problem = tiny_problem(TASKS["binary"], ("a", "b"))
     algorithm: Any = tiny_algorithm(algorithms.get(name), problem, values)
     none = torch.empty(0)
-    out = Outputs(none, none, none, none, risks, 100, TASKS["binary"])
+    out = Outputs(none, none, none, none, risks, LAST, TASKS["binary"])
     penalty = (risks[0] - risks[1]) ** 2 if name == "VREx" else (risks[0] - risks[1]).abs()
     code = (risks.sum() + 1e4 * penalty) / 1e4
     torch.testing.assert_close(2 * algorithm.objective(out), code)
-    assert 2 * algorithm.weight_decay(100) == pytest.approx(2 * 1e-3 / 1e4)
+    assert 2 * algorithm.weight_decay(LAST) == pytest.approx(2 * 1e-3 / 1e4)
     assert weight.items() <= values.items()
 
 

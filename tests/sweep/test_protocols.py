@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ def protocols() -> list[str]:
 
 def _values(spec: RunSpec) -> dict[str, Any]:
     """All that a run's numbers depend on."""
-    return {name: value for name, value in asdict(spec).items() if name != "dataset_label"}
+    numbers = {f.name for f in fields(spec) if f.compare}
+    return {name: value for name, value in asdict(spec).items() if name in numbers}
 
 
 def resolved(name: str, data_dir: Path) -> dict[str, Any]:

@@ -86,8 +86,10 @@ def why_not(run: Run) -> str | None:
         return "its network works out its own losses"
     if any(isinstance(m, nn.Dropout) and m.p > 0 for m in modules):
         return "dropout draws random numbers for every run"
-    if any(True for _ in algorithm.buffers()):
-        return "it keeps more than parameters, such as the statistics of batch normalisation"
+    if any("." in name for name, _ in algorithm.named_buffers()):
+        return (
+            "its network keeps more than parameters, such as the statistics of batch normalisation"
+        )
     if type(run.data.dataset).split_metrics is not Dataset.split_metrics:
         return "its data come with metrics of their own"
     if reduction is not None and reduction.unit == "example":
@@ -105,9 +107,10 @@ def _linear_only(network: nn.Module) -> bool:
 def program_key(run: Run) -> tuple[object, ...]:
     """What the runs of one program have in common beyond `RunSpec.group_key`.
 
-    These are the parameters' shapes, the batch's size and the options of the optimizer.
+    These are the shapes of parameters and buffers, the batch's size and the optimizer's options.
     """
     shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
+    shapes += tuple((n, b.shape, False) for n, b in run.algorithm.named_buffers())
     optimizer = shared_options(run.algorithm.optimizers["main"]) or {}
     batch = (len(run.names), run.batches.batch_size)
     return shapes, batch, tuple(map(str, optimizer.items()))

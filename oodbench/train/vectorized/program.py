@@ -65,6 +65,15 @@ class VectorizedProgram:
             for name in module._parameters
         }
         """Where the template holds each of its parameters, which `vmap` puts the runs' in place of."""
+        self._buffers = {
+            name: torch.stack([algorithm.get_buffer(name) for algorithm in self._algorithms])
+            for name in self._template._buffers
+        }
+        """The methods' own buffers by name, (K, *shape); the runs' are views of the rows."""
+        for name, buffers in self._buffers.items():
+            self._places[name] = (self._template._buffers, name)
+            for algorithm, buffer in zip(self._algorithms, buffers, strict=True):
+                algorithm._buffers[name] = buffer
         self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
         self._batches = _Batches(members)
         self._combines = combines
@@ -81,7 +90,9 @@ class VectorizedProgram:
         numbers: dict[str, Tensor],
         *values: Any,
     ) -> Any:
-        """`function(algorithm, *values)` of every run, all but integers stacked along dimension 0."""
+        """`function(algorithm, *values)` of every run; all but integers (tensors, dictionaries of tensors)
+        are stacked along dimension 0.
+        """
         plain, places = self._template.hparams, [self._places[name] for name in parameters]
         own = [holder[key] for holder, key in places]
 
@@ -91,7 +102,7 @@ class VectorizedProgram:
                 holder[key] = p
             return function(self._template, *values)
 
-        dims = (0, 0, *(0 if isinstance(v, Tensor) else None for v in values))
+        dims = (0, 0, *(None if isinstance(v, int) else 0 for v in values))
         try:
             return vmap(one, in_dims=dims)([*parameters.values()], numbers, *values)
         finally:
@@ -124,8 +135,10 @@ class VectorizedProgram:
         for k, algorithm in enumerate(self._algorithms):
             if algorithm.restarts(step):
                 self._optimizer.restart(k)
-        metrics, gradients = self.gradients(step)
+        metrics, gradients, buffers = self.gradients(step)
         with torch.no_grad():
+            for name, value in buffers.items():
+                self._buffers[name].copy_(value)
             reduction = self._template.reduction
             if reduction is not None and reduction.observe is not None:
                 metrics |= self._observed(gradients, reduction.observe)
@@ -133,17 +146,21 @@ class VectorizedProgram:
             self._optimizer.step(self._matrix, flat, [a.rates(step) for a in self._algorithms])
         return metrics
 
-    def gradients(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The metrics, (K,) each, and the gradients of all runs by name, (K, *shape)."""
-        x, y = self._batches[step]
+    def gradients(
+        self, step: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """The metrics, (K,) each, and by name, (K, *shape), the gradients and next buffers of all runs."""
+        batch, draws = self._batches[step]
         leaves = {name: p.requires_grad_() for name, p in self._named(self._matrix).items()}
         collector = None
         if self._combines:
             anchor = torch.zeros((), device=self._matrix.device, requires_grad=True)
-            collector = Collector(x.shape[1], self._combined, anchor)
+            collector = Collector(batch["x"].shape[1], self._combined, anchor)
         with vectorized_linear(self._template.network, collector):
-            given = {**leaves, **self._fixed}
-            totals, losses, metrics = self._over_runs(_risks, given, self._numbers, x, y, step)
+            given = {**leaves, **self._fixed, **self._buffers}
+            totals, losses, metrics, buffers = self._over_runs(
+                _risks, given, self._numbers, batch, draws, step
+            )
             if collector is None:
                 found = torch.autograd.grad(totals.sum(), list(leaves.values()))
                 gradients = dict(zip(leaves, found, strict=True))
@@ -153,7 +170,7 @@ class VectorizedProgram:
                     p: name for name, p in self._template.named_parameters()
                 }
                 gradients = {names[p]: g for p, g in collector.combined().items()}
-        return {"loss": losses.detach(), **metrics}, gradients
+        return {"loss": losses.detach(), **metrics}, gradients, buffers
 
     def _observed(
         self,
@@ -190,7 +207,7 @@ class VectorizedProgram:
 
     def _predictor(self, members: list[int]) -> Callable[[Tensor, slice], Tensor]:
         """Maps inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs."""
-        parameters = {**self._named(self._matrix), **self._fixed}
+        parameters = {**self._named(self._matrix), **self._fixed, **self._buffers}
         transform = self.runs[0].data.dataset.transform
 
         def predict(x: Tensor, part: slice) -> Tensor:
@@ -221,14 +238,17 @@ def _at_least_two(items: list[T]) -> list[T]:
 
 
 def _risks(
-    algorithm: Algorithm, x: Tensor, y: Tensor, step: int
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """What to differentiate, the loss and the metrics of one run's batch."""
-    out = algorithm.outputs(Batch(x, y), step)
+    algorithm: Algorithm, batch: dict[str, Tensor], draws: dict[str, Tensor], step: int
+) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """What to differentiate, the loss, the metrics and the next buffers of one run's batch."""
+    out = algorithm.outputs(algorithm.prepare(Batch(**batch, draws=draws)), step)
+    buffers = algorithm.next_buffers(out)
+    out.buffers.update(buffers)
+    detached = {name: value.detach() for name, value in buffers.items()}
     if algorithm.reduction is None:
         loss = algorithm.objective(out)
-        return loss, loss, out.metrics
-    return out.risks.sum(), out.risks.mean(), out.metrics
+        return loss, loss, out.metrics, detached
+    return out.risks.sum(), out.risks.mean(), out.metrics, detached
 
 
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
@@ -244,16 +264,18 @@ def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
             *f.metadata.get("by_family", {}).values(),
         ]
         drawn = any(distribution is not None for _, distribution in pairs)
-        if type(values[0]) in (int, float) and (drawn or len(set(values)) > 1):
-            dtype = like.dtype if type(values[0]) is float else torch.long
+        kinds = {type(value) for value in values}
+        if kinds <= {int, float} and (drawn or len(set(values)) > 1):
+            dtype = like.dtype if float in kinds else torch.long
             found[f.name] = torch.tensor(values, dtype=dtype, device=like.device)
     return found
 
 
 class _Batches:
-    """The batches of all runs, stacked; those of one trial are made once."""
+    """The batches of all runs, stacked; those of one trial are made once, draws for every run."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
+        self._algorithms = [run.algorithm for run in runs]
         keys = [
             (r.spec.trial, r.spec.test_environments, r.spec.validation_environments) for r in runs
         ]
@@ -261,10 +283,13 @@ class _Batches:
         self._feeds = [runs[keys.index(key)].batches for key in distinct]
         self._places = [distinct.index(key) for key in keys]
         self._last: list[Batch] = []
-        self._made: tuple[Tensor, Tensor]
+        self._made: dict[str, Tensor]
 
-    def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
-        """Inputs (K, E, B, ...), vectors as columns in memory, and targets of a step."""
+    def __getitem__(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The fields of `Batch` that there are, and the draws of a step, (K, ...) each.
+
+        Inputs that are vectors lie column by column in memory.
+        """
         batches = [feed[step] for feed in self._feeds]
         if not self._last or any(a is not b for a, b in zip(batches, self._last, strict=True)):
             self._last = batches
@@ -273,6 +298,15 @@ class _Batches:
             if len(shape) == 3:
                 inputs = [x.flatten(0, 1).mT.contiguous() for x in inputs]
             x = stacked([inputs[place] for place in self._places])
-            y = stacked([batches[place].y for place in self._places])
-            self._made = (torch.unflatten(x.mT, 1, shape[:2]) if len(shape) == 3 else x), y
-        return self._made
+            given = {f.name: [getattr(b, f.name) for b in batches] for f in fields(Batch)}
+            self._made = {
+                name: stacked([values[place] for place in self._places])
+                for name, values in given.items()
+                if name != "x" and isinstance(values[0], Tensor)
+            }
+            self._made["x"] = torch.unflatten(x.mT, 1, shape[:2]) if len(shape) == 3 else x
+        drawn = [
+            algorithm.drawn(batches[place], step)
+            for algorithm, place in zip(self._algorithms, self._places, strict=True)
+        ]
+        return self._made, {name: torch.stack([d[name] for d in drawn]) for name in drawn[0]}

@@ -191,7 +191,7 @@ def test_penalties_are_annealed_and_optimizers_restarted_run_by_run(
     require_as_alone(alike, 1e-9)
 
 
-@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "DANN"])
+@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "DANN", "GroupDRO", "Mixup"])
 def test_a_run_does_not_depend_on_its_company(algorithm: str) -> None:
     """Bit for bit on a CPU, down to a run without any."""
     alike = specs(algorithm, SPIRALS, draws=2, trials=3, batch_size=16, lr=[1e-3, 3e-3])

@@ -1,0 +1,48 @@
+"""Mixup between environments."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Problem, beta, register
+from oodbench.hparams import hparam, log_uniform
+
+
+@register("Mixup", paper="arXiv:2001.00677")
+class Mixup(Algorithm):
+    """The mean risk of examples mixed with those of another environment, and of their targets.
+
+    The environments stand in a ring in an order drawn anew at each step; with m ~ Beta(alpha, alpha),
+    one number a pair of neighbours, m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y')
+    (arXiv:1710.09412, eq. 1; between environments as in arXiv:2007.01434's code).
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Default and range: arXiv:2007.01434, D.2."""
+
+        alpha: float = hparam(0.2, log_uniform(1e-1, 1e1), low=1e-6)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Inputs have to be numbers that can be averaged, of examples with a loss each."""
+        if problem.task.kind in ("tokens", "boxes"):
+            return "its inputs or targets cannot be averaged"
+        return super().skip(problem)
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """The order of the ring, (E,), and each pair's share, (E,)."""
+        count = len(batch.x)
+        order = torch.randperm(count, generator=generator)
+        return {"order": order, "share": beta(self.hparams.alpha, (count,), generator)}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Every environment's examples mixed with those of its neighbour."""
+        order = batch.draws["order"]
+        neighbour = order.roll(-1)
+        share = batch.draws["share"].to(batch.x.dtype)
+        m = share.view(-1, *[1] * (batch.x.ndim - 1))
+        x = m * batch.x[order] + (1 - m) * batch.x[neighbour]
+        shares = share.unsqueeze(1).expand(*batch.x.shape[:2])
+        return replace(batch, x=x, y=batch.y[order], other_y=batch.y[neighbour], share=shares)
