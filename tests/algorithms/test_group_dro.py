@@ -30,7 +30,7 @@ def test_three_steps_are_those_of_the_paper() -> None:
         gradients = torch.autograd.grad((q * risks).sum(), list(twin.parameters()))
         with torch.no_grad():
             for p, g in zip(twin.parameters(), gradients, strict=True):
-                p -= 0.01 * g
+                p.sub_(0.01 * g)
         loss = algorithm.update(batch, step)["loss"]
         torch.testing.assert_close(loss, (q * risks.detach()).sum())
         torch.testing.assert_close(algorithm.weights, q)
