@@ -6,6 +6,7 @@ from oodbench.diagnose.cli import app as diagnose
 from oodbench.list.cli import list_
 from oodbench.report.cli import app as report
 from oodbench.sweep.cli import app as sweep
+from oodbench.train.cli import train
 from oodbench.verify.cli import verify
 
 main = commands(__doc__, no_args_is_help=True)
@@ -14,6 +15,7 @@ main.add_typer(report, name="report")
 main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
 main.command("list")(list_)
+main.command("train")(train)
 main.command("verify")(verify)
 
 if __name__ == "__main__":

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from filelock import FileLock
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.errors import UserError
 from oodbench.files import is_part, whole_folder
-from oodbench.terminal import terminal
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,17 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
     Says beforehand how much it will be and shows a bar. What a killed attempt left is removed. Raises
     UserError if the disk has no room for it.
     """
+    # here, as rich draws from Python's generator when it is imported
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from oodbench.terminal import terminal
+
     parent = folder.parent
     parent.mkdir(parents=True, exist_ok=True)
     console = terminal(stderr=True)

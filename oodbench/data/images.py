@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from rich.progress import track
 from torch import Tensor
 
 from oodbench.data.array_cache import Rows, keep, pieces
@@ -24,7 +23,6 @@ from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
-from oodbench.terminal import terminal
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's images, by channel."""
@@ -153,6 +151,11 @@ class Images(Dataset):
 
     def check(self) -> None:
         """Raise UserError unless every file can be read; files are decoded once, then remembered."""
+        # here, as rich draws from Python's generator when it is imported
+        from rich.progress import track
+
+        from oodbench.terminal import terminal
+
         listing = self.listing()
         stamp = self.root / ".oodbench" / f"read-{self.fingerprint(listing)}"
         if stamp.exists() or self.cache_folder(listing).is_dir():

@@ -311,11 +311,6 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    @property
-    def stack(self) -> Path:
-        """Where a process that ran out of time left the stacks of its threads."""
-        return self.path / "stack.txt"
-
     def lock(self) -> FileLock:
         """Held while a process looks at what can be chosen and appends it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)

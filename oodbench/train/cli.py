@@ -1,0 +1,161 @@
+"""One run on the command line: train a spec, or go on with it, and say what came of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.terminal import commands, terminal
+from oodbench.train.settings import TrainSettings
+
+app = commands()
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC", help="A run.json, the directory of a run, or RESULTS:ID for a planned one."
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="The results directory; a new one, train/ID, by default.")
+]
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
+Device = Annotated[str, typer.Option(help="cpu, or a device such as cuda:0.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads; changes the last bits.")]
+Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A spec, and what was told to the launch that trained or planned it."""
+
+    spec: RunSpec
+    plugins: tuple[str, ...] = ()
+    data_dir: Path | None = None
+
+
+@app.command()
+@reports_mistakes
+def train(
+    spec: Source,
+    out: Out = None,
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    threads: Threads = 1,
+    plugin: Plugins = None,
+) -> None:
+    """Train one run by its spec, in this process, and say what came of it.
+
+    SPEC is a run.json, the directory of a run, or RESULTS:ID, a run that the sweep in the directory
+    RESULTS plans or has trained. The results directory that it is trained into is one like a
+    sweep's: `report` and `oodbench.load` read it, and the same --out again goes on where a run was
+    interrupted. Exits with 1 if the run failed or another process trains it.
+    """
+    source = _read_source(spec)
+    plugins = tuple(dict.fromkeys([*source.plugins, *(plugin or ())]))
+    settings = TrainSettings(
+        data_dir=data_dir or source.data_dir, device=device, threads=threads, plugins=plugins
+    )
+    directory = _prepared(out or _new(source.spec.id), source.spec, settings)
+    state, message = _trained(source.spec, directory, settings)
+    _show(source.spec, directory, state, message)
+    if not state.complete:
+        raise SystemExit(1)
+
+
+def _read_source(text: str) -> _Source:
+    """The spec that the user means; raises UserError."""
+    path = Path(text)
+    folder, _, run_id = text.rpartition(":")
+    if folder and not path.exists():
+        plan = Results(Path(folder)).plan()
+        if run_id not in plan["runs"]:
+            raise unknown("run", run_id, plan["runs"], folder)
+        told = plan["settings"]
+        return _Source(
+            spec=RunSpec.from_json(plan["runs"][run_id]),
+            plugins=tuple(told.get("plugins", ())),
+            data_dir=Path(told["data_dir"]) if told.get("data_dir") else None,
+        )
+    run = RunDirectory(path if path.is_dir() else path.parent)
+    info = run.info() if path.is_dir() or path.name == "run.json" else None
+    if info is None:
+        raise UserError(
+            f"{text} is no run: give a run.json, a directory that holds one, or RESULTS:ID"
+        )
+    try:
+        spec = RunSpec.from_json(info["spec"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{run.path / 'run.json'} holds no spec of a run ({error})") from error
+    return _Source(spec=spec, plugins=tuple(info.get("provenance", {}).get("plugins", ())))
+
+
+def _new(run_id: str) -> Path:
+    """A directory that does not exist yet."""
+    names = (f"train/{run_id}" + (f"-{n}" if n > 1 else "") for n in range(1, 10**6))
+    return next(path for path in map(Path, names) if not path.exists())
+
+
+def _prepared(out: Path, spec: RunSpec, settings: TrainSettings) -> RunDirectory:
+    """The run's directory in a results directory that plans it; raises UserError for another's."""
+    results = Results(out)
+    if (out / "sweep.json").exists():
+        if spec.id not in results.plan()["runs"]:
+            raise UserError(f"{out} holds results without the run {spec.id}; use another --out")
+    elif out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no results; use another --out")
+    else:
+        told: dict[str, Any] = {
+            "sweep": {},
+            "data_dir": str(settings.data_dir.absolute()) if settings.data_dir else None,
+            "plugins": list(settings.plugins),
+            "keep_predictions": False,
+            "launcher": "local",
+            "resources": {},
+        }
+        results.write_plan(f"run-{spec.id}", told, {spec.id: spec})
+    return results.run(spec.id)
+
+
+def _trained(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> tuple[State, str]:
+    """Train the run under a progress bar; returns how it ended, and why if it failed."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from oodbench.registry import load_plugins
+    from oodbench.train.execute import execute
+
+    load_plugins(settings.plugins)
+    directory.forget()
+    console = terminal()
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    with bar:
+        task = bar.add_task("steps", total=spec.steps)
+        try:
+            return execute(spec, directory, settings, lambda step: bar.update(task, completed=step))
+        except KeyboardInterrupt:
+            bar.stop()
+            out = directory.path.parent.parent
+            console.say(f"Interrupted; the same command with --out {out} goes on where it was.")
+            raise SystemExit(130) from None
+
+
+def _show(spec: RunSpec, directory: RunDirectory, state: State, message: str) -> None:
+    """Print how the run ended, where its records are, and the main metric of the last one."""
+    console = terminal()
+    records, info = directory.records(), directory.info()
+    step = records[-1]["step"] if records else 0
+    console.say(f"{state}" + (f": {message}" if message else f" at step {step} of {spec.steps}"))
+    console.say(f"{len(records)} records in {directory.path / 'metrics.jsonl'}")
+    if not records or info is None:
+        return
+    metric = info["context"]["metric"]
+    for e in records[-1]["evaluations"]:
+        if e["metric"] == metric and e["split"] == "in":
+            value = "not finite" if e["value"] is None else f"{e['value']:.4g}"
+            place = " (test)" if e["environment"] in spec.test_environments else ""
+            console.say(f"  {metric} in {e['environment']}{place}: {value}")
