@@ -56,6 +56,7 @@ class Provenance(TypedDict, total=False):
     commit: str | None
     torch: str
     vectorized: bool
+    plugins: list[str]
     code: str
     """Of results that another program made."""
     started: str

@@ -87,11 +87,7 @@ def _read_source(text: str) -> _Source:
         raise UserError(
             f"{text} is no run: give a run.json, a directory that holds one, or RESULTS:ID"
         )
-    try:
-        spec = RunSpec.from_json(info["spec"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{run.path / 'run.json'} holds no spec of a run ({error})") from error
-    return _Source(spec=spec, plugins=tuple(info.get("provenance", {}).get("plugins", ())))
+    return _Source(spec=info.spec, plugins=tuple(info.provenance.get("plugins", ())))
 
 
 def _new(run_id: str) -> Path:
@@ -153,7 +149,7 @@ def _show(spec: RunSpec, directory: RunDirectory, state: State, message: str) ->
     console.say(f"{len(records)} records in {directory.path / 'metrics.jsonl'}")
     if not records or info is None:
         return
-    metric = info["context"]["metric"]
+    metric = info.context["metric"]
     for e in records[-1]["evaluations"]:
         if e["metric"] == metric and e["split"] == "in":
             value = "not finite" if e["value"] is None else f"{e['value']:.4g}"
