@@ -51,7 +51,7 @@ def beta(alpha: float, shape: tuple[int, ...], generator: torch.Generator) -> Te
 
 @dataclass(frozen=True)
 class Problem:
-    """What an algorithm is told about the run it is built for."""
+    """The facts about a run that its algorithm is built from."""
 
     input_shape: tuple[int, ...]
     task: Task
@@ -103,13 +103,14 @@ class Outputs:
     logits: Tensor
     """(E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
     features: Tensor
-    """(E, B, F): what the network's featurizer gives; with `tokens` of each; as for the logits."""
+    """The outputs of the network's featurizer, (E, B, F), with tokens one of each; empty where the
+    network works out its own losses."""
     targets: Tensor
-    """(E, B, ...)."""
+    """The targets, (E, B, ...)."""
     losses: Tensor
-    """(E, B): the loss of each example."""
+    """The loss of each example, (E, B)."""
     risks: Tensor
-    """(E,): the mean loss of each environment."""
+    """The mean loss of each environment, (E,)."""
     step: int
     """The number of updates already done."""
     task: Task
@@ -154,7 +155,7 @@ class Algorithm(nn.Module):
     needs: ClassVar[frozenset[str]] = frozenset()
     """What a batch has to hold beyond inputs and targets: `index`, `attributes`."""
     trains_network: ClassVar[bool] = True
-    """Whether it trains the run's network; else it fits a predictor of its own."""
+    """Whether the method trains the run's network; otherwise it fits a predictor of its own."""
     packages: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """The optional packages that it imports, each with the command that installs it."""
 
@@ -208,7 +209,7 @@ class Algorithm(nn.Module):
         with fewer than `batch_size` examples goes on with its next epoch."""
         optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
         momentum: float = hparam(0.9, low=0.0, high=1.0)
-        """Of `sgd`."""
+        """The momentum of the optimizer `sgd`."""
         lr_schedule: str = hparam(
             "constant",
             options=tuple(SCHEDULES),

@@ -38,16 +38,17 @@ class UpdateRule:
     """
 
     slots: tuple[str, ...]
-    """What its state holds of every parameter."""
+    """Names of what the optimizer's state holds of every parameter."""
     numbers: Callable[[Mapping[str, Any], int], dict[str, float]]
-    """The numbers of a run's update, from its settings and how many updates it has had with it."""
+    """Returns the numbers of a run's update, from its options and the count of its updates so far,
+    this one included."""
     update: Callable[..., None]
-    """The update in place: parameters (K, P), gradients, the slots, the settings that all runs
-    share, and the numbers as (K, 1)."""
+    """Updates in place: given parameters (K, P), gradients, slots, the options that all runs share,
+    and the numbers as (K, 1)."""
     counted: Callable[[int], object] | None = None
-    """The number of updates as the optimizer's own state has it, if it has."""
+    """Makes `step` of the optimizer's own state from the count of updates; None: it has no such entry."""
     varying: frozenset[str] = frozenset()
-    """Settings that `numbers` takes beside the learning rate and the weight decay, so that runs may
+    """Options that `numbers` reads beside the learning rate and the weight decay, so that runs may
     differ in them."""
 
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from oodbench.gradients.factored import Dense, Gradients, add
-from oodbench.gradients.layer_rules import Rule, any_layer, parts
+from oodbench.gradients.layer_rules import LayerRule, any_layer, parts
 
 Visit = Callable[[Tensor, Gradients], None]
 
@@ -49,7 +49,7 @@ class Units:
     count: int
     """U."""
     forward: Callable[[], tuple[Tensor, Any]]
-    """One forward pass over the batch: the units' risks, (U,), and what it gives besides."""
+    """Does one forward pass over the batch; returns the units' risks, (U,), and what else it gives."""
     x: Tensor
     """Inputs, (U, n, *input_shape)."""
     y: Tensor
@@ -111,7 +111,10 @@ def combined_backward(network: nn.Module, units: Units, reduction: Reduction) ->
 
 
 def stacked_gradients(network: nn.Module, units: Units) -> tuple[dict[str, Tensor], Backward]:
-    """The gradients of the units' risks by parameter, (U, *shape) each: U times the model."""
+    """Return the gradients of the units' risks by parameter, (U, *shape) each, and the pass's results.
+
+    They take U times the memory of the model.
+    """
     names: dict[Tensor, str] = {p: name for name, p in network.named_parameters()}
     found: dict[str, Tensor] = {}
 
@@ -189,7 +192,7 @@ def taps(
 
 def _tapped(
     module: nn.Module,
-    rule: Rule,
+    rule: LayerRule,
     units: int,
     batch_norm: str,
     pending: Counter[Tensor],
@@ -220,7 +223,7 @@ def _tapped(
 
 
 class Root(torch.autograd.Function):
-    """Where a graph begins that holds no parameters: the identity, in place."""
+    """The identity, in place: it begins a graph below which no layer has parameters."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
@@ -235,7 +238,7 @@ class Root(torch.autograd.Function):
 
 
 def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
-    """Each risk's gradient through everything, batch statistics too: U backward passes as one."""
+    """Visit each risk's gradient through everything, batch statistics too: U backward passes as one."""
     trained = [p for p in network.parameters() if p.requires_grad]
     one_each = torch.eye(len(risks), dtype=risks.dtype, device=risks.device)
     stacks = torch.autograd.grad(risks, trained, one_each, is_grads_batched=True, allow_unused=True)
@@ -245,7 +248,7 @@ def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
 
 
 def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
-    """The whole network's gradients for each unit, by `vmap` of `grad`."""
+    """Visit the whole network's gradients for each unit, made by `vmap` of `grad`."""
     fixed = dict(network.named_parameters())
     trained: dict[str, Tensor] = {n: p for n, p in fixed.items() if p.requires_grad}
 

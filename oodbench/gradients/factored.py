@@ -12,31 +12,35 @@ import torch
 from torch import Tensor
 
 BLOCK = {"cpu": 2**18, "cuda": 2**27}
-"""Elements of a stack that are made at once, by kind of device: on a CPU they stay in its cache."""
+"""The most elements of stacked gradients that are made at once, by kind of device: on a CPU few
+enough to stay in its cache."""
 
 
 class Gradients(Protocol):
     """The gradients of one parameter for U units."""
 
     def stacked(self) -> Tensor:
-        """The gradients, (U, *shape)."""
+        """Return the gradients of all units, (U, *shape)."""
 
     def signs(self) -> tuple[Tensor, Tensor]:
-        """The sum over units of the gradients' signs, sign(0) = 0, and their mean; (*shape) each."""
+        """Return the sum over units of sign(gradient), where sign(0) = 0, and the units' mean gradient.
+
+        Both are (*shape).
+        """
 
 
 @dataclass(frozen=True)
 class Dense:
-    """Gradients that are small enough to be at hand, (U, *shape)."""
+    """Gradients that are held as they are, `values` (U, *shape)."""
 
     values: Tensor
 
     def stacked(self) -> Tensor:
-        """As they are."""
+        """Return the values themselves."""
         return self.values
 
     def signs(self) -> tuple[Tensor, Tensor]:
-        """By their definition."""
+        """Return the sum over units of sign(gradient), and the mean, computed directly."""
         return self.values.sign().sum(0), self.values.mean(0)
 
 
@@ -53,12 +57,12 @@ class OuterProducts:
     shape: torch.Size
 
     def stacked(self) -> Tensor:
-        """One batched product."""
+        """Return the gradients, worked out as one batched product."""
         product = self.left @ self.right.transpose(2, 3)
         return product.view(len(self.left), *self.shape)
 
     def signs(self) -> tuple[Tensor, Tensor]:
-        """Without the stack at a single position (K = 1), else by blocks of outputs.
+        """Work out sums and means without stacked gradients at one position (K = 1), else by blocks.
 
         At one position a unit's gradient is an outer product, so that the sum of the signs is
         sign(left)' sign(right): one more matrix product of the size of the mean's own. (A product
@@ -78,14 +82,20 @@ class OuterProducts:
 
 
 def _outer_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of (U, O) and (U, I): the sum of their signs and their mean, (O, I) each."""
+    """The outer products of U rows of `left` (U, O) and `right` (U, I): signs summed, and the mean.
+
+    Both are (O, I).
+    """
     mean = left.new_empty(left.shape[1], right.shape[1])
     torch.addmm(mean, left.T, right, beta=0, alpha=1 / len(left), out=mean)
     return left.sign().T @ right.sign(), mean
 
 
 def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -> None:
-    """The sum of the signs and the mean of left (U, O, K) times right (U, K, I), `size` rows each."""
+    """Write the sum of signs and the mean of left (U, O, K) times right (U, K, I) into `net` and `mean`.
+
+    No more than `size` of the O rows are made at once.
+    """
     units, outputs, inputs = len(left), left.shape[1], right.shape[2]
     buffer = left.new_empty(units * size * inputs)
     for start in range(0, outputs, size):
@@ -109,7 +119,10 @@ class LookedUpRows:
     shape: torch.Size
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """Each pair of a unit and a row that occurs, as unit * V + row (P,), and its gradient (P, D)."""
+        """The P pairs of a unit and a row that it looked up, and the gradient of each pair.
+
+        A pair is the number unit * V + row, (P,); the gradients are (P, D).
+        """
         units = torch.arange(len(self.rows), device=self.rows.device)
         pairs, inverse = torch.unique(
             units[:, None] * self.shape[0] + self.rows, return_inverse=True
@@ -118,13 +131,13 @@ class LookedUpRows:
         return pairs, sums.index_add_(0, inverse.flatten(), self.cotangents.flatten(0, 1))
 
     def stacked(self) -> Tensor:
-        """With zeros for the rows that a unit did not look up."""
+        """Return the gradients, with zeros for the rows that a unit did not look up."""
         pairs, sums = self._sums()
         stack = sums.new_zeros(len(self.rows) * self.shape[0], self.shape[1])
         return stack.index_copy_(0, pairs, sums).view(len(self.rows), *self.shape)
 
     def signs(self) -> tuple[Tensor, Tensor]:
-        """Over the rows that were looked up alone."""
+        """Work out sums and means over only the rows that a unit looked up; all others are zero."""
         pairs, sums = self._sums()
         rows = pairs % self.shape[0]
         net = sums.new_zeros(self.shape).index_add_(0, rows, sums.sign())
@@ -133,7 +146,7 @@ class LookedUpRows:
 
 
 def add(first: Gradients, second: Gradients) -> Gradients:
-    """The gradients of a parameter that is used twice."""
+    """Return the sum of two gradients of one parameter, which its network uses twice."""
     if isinstance(first, OuterProducts) and isinstance(second, OuterProducts):
         if first.left.shape[:3] == second.left.shape[:3]:
             left = torch.cat([first.left, second.left], 3)

@@ -18,10 +18,10 @@ from oodbench.gradients.factored import Dense, Gradients, LookedUpRows, OuterPro
 from oodbench.networks.mlp import RaggedLinear, Scales
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
-Rule = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
+LayerRule = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
 
 
-def parts(network: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
+def parts(network: nn.Module) -> Iterator[tuple[nn.Module, LayerRule]]:
     """The layers to be run by a rule, each with its rule.
 
     A module with parameters of its own and no rule is one layer, together with all it contains;
@@ -37,8 +37,8 @@ def parts(network: nn.Module) -> Iterator[tuple[nn.Module, Rule]]:
             yield from parts(child)
 
 
-def _rule(module: nn.Module) -> Rule | None:
-    """The rule of a layer as torch has it; a subclass may do something else."""
+def _rule(module: nn.Module) -> LayerRule | None:
+    """The rule of a layer of torch's own, or None; a subclass may compute something else and has none."""
     kind = type(module)
     if kind is nn.Conv2d and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
         return None
@@ -60,7 +60,7 @@ def _trained(
 
 
 def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """The weight's gradient is a product over the unit's rows."""
+    """Run a linear layer; a unit's gradient of the weight is a product over the unit's rows."""
     seen, weight, bias = x.detach(), module.weight, module.bias
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
@@ -77,11 +77,11 @@ def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[T
 
 
 def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """The weight's gradient is a product over the unit's examples and positions."""
+    """Run a convolution; a unit's gradient of the weight is a product over its examples and positions."""
     seen, groups = x.detach(), module.groups
 
     def by_unit(columns: Tensor) -> Tensor:
-        """(N, C, L) to (U, G, C / G, B * L)."""
+        """Rearrange (N, C, L), of N = U * B examples, to (U, G, C / G, B * L)."""
         shape = (units, -1, groups, columns.shape[1] // groups, columns.shape[2])
         return columns.reshape(shape).permute(0, 2, 3, 1, 4).flatten(3)
 
@@ -101,7 +101,7 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
 
 
 def _sum(values: Tensor, units: int, kept: int) -> Tensor:
-    """Sums of (N, *dims) over each unit's rows and all dimensions but `kept`, counted from 1."""
+    """Sum `values` (N, *dims) over each unit's rows and all dimensions but `kept`, counted from 1."""
     values = torch.unflatten(values, 0, (units, -1))
     return values.sum([d for d in range(1, values.dim()) if d != kept + 1])
 
@@ -124,7 +124,7 @@ def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullbac
 
 
 def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """In training mode by the statistics that `batch_norm` names, see `oodbench.gradients`."""
+    """Normalise, in training mode by the statistics that `batch_norm` names, see `backward`."""
     if not (module.training or module.running_mean is None):
         normalized = F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
     elif batch_norm in ("environment", "rows"):
@@ -138,7 +138,7 @@ def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Ten
 
 
 def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
-    """Each unit's rows by their own mean and variance, through which the gradient flows."""
+    """Normalise each unit's rows by their own mean and variance, through which the gradient flows."""
     rows = torch.unflatten(x, 0, (units, -1)).transpose(0, 1)  # (B, U, C, ...)
     if rows.numel() == rows.shape[1] * rows.shape[2]:
         raise ValueError("batch normalisation needs more than one value per channel and unit")
@@ -168,14 +168,14 @@ def _remember(module: Any, means: Tensor, variances: Tensor, count: int) -> None
 def group_norm(
     module: nn.GroupNorm, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Each example by its own statistics."""
+    """Normalise each example by its own statistics."""
     return _scale(module, F.group_norm(x, module.num_groups, eps=module.eps), units)
 
 
 def layer_norm(
     module: nn.LayerNorm, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Each row by its own statistics; scale and shift have the shape of a row."""
+    """Normalise each row by its own statistics; scale and shift have the shape of a row."""
     normalized = F.layer_norm(x, module.normalized_shape, eps=module.eps)
     seen, row = normalized.detach(), (units, -1, *module.normalized_shape)
 
@@ -193,7 +193,7 @@ def layer_norm(
 
 
 def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """A feature's gradient is a sum over the unit's rows."""
+    """Multiply each feature by its scale, whose gradient is a sum over the unit's rows."""
     seen = x.detach()
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
@@ -205,7 +205,7 @@ def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tens
 def embedding(
     module: nn.Embedding, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Only the rows that were looked up have a gradient, and the row for padding never has."""
+    """Look up rows; only those have a gradient, and the row for padding never has."""
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         if module.padding_idx is not None:
@@ -218,7 +218,7 @@ def embedding(
 
 
 def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Any deterministic layer from one tensor to another: `torch.func`, its pullback for each unit.
+    """Run any deterministic layer from one tensor to another; `torch.func` makes its units' gradients.
 
     Units must not see each other in it, and nothing random may happen in it.
     """
@@ -244,7 +244,7 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
     return functional_call(module, fixed, (x,)), pullback
 
 
-_RULES: dict[type[nn.Module], Rule] = {
+_RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: linear,
     RaggedLinear: linear,
     nn.Conv2d: conv2d,

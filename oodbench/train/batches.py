@@ -15,7 +15,7 @@ from oodbench.data.streams import ReadAhead, Request, Stored
 from oodbench.seeds import derive
 
 Transform = Callable[[Tensor, torch.Generator], Tensor]
-"""Inputs as they are kept or read (N, ...) to those of the network, (N, *input_shape)."""
+"""Maps inputs as they are kept or read (N, ...) to those of the network, (N, *input_shape)."""
 
 
 class Batches:
@@ -106,7 +106,7 @@ class Batches:
         return replace(batch, x=torch.unflatten(x, 0, batch.y.shape[:2]))
 
     def _transformed(self, x: Tensor, step: int) -> Tensor:
-        """On a CPU the threads that read stored data do it, ahead of their use."""
+        """Apply the transform, with the step's generator; on a CPU the reading threads do it ahead."""
         if self._transform is None:
             return x
         seed = derive(self._seed, "transform", step)
@@ -139,7 +139,7 @@ class Batches:
         return [(self._stored[e], self._indices(e, step)) for e in self._environments_at(step)]
 
     def _indices(self, environment: int, step: int) -> Tensor:
-        """(B,) positions in the environment."""
+        """The positions in the environment of the step's examples, (B,)."""
         size, count = self.sizes[environment], self.batch_size
         used = size if self._repeat else size - size % count
         start = self._visits(environment, step) * count

@@ -13,14 +13,15 @@ from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
 
 CHUNK = 64, 8192
-"""Examples of a forward pass, the fewest and the most."""
+"""The fewest and the most examples of a forward pass."""
 CACHED_VALUES, DEVICE_VALUES = 2**17, 2**24
-"""Of the inputs of a forward pass: what a CPU's caches hold with the features; what fills a device."""
+"""Input values per forward pass: on a CPU few enough for activations to stay in its caches, on a GPU
+enough to occupy it."""
 ROWS = 2**16
-"""Examples of a forward pass of many predictors, over all of them."""
+"""Examples per forward pass of many predictors, counted over all of them."""
 OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
-"""Of a forward pass, at most: a vocabulary at each of many tokens is large."""
+"""The most outputs of a forward pass: a vocabulary at each of many tokens is large."""
 
 
 def evaluate(
@@ -31,7 +32,7 @@ def evaluate(
     loader_workers: int = 0,
     whole: Callable[[str, Tensor, Tensor], Mapping[str, float]] | None = None,
 ) -> list[Evaluation]:
-    """Every metric of `task` on every split of every environment: the mean over its examples.
+    """Return every metric of `task` on every split of every environment: the mean over its examples.
 
     `predict` maps inputs as they are in memory or read (N, ...) to logits (N, C); `splits` holds
     the indices of each environment's splits. An empty split gives no value. `whole` gives further
@@ -70,7 +71,9 @@ def evaluate_vectorized(
     splits: Sequence[Mapping[str, Mapping[str, Tensor]]],
     task: Task,
 ) -> list[list[Evaluation]]:
-    """What `evaluate` gives for each of K predictors on data of its own, of equal shapes, in memory.
+    """Return what `evaluate` does, for each of K predictors on data of its own.
+
+    The data of all predictors are in memory and have equal shapes.
 
     `predict` maps inputs (R, N, ...) to logits (R, N, C) for R predictors, told by their places.
     """
@@ -102,7 +105,7 @@ def evaluate_vectorized(
 def shapes(
     environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[object, ...]:
-    """What data have in common on which predictors are evaluated together."""
+    """A key that data have in common on which predictors are evaluated together."""
     return tuple(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
@@ -110,7 +113,7 @@ def shapes(
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape along a new first dimension; the same one many times takes no memory."""
+    """Stack tensors of one shape along a new first dimension; one tensor many times is not copied."""
     distinct = {(t.data_ptr(), t.shape): t for t in tensors}
     if len(distinct) == 1:
         return tensors[0].expand(len(tensors), *tensors[0].shape)
@@ -120,7 +123,9 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
 def _evaluations(
     names: Sequence[tuple[str, str, str, int]], values: Iterable[Sequence[float]]
 ) -> list[list[Evaluation]]:
-    """Of each predictor, from (environment, split, metric, count) and its values of these."""
+    """The evaluations of each predictor, from `names` (environment, split, metric, count) and its
+    values, in the order of the names.
+    """
     return [
         [
             Evaluation(environment, split, metric, value, count)
@@ -136,7 +141,7 @@ def logits(
     task: Task,
     loader_workers: int = 0,
 ) -> dict[str, Tensor]:
-    """What `task` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
+    """Return what `task` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
     found = _collect(
         predict, environments, task, loader_workers, lambda x, _: {OUTPUTS: task.kept(x)}
     )
@@ -150,10 +155,11 @@ def _collect(
     loader_workers: int,
     work: Callable[[Tensor, Tensor], dict[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
-    """What `work` makes of logits (n, ...) and targets, (n, ...) each, for whole environments.
+    """Return what `work` makes of logits and targets, by environment and then by its own keys.
 
-    Their room is there beforehand: what is kept of a piece, allocated between its large tensors,
-    would leave holes in the heap that the next large ones do not fit into.
+    `work` is given logits (n, ...) and targets of a piece. The memory for whole environments is
+    allocated first: small results allocated between the large tensors of the pieces would leave
+    holes in the heap that the next large ones do not fit into.
     """
     found: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
     for name, part, logits, y in predictions(predict, environments, task, loader_workers):
@@ -171,7 +177,7 @@ def predictions(
     task: Task,
     loader_workers: int,
 ) -> Iterator[tuple[str, slice, Tensor, Tensor]]:
-    """All examples in pieces: the environment, their places, logits (n, ...) and targets (n, ...)."""
+    """Yield all examples in pieces: environment, places, logits (n, ...) and targets (n, ...)."""
     pieces = [
         (name, environment, places)
         for name, environment in environments.items()

@@ -24,7 +24,7 @@ from oodbench.train.vectorized.packing import capacity, program_key, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
 
 Ended = Callable[[str, State, str], None]
-"""Is told a run's id, its state and, for a failure, one sentence."""
+"""Called with a run's id, its state and, for a failure, one sentence."""
 Steps = Callable[[int], None]
 
 
@@ -60,7 +60,7 @@ def execute_group(
 ) -> list[str]:
     """Train runs of one `RunSpec.group_key`, each as `execute` would.
 
-    Returns the ids of those that were not taken up, as they are to be trained one at a time. A group
+    Returns the ids of those that were not started, as they are to be trained one at a time. A group
     that does not fit into memory is trained in halves, from its runs' last checkpoints on.
     """
     # the runs of one trial side by side, as they share its data
@@ -84,7 +84,7 @@ def _execute(
     while waiting and not interrupts.stop:
         group = _Group(settings, ended, heartbeats)
         try:
-            group.take_up(waiting, limit)
+            group.acquire(waiting, limit)
             group.train(progress, interrupts)
         except Exception as error:
             left = [(item.spec, item.directory) for item in group.held]
@@ -130,8 +130,8 @@ class _Group:
         self._heartbeats = heartbeats
         self._time_limit = contextlib.ExitStack()
 
-    def take_up(self, waiting: deque[tuple[RunSpec, RunDirectory]], limit: int) -> None:
-        """Move runs out of `waiting`: those that are trained together, at least one if any is free.
+    def acquire(self, waiting: deque[tuple[RunSpec, RunDirectory]], limit: int) -> None:
+        """Acquire runs of `waiting` that are trained together: at least one if any is free.
 
         A limit of 0 is one run, trained by itself.
         """
@@ -148,7 +148,7 @@ class _Group:
                 self.vectorized = limit > 0 and why_alone(run, self.settings) is None
                 limit = min(limit, capacity(run, self.settings)) if self.vectorized else 1
             elif program_key(run) != program_key(first):
-                self._let_go(held)
+                self._release(held)
                 others.append((spec, directory))
         waiting.extend(others)
 
@@ -190,7 +190,7 @@ class _Group:
         return held.training.run
 
     def train(self, progress: Steps, interrupts: Interrupts) -> None:
-        """Train what was taken up."""
+        """Train the runs that the group holds."""
         trainings = {t: held for held in self.held if (t := held.training) is not None}
         settings = self.settings
         made_by = provenance(settings.device, settings.threads, settings.plugins)
@@ -198,7 +198,7 @@ class _Group:
             t.directory.start(t.run.spec, t.run.context, made_by | {"vectorized": self.vectorized})
 
         def ended(training: Training, state: State) -> None:
-            self._let_go(trainings[training])
+            self._release(trainings[training])
             self._ended(training.run.spec.id, state, "")
 
         if trainings:
@@ -214,19 +214,19 @@ class _Group:
             held.directory.fail(message, "".join(traceback.format_exception(error)))
         except OSError:  # a full disk: the log is all that can tell
             traceback.print_exception(error)
-        self._let_go(held)
+        self._release(held)
         self._ended(held.spec.id, State.FAILED, message)
 
-    def _let_go(self, held: _Held) -> None:
+    def _release(self, held: _Held) -> None:
         self.held.remove(held)
         self._heartbeats.stop(held.directory)
         held.lock.release()
 
     def release(self) -> None:
-        """Let go of every run that has not ended."""
+        """Release every run that has not ended."""
         self._time_limit.close()
         for held in list(self.held):
-            self._let_go(held)
+            self._release(held)
 
 
 @contextlib.contextmanager

@@ -13,12 +13,12 @@ from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 
 CHECK_EVERY = 50
-"""Steps between two looks at the losses, at the clock and at the progress bar."""
+"""Steps after which losses, clock and interrupts are looked at, and the progress bar moves."""
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
-"""A checkpoint is due after so long, the shorter of the two at an evaluation."""
+"""Seconds after which a checkpoint is due, at any step and at an evaluation."""
 CHECKPOINT_SHARE = 0.05
-"""The part of the time that checkpoints may take where they come more than once."""
+"""The largest part of a run's time that repeated checkpoints may take."""
 
 
 def start_or_resume(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Run:
@@ -62,15 +62,15 @@ class SingleProgram:
         (self._run,) = runs
 
     def run_steps(self, steps: int) -> list[int | None]:
-        """As the run does."""
+        """Do `steps` updates of the run; returns its first step whose loss was not finite, or None."""
         return [self._run.run_steps(steps)]
 
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """As the run does."""
+        """All metrics of the run."""
         return [self._run.evaluate() for _ in which]
 
     def sync_to_runs(self) -> None:
-        """The run has everything."""
+        """Do nothing: the run holds all of its state itself."""
 
 
 @dataclass(eq=False)
@@ -190,7 +190,7 @@ def train(
 
 
 def _ended(training: Training, ended: Callable[[Training, State], None]) -> bool:
-    """Whether a run is at its end, which is then recorded and told."""
+    """Whether a run is at its end; if it is, record the end and report it to `ended`."""
     how = training.finish()
     if how is not None:
         ended(training, how)

@@ -87,7 +87,7 @@ class Run:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What tables need to know beyond the spec."""
+        """The facts about dataset and task that tables need beside the spec."""
         dataset = self.data.dataset
         return {
             "dataset_label": self.spec.dataset_label or dataset.label,
@@ -115,7 +115,7 @@ class Run:
         return diverged
 
     def record_steps(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
-        """Take in what some updates returned, one value each, and how long they took.
+        """Add what some updates returned, one value each, and how long they took, to the run's sums.
 
         Returns the first step whose loss was not finite, or None.
         """
@@ -145,7 +145,7 @@ class Run:
 
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:
-        """What the dataset measures of the predictor itself."""
+        """The evaluations of what the dataset measures of the predictor itself."""
         device = self.settings.device
         found = self.data.dataset.predictor_metrics(
             lambda x: self.algorithm.predict(x.to(device)).cpu(), self.spec.trial
@@ -188,7 +188,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs."""
+        """Everything that a run needs to go on from here, as tensors and plain values."""
         optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
         cuda = self.settings.device.startswith("cuda")
         return {
@@ -205,7 +205,7 @@ class Run:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Put the run to where it was when `state` returned this."""
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.algorithm.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])

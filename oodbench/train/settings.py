@@ -1,4 +1,4 @@
-"""How one process trains runs, and what may be asked of it meanwhile. Imports no torch."""
+"""How a process trains runs, and what it may be asked while it does. Imports no torch."""
 
 import math
 from collections import Counter

@@ -21,7 +21,7 @@ and a resumed sweep is to end with the results of an undisturbed one. These rule
   depend on the other rows.
 - Runs at the same step are trained together; those behind catch up first, and each stops at the
   steps at which it would evaluate or could save if it were by itself (`loop.Training.stop`).
-- A checkpoint holds one run, as if it had been by itself, and is taken up by any program.
+- A checkpoint holds one run, as if it had been by itself, and any program goes on from it.
 - A run whose group cannot be vectorized, or has failed at it, is trained by itself from its last
   checkpoint on.
 

@@ -18,7 +18,7 @@ from oodbench.networks.mlp import RaggedLinear
 
 Combine = Callable[[Tensor], Tensor]
 LINEAR = (nn.Linear, RaggedLinear)
-"""The layers that are trained so."""
+"""The classes of the layers that are run so."""
 
 
 class Collector:
@@ -32,7 +32,10 @@ class Collector:
         self._combine = combine
 
     def take(self, module: nn.Linear, seen: Tensor, cotangent: Tensor) -> None:
-        """Of columns seen (K, I, E * B) and their outputs' cotangents (K, O, E * B)."""
+        """Add the gradients of a layer, from its inputs and its outputs' cotangents, both as columns.
+
+        `seen` is (K, I, E * B), `cotangent` (K, O, E * B).
+        """
         left, right = (
             torch.unflatten(t, 2, (self.environments, -1)).transpose(1, 2)
             for t in (cotangent, seen)
@@ -54,18 +57,18 @@ class Collector:
 
 
 class _Tapped(torch.autograd.Function):
-    """x W' + b as `vmap` is to do it where the parameters are constants: see `Collector.take`."""
+    """The layer x W' + b with constant parameters, as `vmap` is to run it: see `Collector.take`."""
 
     generate_vmap_rule = False
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, give: Any) -> Tensor:
-        """For a single run."""
+        """The layer of a single run."""
         return F.linear(x, weight, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: what `vmap` below does is differentiated as it is."""
+        """Save nothing for backward: autograd differentiates the operations in `vmap` directly."""
 
     @staticmethod
     def vmap(
@@ -76,7 +79,7 @@ class _Tapped(torch.autograd.Function):
         bias: Any,
         give: Callable[[Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, int]:
-        """(K, ..., I) times (K, O, I) plus (K, O)."""
+        """The layers of K runs: inputs (K, ..., I), weights (K, O, I), biases (K, O)."""
         placed = []
         for tensor, dim in zip((x, weight, bias), in_dims, strict=False):
             if tensor is not None and dim is None:
@@ -96,9 +99,9 @@ class _Tapped(torch.autograd.Function):
 
 @contextmanager
 def vectorized_linear(network: nn.Module, collector: Collector | None = None) -> Iterator[None]:
-    """Within it, the linear layers of `network` run as above under a single `vmap`.
+    """Have the linear layers of `network` run on columns under a single `vmap`, within the block.
 
-    With a collector their parameters count as constants, and it is given the gradients.
+    With a collector their parameters count as constants, and the collector takes their gradients.
     """
     layers: list[Any] = [m for m in network.modules() if type(m) in LINEAR]
     for module in layers:

@@ -2,7 +2,7 @@
 
 All trained parameters of a run lie in one row of a matrix (K, P), so that an update is a handful of
 operations however many runs and tensors there are. The updates are those of the optimizers that a
-run alone has, whose states are taken over and given back.
+run by itself has, whose states are taken over and written back.
 """
 
 import math
@@ -38,7 +38,7 @@ def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) ->
 
 
 def _adamw(p: Tensor, g: Tensor, m: Tensor, v: Tensor, group: Numbers, n: Any) -> None:
-    """Adam with the decay beside it."""
+    """Adam with the decay taken from the parameters, not added to the gradient."""
     p.mul_(1 - n["rate"] * n["decay"])
     _adam(p, g, m, v, group, {**n, "decay": torch.zeros_like(n["decay"])})
 
@@ -72,7 +72,7 @@ USUAL: dict[type[torch.optim.Optimizer], Numbers] = {
 }
 """Option values that a rule assumes; an optimizer with other values is trained run by run."""
 OWN = {"params", "lr", "weight_decay"}
-"""Settings that every rule takes as numbers, so that runs may differ in them."""
+"""Options that every rule takes as numbers, so that runs may differ in them."""
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
@@ -120,7 +120,7 @@ class VectorizedOptimizer:
         return torch.cat([part.detach().flatten() for part in parts])
 
     def restart(self, k: int) -> None:
-        """Forget all of row k."""
+        """Set the state of row k to that of a new optimizer."""
         self._counts[k] = 0
         for slot in self._slots:
             slot[k].zero_()
@@ -138,7 +138,7 @@ class VectorizedOptimizer:
         self._rule.update(parameters, gradients, *self._slots, self._groups[0], numbers)
 
     def sync_to_runs(self) -> None:
-        """Put the states into the runs' own optimizers, as views of the rows."""
+        """Write the states into the runs' own optimizers, as views of the rows."""
         for k, (optimizer, parameters) in enumerate(
             zip(self._optimizers, self._parameters, strict=True)
         ):

@@ -1,8 +1,8 @@
 """Many runs as one program: their parameters stacked, their updates and evaluations under `vmap`.
 
-The runs of a stack differ in numbers alone: data, initial weights, batches, and hyperparameters that
-fix no shape. Each keeps its own `Run`, whose parameters are views of the stack's, so that all else
-that is done with a run (checkpoints, metrics of its own, predictions) sees what the stack does.
+The runs of a program differ in numbers alone: data, initial weights, batches, and hyperparameters that
+fix no shape. Each keeps its own `Run`, whose parameters are views of the program's, so that all
+else that is done with a run (checkpoints, metrics of its own, predictions) sees what the program does.
 """
 
 import copy
@@ -111,7 +111,7 @@ class VectorizedProgram:
                 holder[key] = p
 
     def _combined(self, gradients: Tensor) -> Tensor:
-        """What `combine` makes of (K, E, *shape) gradients, (K, *shape)."""
+        """Combine the environments' gradients (K, E, *shape) of each run to one, (K, *shape)."""
         found: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
         return found
 
@@ -177,7 +177,7 @@ class VectorizedProgram:
         gradients: Mapping[str, Tensor],
         observe: Callable[[Tensor, Tensor], dict[str, Tensor]],
     ) -> dict[str, Tensor]:
-        """What the method records beside the loss, (K,) each."""
+        """The scalars that the method observes, (K,) each."""
         parameters = self._named(self._matrix)
         weights = [p.flatten(1).square().sum(1) for p in parameters.values()]
         kept = [gradients[name].flatten(1).sign().square().sum(1) for name in parameters]
@@ -226,7 +226,7 @@ class VectorizedProgram:
         return predict
 
     def sync_to_runs(self) -> None:
-        """Let the runs' own optimizers have the states that the stack's has."""
+        """Write the states of the program's optimizer into the runs' own."""
         self._optimizer.sync_to_runs()
 
 
@@ -240,7 +240,7 @@ def _at_least_two(items: list[T]) -> list[T]:
 def _risks(
     algorithm: Algorithm, batch: dict[str, Tensor], draws: dict[str, Tensor], step: int
 ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """What to differentiate, the loss, the metrics and the next buffers of one run's batch."""
+    """The scalar to differentiate, the loss, the metrics and the next buffers of one run's batch."""
     out = algorithm.outputs(algorithm.prepare(Batch(**batch, draws=draws)), step)
     buffers = algorithm.next_buffers(out)
     out.buffers.update(buffers)
@@ -254,7 +254,7 @@ def _risks(
 def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
     """The hyperparameters that count as tensors, (K,): numbers that are drawn, or that differ.
 
-    Drawn ones do in a stack of equals too, so that a run's numbers do not depend on its company.
+    Drawn ones do where all runs agree, too: a run's numbers must not depend on the runs beside it.
     """
     found = {}
     for f in fields(hparams[0]):
