@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from oodbench.commands import commands
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.terminal import commands, terminal
+from oodbench.terminal import terminal
 from oodbench.train.settings import TrainSettings
 
 app = commands()
