@@ -1,6 +1,7 @@
 """A user's mistake: one sentence that names the thing, the place and the nearest right name."""
 
 import difflib
+import errno
 import io
 import sys
 from collections.abc import Callable, Iterable
@@ -58,8 +59,8 @@ def reports_mistakes(command: Callable[P, R]) -> Callable[P, R]:
         except UserError as error:
             fail(error)
         except OSError as error:
-            if error.filename is None or error.strerror is None:
+            if error.strerror is None or (error.filename is None and error.errno != errno.ENOSPC):
                 raise
-            fail(f"{error.filename}: {error.strerror}")
+            fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
 
     return wrapped

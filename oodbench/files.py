@@ -3,6 +3,7 @@
 Imports no torch.
 """
 
+import errno
 import os
 import secrets
 import shutil
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from oodbench.errors import UserError
+
+ROOM = 2**16
+"""Bytes below which a disk counts as full."""
 
 
 @contextmanager
@@ -63,6 +67,20 @@ def whole_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     _sync(path.parent)
+
+
+def is_disk_full(error: BaseException, folder: Path) -> bool:
+    """Whether an error came of a disk, or a quota, that has no room for more.
+
+    Libraries that write say it in errors of their own: then the room left in `folder` tells.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    return shutil.disk_usage(existing).free < ROOM
 
 
 def part_of(path: Path) -> Path:

@@ -59,10 +59,10 @@ class Row(Component):
     """The row of the table; the algorithm's name by default."""
     network: dict[str, Any] = Field(default={}, description="names with values")
     """Values over those of the sweep's network."""
-    ceiling: bool = False
+    ceiling: bool = Field(default=False, description="true or false")
     """Whether the row shows what could be reached, such as training on grayscale or on clean labels: it
     stands in grey under the others, and is neither ranked nor compared."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default={}, description="names with values")
     """Of a ceiling alone: options of its data, laid over those of each dataset."""
 
 

@@ -62,7 +62,7 @@ def _path(location: Path, values: Any, models: Mapping[str, type[BaseModel]]) ->
         path, at = (*path, rest[0]), at[rest[0]]
     if isinstance(at, Mapping):
         fields = models[str(key)].model_fields
-        inner = [k for k in rest if k in fields or k in at]
+        inner = [k for k in rest if isinstance(k, str) and (k in fields or k in at)]
         path = (*path, *inner[:1])
     return path
 

@@ -17,6 +17,7 @@ from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.file import Component, Row, Sweep, validate
 from oodbench.sweep.file_errors import several, short
+from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
 from oodbench.sweep.search import check as check_search
 
@@ -74,6 +75,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
     Raises UserError for names, values and data that cannot be: all unknown names and impossible values
     of algorithms and networks at once.
     """
+    resources((f"the resources of {sweep.name}", sweep.resources))
     rows = _rows(sweep.algorithms)
     datasets = _datasets(sweep, data_dir)
     test_sets = [_test_sets(sweep, dataset) for dataset in datasets]

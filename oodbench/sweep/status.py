@@ -34,8 +34,8 @@ LINES = 20
 TAIL = 3
 """Lines of a log that are shown."""
 REFRESH_SECONDS = 2.0
-BREATHS = 4
-"""Looks at which nothing may be under way before a search that has runs to choose counts as left."""
+IDLE_POLLS = 4
+"""Polls in a row with nothing queued or running after which `--watch` ends though a search is not done."""
 
 
 def show(results: Results, console: Terminal) -> None:
@@ -57,7 +57,7 @@ def watch(results: Results, console: Terminal) -> None:
             live.update(Group(render(results, now, console), bar), refresh=True)
             busy = any(s.state in (State.QUEUED, State.RUNNING) for s in now.values())
             idle = 0 if busy else idle + 1
-            if idle > (BREATHS if _total(results.plan()) > len(now) else 0):
+            if idle > (IDLE_POLLS if _total(results.plan()) > len(now) else 0):
                 return
             time.sleep(REFRESH_SECONDS)
 

@@ -1,7 +1,9 @@
 """Runs of one group from start to end in one process, vectorized where it is possible and pays."""
 
 import contextlib
+import errno
 import faulthandler
+import os
 import traceback
 import warnings
 from collections import deque
@@ -12,6 +14,7 @@ import torch
 from filelock import BaseFileLock, Timeout
 
 from oodbench.errors import UserError
+from oodbench.files import is_disk_full
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import provenance
 from oodbench.results.run_spec import RunSpec, State
@@ -88,7 +91,7 @@ def _execute(
             group.train(progress, interrupts)
         except Exception as error:
             left = [(item.spec, item.directory) for item in group.held]
-            if group.vectorized:
+            if group.vectorized and not is_disk_full(error, left[0][1].path):
                 waiting.extendleft(reversed(left))
                 limit = len(left) // 2 if _is_memory(error) else 0
                 if not limit:
@@ -161,7 +164,7 @@ class _Group:
             self._ended(spec.id, State.ELSEWHERE, "")
             return None
         except OSError as error:  # a full disk, or one that is not there
-            self._ended(spec.id, State.FAILED, f"{type(error).__name__}: {error}")
+            self._ended(spec.id, *_state_after(error, directory))
             return None
         end = directory.end()
         if end is not None:
@@ -173,7 +176,7 @@ class _Group:
             self._heartbeats.start(directory, lambda: held.step)
         except OSError as error:
             lock.release()
-            self._ended(spec.id, State.FAILED, f"{type(error).__name__}: {error}")
+            self._ended(spec.id, *_state_after(error, directory))
             return None
         if not self.held and self.settings.run_timeout is not None:
             self._time_limit.enter_context(_time_limit(self.settings.run_timeout, directory))
@@ -208,14 +211,15 @@ class _Group:
                 train(list(trainings), ended, progress, interrupts, program)
 
     def fail(self, held: _Held, error: Exception) -> None:
-        """Record the failure of a run."""
-        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        try:
-            held.directory.fail(message, "".join(traceback.format_exception(error)))
-        except OSError:  # a full disk: the log is all that can tell
-            traceback.print_exception(error)
+        """Record the failure of a run; one that a full disk stopped is left for the next launch."""
+        state, message = _state_after(error, held.directory)
+        if state is State.FAILED:
+            try:
+                held.directory.fail(message, "".join(traceback.format_exception(error)))
+            except OSError:  # the log is all that can tell
+                traceback.print_exception(error)
         self._release(held)
-        self._ended(held.spec.id, State.FAILED, message)
+        self._ended(held.spec.id, state, message)
 
     def _release(self, held: _Held) -> None:
         self.held.remove(held)
@@ -227,6 +231,14 @@ class _Group:
         self._time_limit.close()
         for held in list(self.held):
             self._release(held)
+
+
+def _state_after(error: Exception, directory: RunDirectory) -> tuple[State, str]:
+    """The state of a run that an error ended, and one sentence."""
+    if is_disk_full(error, directory.path):
+        return State.INTERRUPTED, f"{directory.path}: {os.strerror(errno.ENOSPC)}"
+    message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return State.FAILED, message
 
 
 @contextlib.contextmanager

@@ -36,6 +36,8 @@ def debug(job: Job) -> dict[str, State]:
                 lambda step: display.stepped(0, step),
             )
             display.idle(0)
+            if state is State.INTERRUPTED:
+                raise UserError(f"{message}; once that is mended, the same launch goes on")
             display.ended(run_id, state, message)
             states[run_id] = state
             queue.extend(job.add(searches.advance(run_id)))

@@ -23,16 +23,16 @@ from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.worker import SIGNALS, work
 from oodbench.train.settings import MAX_VECTORIZED, GroupKey
 
-PATIENCE = 5.0
-"""Seconds for which a run that another process holds is asked for again at the end."""
+LOCK_RETRY_SECONDS = 5.0
+"""Seconds for which the pool tries again to train a run that another process holds."""
 KILL_SECONDS = 2.0
 """A killed worker's run counts as failed only if we live on so long: a machine that goes down or a
 cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
-UNKNOWN = 255
-"""The exit code of a worker whose server was killed too, and so could not tell."""
-RETURNS = 3
-"""Times that a run is taken up again after its process was asked to end, or ended, in the midst."""
-SERVERS = 3
+LOST_EXIT_CODE = 255
+"""The exit code that multiprocessing reports for a worker whose fork server has died as well."""
+MAX_REQUEUES = 3
+"""How often a run is queued again after its process was asked to end or ended before it."""
+MAX_SERVERS = 3
 """Times that a server to fork workers from is started for one worker."""
 SERVER_SECONDS = 0.5
 """Seconds after which the system knows that a server that no longer answers has ended."""
@@ -98,18 +98,18 @@ class _Pool:
                 if not worker.busy and self.queue:
                     _hand_out(worker, self._take(worker.index), display)
             for worker in _ready(self.workers):
-                self._hear(worker, display)
+                self._receive_message(worker, display)
         return self.states
 
-    def _hear(self, worker: Worker, display: Display) -> None:
+    def _receive_message(self, worker: Worker, display: Display) -> None:
         """Take in what a worker says."""
         kind, value, message, run_id = _receive(worker)
         if kind == "step":
             display.stepped(worker.index, int(value))
         elif kind == "end":
             worker.run_ids.remove(run_id)
-            if not self._again(run_id, State(value)):
-                self._final(run_id, State(value), message, display)
+            if not self._requeued(run_id, State(value), message):
+                self._run_ended(run_id, State(value), message, display)
         elif kind == "idle":
             self.alone.update(map(self._group_key, worker.run_ids))
             self.queue.extendleft(reversed(worker.run_ids))
@@ -124,7 +124,7 @@ class _Pool:
                 self.queue.extendleft(reversed(left))
                 return
             for run_id in left:
-                self._orphaned(run_id, State(value), message, len(left), display)
+                self._worker_died(run_id, State(value), message, len(left), display)
 
     def _fail_late_runs(self, worker: Worker, display: Display) -> list[str]:
         """Record the failure of the runs that a dead worker was at if it had run out of time.
@@ -144,21 +144,21 @@ class _Pool:
         )
         for run in late:
             run.fail(message, stack)
-            self._final(run.id, State.FAILED, message, display)
+            self._run_ended(run.id, State.FAILED, message, display)
         return [run.id for run in late]
 
-    def _orphaned(
+    def _worker_died(
         self, run_id: str, state: State, message: str, together: int, display: Display
     ) -> None:
         """Take in that a run's worker died while it had so many."""
         if state is State.FAILED and together > 1:
             self.limits[run_id] = together // 2
             self.queue.append(run_id)
-        elif not self._again(run_id, state):
+        elif not self._requeued(run_id, state):
             self.job.results.run(run_id).fail(message, "")
-            self._final(run_id, State.FAILED, message, display)
+            self._run_ended(run_id, State.FAILED, message, display)
 
-    def _final(self, run_id: str, state: State, message: str, display: Display) -> None:
+    def _run_ended(self, run_id: str, state: State, message: str, display: Display) -> None:
         """Take in how a run ended."""
         display.ended(run_id, state, message)
         self.states[run_id] = state
@@ -186,14 +186,19 @@ class _Pool:
         self.queue = deque(i for i in self.queue if i not in chosen)
         return taken
 
-    def _again(self, run_id: str, state: State) -> bool:
-        """Whether a run comes back into the queue: it was interrupted, or another process holds it."""
+    def _requeued(self, run_id: str, state: State, message: str = "") -> bool:
+        """Put a run back into the queue if it was interrupted or another process holds it.
+
+        Raises UserError with the message of an interruption that would meet every other run, too.
+        """
+        if state is State.INTERRUPTED and message:
+            raise UserError(f"{message}; once that is mended, the same launch goes on")
         if state is State.INTERRUPTED:
             self.returned[run_id] += 1
-            again = self.returned[run_id] <= RETURNS
+            again = self.returned[run_id] <= MAX_REQUEUES
         elif state is State.ELSEWHERE:
             waited = time.monotonic() - self.held.setdefault(run_id, time.monotonic())
-            patient = waited < PATIENCE
+            patient = waited < LOCK_RETRY_SECONDS
             again = patient or _is_our_double(self.job.results.run(run_id))
             if again and self.held.keys() >= set(self.queue):
                 time.sleep(0.2 if patient else 2.0)
@@ -268,7 +273,7 @@ def _start(job: Job, index: int) -> Worker:
 
     Raises UserError if servers go on dying.
     """
-    for _ in range(SERVERS):
+    for _ in range(MAX_SERVERS):
         try:
             return _forked(job, index)
         except (EOFError, OSError) as error:  # our end of a connection to a server that is dead
@@ -279,7 +284,7 @@ def _start(job: Job, index: int) -> Worker:
             )
             time.sleep(SERVER_SECONDS)
     raise UserError(
-        f"no worker could be started: the server that workers are forked from died {SERVERS} times, "
+        f"no worker could be started: the server that workers are forked from died {MAX_SERVERS} times, "
         "as when the memory is used up"
     )
 
@@ -326,7 +331,7 @@ def _receive(worker: Worker) -> tuple[str, str, str, str]:
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode
-        if code in (-signal.SIGKILL, UNKNOWN):
+        if code in (-signal.SIGKILL, LOST_EXIT_CODE):
             time.sleep(KILL_SECONDS)
         asked = code in (0, -signal.SIGTERM, -signal.SIGUSR2)
         state = State.INTERRUPTED if asked else State.FAILED

@@ -1,9 +1,12 @@
 """What a launch shows while it runs: a bar for the sweep and one for each worker.
 
-Where the output is no terminal, a line per run.
+Where the output is no terminal, a line per ended run with its validation score and the time left.
 """
 
+import itertools
+import time
 from collections.abc import Sequence
+from statistics import fmean
 from types import TracebackType
 
 from rich.progress import (
@@ -16,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from oodbench.report.numbers import duration
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers.job import Job
 from oodbench.terminal import terminal
@@ -36,6 +40,8 @@ class Display:
         self.specs = job.specs
         self.count = len(job.specs) - len(job.ids)
         self.total = job.total
+        self.results = job.results
+        self._before, self._start = self.count, time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -86,7 +92,34 @@ class Display:
         self._progress.update(self._sweep, completed=self.count)
         if state is not State.DONE or not self.console.is_terminal:
             text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
-            self.console.say(text + (f": {message}" if message else ""))
+            notes = [message] if message else []
+            if not self.console.is_terminal:
+                notes += [*self._validation_score(run_id), self._time_left()]
+            self.console.say(": ".join([text, ", ".join(notes)]) if notes else text)
+
+    def _time_left(self) -> str:
+        """About how long the rest takes, judged by the runs that this launch has ended."""
+        passed = time.monotonic() - self._start
+        left = (self.total - self.count) * passed / max(1, self.count - self._before)
+        return f"about {duration(left)} left"
+
+    def _validation_score(self, run_id: str) -> list[str]:
+        """What selection sees of a run's last record: the mean over the environments that it judges by."""
+        run, spec = self.results.run(run_id), self.specs[run_id]
+        info, records = run.info(), run.records()
+        if info is None or not records:
+            return []
+        context, held_out = info["context"], spec.validation_environments
+        names = held_out or context["training_environments"]
+        values: dict[str, list[float]] = {}
+        for e in records[-1]["evaluations"]:
+            judged = held_out or e["split"] == "out"
+            if e["environment"] in names and judged and e["metric"] == context["metric"]:
+                values.setdefault(e["environment"], []).append(e["value"])
+        if not values or any(v is None for v in itertools.chain(*values.values())):
+            return []
+        score = fmean(fmean(v) for v in values.values())
+        return [f"validation {context['metric']} {score:.4g} at step {records[-1]['step']}"]
 
     @property
     def worker_bars(self) -> list[TaskID]:

@@ -95,7 +95,7 @@ def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> 
 def test_a_run_that_another_process_holds_is_left_to_it(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oodbench.sweep.launchers.local.PATIENCE", 0.5)
+    monkeypatch.setattr("oodbench.sweep.launchers.local.LOCK_RETRY_SECONDS", 0.5)
     asked = job(tiny(), tmp_path)
     with Results(tmp_path).run(asked.ids[0]).lock():
         states = train(asked)
