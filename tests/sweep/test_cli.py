@@ -63,6 +63,7 @@ def test_launch_prints_the_leaderboard_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = launch(tiny_file(tmp_path, **TINY), out)
     assert first.exit_code == 0, first.output
+    assert "validation mse" in first.output and " left" in first.output
     before = outcome(Results(out))
     grown = launch(tiny_file(tmp_path, **TINY | {"trials": 2}), out)
     assert "4 done of 4 runs" in grown.output
@@ -154,4 +155,5 @@ def test_status_shows_running_and_lost_runs(tmp_path: Path) -> None:
     shown = run("status", "--out", out)
     assert "step 7" in shown.output
     assert results.run(second).state() == "lost"
+    assert "paused at step 20: IRM on LinearSEM" in shown.output
     assert json.loads((out / "sweep.json").read_text())["name"] == "tiny"

@@ -109,7 +109,7 @@ class Display:
         info, records = run.info(), run.records()
         if info is None or not records:
             return []
-        context, held_out = info["context"], spec.validation_environments
+        context, held_out = info.context, spec.validation_environments
         names = held_out or context["training_environments"]
         values: dict[str, list[float]] = {}
         for e in records[-1]["evaluations"]:
