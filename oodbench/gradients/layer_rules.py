@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
 from oodbench.gradients.factored import Dense, Gradients, LookedUpRows, OuterProducts
-from oodbench.networks.mlp import RaggedLinear, Scales
+from oodbench.networks.mlp import Scales
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
 LayerRule = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
@@ -246,7 +246,6 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
 
 _RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: linear,
-    RaggedLinear: linear,
     nn.Conv2d: conv2d,
     nn.BatchNorm1d: batch_norm,
     nn.BatchNorm2d: batch_norm,

@@ -14,11 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oodbench.gradients.backward import Root
-from oodbench.networks.mlp import RaggedLinear
 
 Combine = Callable[[Tensor], Tensor]
-LINEAR = (nn.Linear, RaggedLinear)
-"""The classes of the layers that are run so."""
 
 
 class Collector:
@@ -103,7 +100,7 @@ def vectorized_linear(network: nn.Module, collector: Collector | None = None) ->
 
     With a collector their parameters count as constants, and the collector takes their gradients.
     """
-    layers: list[Any] = [m for m in network.modules() if type(m) in LINEAR]
+    layers: list[Any] = [m for m in network.modules() if type(m) is nn.Linear]
     for module in layers:
         module.__dict__["forward"] = _forward(module, collector)
     try:

@@ -10,7 +10,6 @@ from oodbench.datasets import Dataset
 from oodbench.networks.base import Network
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.linear import LINEAR
 from oodbench.train.vectorized.optimizers import shared_options
 from oodbench.train.vectorized.program import VectorizedProgram
 
@@ -101,7 +100,7 @@ def why_not(run: Run) -> str | None:
 
 def _linear_only(network: nn.Module) -> bool:
     owners = [m for m in network.modules() if any(p.requires_grad for p in m.parameters(False))]
-    return all(type(m) in LINEAR for m in owners)
+    return all(type(m) is nn.Linear for m in owners)
 
 
 def program_key(run: Run) -> tuple[object, ...]:
