@@ -46,8 +46,8 @@ class Spirals(Dataset):
     class Options(Dataset.Options):
         """Sizes and scales; the defaults are those of the released code."""
 
-        num_environments: int = hparam(16, low=1, high=1000)
-        num_validation: int = hparam(0, low=0, high=1000)
+        num_environments: int = hparam(16, low=1, high=10_000)
+        num_validation: int = hparam(0, low=0, high=10_000)
         """More environments, with signatures of their own, held out for selection by default."""
         num_examples: int = hparam(1024, low=2)
         """Of every environment but `test`."""
