@@ -1,302 +1,183 @@
-"""The report in a real browser."""
-
-import json
-import re
-import shutil
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oodbench.report.html.render import write
+from oodbench.report.html.contents import contents, costs
+from oodbench.report.html.render import render
 from oodbench.report.leaderboard import leaderboard
+from oodbench.report.numbers import number
 from oodbench.results.frames import load_frames
-from tests.helpers.made import Made
-from tests.report.html.test_render import NASTY, PERCENT
-from tests.report.html.test_render import made as made  # a fixture
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")
-pytestmark = [needs_browser, pytest.mark.slow]
+from oodbench.selection import choose
+from tests.helpers.made import Made, flat
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
+def board(tree: dict[str, Any], rule: str) -> list[dict[str, Any]]:
+    columns = tree["rules"][rule]["board"]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-class Seen:
-    """A page, all that its console said and all that it asked for."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        self.page = browser.new_context(reduced_motion="reduce", **options).new_page()
-        self.problems: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.problems.append(message.text))
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(address)
-
-    def rows(self) -> list[str]:
-        """The leaderboard's algorithms from top to bottom."""
-        names: list[str] = self.page.locator("#leaderboard tbody th").all_inner_texts()
-        return names
-
-    def cells(self, section: str = "leaderboard") -> list[list[str]]:
-        """The texts of a section's first table."""
-        rows = self.page.locator(f"#{section} table").first.locator("tbody tr").all()
-        return [row.locator("th, td").all_inner_texts() for row in rows]
+@pytest.mark.parametrize("rule", ["train_val", "oracle"])
+def test_its_numbers_are_those_of_the_table(made: Made, rule: str) -> None:
+    tree = contents([made.results.path])
+    wanted = leaderboard(load_frames(made.results), rule).frame.to_dict(orient="records")
+    rows = board(tree, rule)
+    assert len(rows) == len(wanted) == 2 * 3 * 3
+    for row, cell in zip(rows, wanted, strict=True):
+        assert tree["datasets"][row["dataset"]]["name"] == cell["dataset"]
+        assert tree["labels"][row["label"]] == cell["label"]
+        assert row["text"] == number(cell["mean"], cell["stderr"], cell["metric"])
+        assert (row["n"], row["planned"]) == (cell["n"], cell["planned"])
 
 
-@pytest.fixture(scope="module")
-def path(made: Made) -> Path:
-    file = made.results.path / "report.html"
-    write([made.results.path], file)
-    return file
+@pytest.mark.parametrize("rule", ["train_val", "oracle"])
+def test_every_number_leads_to_the_chosen_runs(made: Made, rule: str) -> None:
+    tree = contents([made.results.path])
+    chosen = set(choose(load_frames(made.results), rule)["id"])
+    seen = set()
+    for row in board(tree, rule):
+        if row["average"]:
+            continue
+        assert len(row["runs"]) == len(row["values"]) == row["n"]
+        assert row["mean"] == pytest.approx(sum(row["values"]) / row["n"], abs=1e-4)
+        for run in row["runs"]:
+            assert tree["labels"][tree["runs"]["label"][run]] == tree["labels"][row["label"]]
+            assert tree["tests"][tree["runs"]["tests"][run]] == [row["environment"]]
+            seen.add(tree["runs"]["id"][run])
+    assert seen == chosen
+    points = tree["rules"][rule]["points"]
+    marked = {
+        tree["runs"]["id"][r] for r, c in zip(points["run"], points["chosen"], strict=True) if c
+    }
+    assert marked == chosen
 
 
-@pytest.fixture
-def seen(browser: Any, path: Path) -> Iterator[Seen]:
-    page = Seen(browser, path.as_uri(), viewport={"width": 1200, "height": 900})
-    yield page
-    assert page.problems == []
-    assert page.asked == [page.asked[0]] and page.asked[0].startswith("file:")
-    page.page.context.close()
-
-
-def test_it_shows_every_section_and_the_names_as_they_are(seen: Seen) -> None:
-    page = seen.page
-    assert page.locator("h1").inner_text() == "made"
-    for section in page.locator("main > section").all():
-        assert len(section.locator(".body").inner_text()) > 20, section.get_attribute("id")
-    heads = page.locator("#leaderboard thead th").all_inner_texts()
-    assert heads[1:3] == [f"{NASTY} (%)", f"{PERCENT} (%)"]
-    assert "ValueError: <b>no</b>" in page.locator("#coverage").inner_text()
-    assert page.locator("#coverage b, main script").count() == 0
-    assert page.locator("#health .part").count() == 4
-
-
-def test_every_chart_can_be_saved_as_a_file(seen: Seen, tmp_path: Path) -> None:
-    buttons = seen.page.get_by_role("button", name="SVG", exact=True).all()
-    assert len(buttons) >= 3
-    for number, button in enumerate(buttons):
-        with seen.page.expect_download() as saved:
-            button.click()
-        assert saved.value.suggested_filename.endswith(".svg")
-        saved.value.save_as(tmp_path / f"{number}.svg")
-        root = ElementTree.parse(tmp_path / f"{number}.svg").getroot()
-        assert root.tag == "{http://www.w3.org/2000/svg}svg" and len(root) > 3
-        shapes = [node for node in root.iter() if node.tag.endswith("path")]
-        assert all(node.get("stroke") and not node.get("class") for node in shapes)
-        assert not [node for node in root.iter() if node.tag.endswith("rect")], "no hot spots"
-
-
-def test_its_texts_are_those_of_the_table(seen: Seen, made: Made) -> None:
-    seen.page.select_option("#dataset", label=PERCENT)
-    frame = leaderboard(load_frames(made.results)).frame
-    own = frame[frame["dataset"] == PERCENT].set_index(["label", "environment"])["mean"]
-    shown = {row[0]: row[1:4] for row in seen.cells()}
-    assert set(shown) == {"ERM", "IRM", "VREx"}
-    for label, cells in shown.items():
-        for environment, text in zip(("a", "b", "average"), cells, strict=True):
-            assert text.startswith(f"{100 * own[label, environment]:.1f} ± ")
-    assert {row[0]: row[-1] for row in seen.cells()} == {"ERM": "3", "IRM": "3", "VREx": "2/3"}
-
-
-def test_a_header_sorts_and_incomplete_rows_stay_last(seen: Seen) -> None:
-    page = seen.page
-    assert seen.rows() == ["IRM", "ERM", "VREx"]  # by mean rank; VREx is incomplete
-    button = page.get_by_role("button", name=re.compile("average"))
-    button.click()
-    assert seen.rows() == ["IRM", "ERM", "VREx"]
-    header = page.locator("#leaderboard th[aria-sort]")
-    assert header.count() == 1 and header.get_attribute("aria-sort") == "descending"
-    assert page.evaluate("document.activeElement.innerText") == "average (%)"  # the focus stays
-    page.keyboard.press("Enter")
-    assert seen.rows() == ["ERM", "IRM", "VREx"]
-    assert page.locator("#leaderboard tr.unranked th").inner_text() == "VREx"
-    page.get_by_role("button", name="algorithm").click()
-    assert seen.rows() == ["ERM", "IRM", "VREx"]
-    assert "sorted by algorithm" in page.locator("#said").inner_text()
-
-
-def test_the_filter_keeps_the_named_rows_everywhere(seen: Seen) -> None:
-    page = seen.page
-    page.fill("#filter", "irm, vr")
-    assert seen.rows() == ["IRM", "VREx"]
-    assert [row[0] for row in seen.cells("coverage")] == ["IRM", "VREx"]
-    assert [row[0] for row in seen.cells("cost")] == ["IRM", "VREx"]
-    assert page.locator("#curves h3").all_inner_texts() == ["IRM", "VREx"]
-    assert page.locator("#said").inner_text() == "2 algorithms shown"
-    page.fill("#filter", "none")
-    assert "No algorithm matches" in page.locator("#leaderboard").inner_text()
-    page.fill("#filter", "")
-    assert len(seen.rows()) == 3
-
-
-def test_the_rule_switches_and_the_address_keeps_it(seen: Seen, path: Path) -> None:
-    page = seen.page
-    before = seen.cells()
-    page.select_option("#rule", "oracle")
-    assert "Selection oracle" in page.locator("#rulenote").inner_text()
-    assert page.locator("#leaderboard tbody tr").count() == 3
-    page.select_option("#rule", "val_env")
-    assert "selection val_env needs" in page.locator("#leaderboard").inner_text()
-    assert page.locator("#cost table").count() == 1  # what needs no rule is still there
-    page.select_option("#rule", "train_val")
-    assert seen.cells() == before
-    page.select_option("#rule", "oracle")
-    page.select_option("#dataset", label=NASTY)
-    page.goto("about:blank")
-    page.goto(f"{path.as_uri()}#rule=oracle&dataset={NASTY.replace('/', '%2F')}&algorithms=ERM")
-    assert "Selection oracle" in page.locator("#rulenote").inner_text()
-    assert seen.rows() == ["ERM"] and page.locator("#dataset").input_value() == "0"
-    seen.asked = seen.asked[:1]
-
-
-def test_a_number_opens_its_runs_and_a_run_its_facts(seen: Seen, made: Made) -> None:
-    page = seen.page
-    page.select_option("#dataset", label=PERCENT)
-    page.locator("#leaderboard tr[data-label=IRM] td button").first.click()
-    dialog = page.locator("dialog")
-    assert dialog.is_visible() and "IRM on a_b%, a" in page.locator("#dialogtitle").inner_text()
-    ids = dialog.locator("tbody code").all_inner_texts()
-    assert len(ids) == 3 and all(made.runs[i].label == "IRM" for i in ids)
-    values = [float(t) for t in dialog.locator("tbody td:nth-child(2)").all_inner_texts()]
-    mean = float(page.locator("#leaderboard tr[data-label=IRM] td").first.inner_text().split()[0])
-    assert sum(values) / 3 == pytest.approx(mean, abs=0.1)
-    dialog.locator("tbody button").first.click()
-    facts = dialog.inner_text()
-    spec = made.runs[ids[0]]
-    assert f"runs/{ids[0]}" in facts and str(spec.hparams["lr"]) in facts
-    assert "0123456789abcdef" in facts and "chosen in its trial" in facts
-    page.get_by_role("button", name="Back").click()
-    assert dialog.locator("tbody code").count() == 3
-    page.keyboard.press("Escape")
-    assert not dialog.is_visible()
-
-
-def test_the_keyboard_reaches_everything(seen: Seen) -> None:
-    page = seen.page
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.textContent") == "Leaderboard"
-    for _ in range(12):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.closest('td') !== null"):
-            break
-    page.keyboard.press("Enter")
-    assert page.locator("dialog").is_visible()
-    unnamed = "[...document.querySelectorAll('button, a, select, input, svg[role=img]')]"
-    unnamed += ".filter(n => !(n.innerText || n.ariaLabel || n.closest('label')))"
-    assert page.evaluate(f"{unnamed}.map(n => n.outerHTML)") == []
-
-
-def test_a_chart_point_tells_and_opens_its_run(seen: Seen) -> None:
-    page = seen.page
-    page.fill("#filter", "IRM")
-    spot = page.evaluate(
-        """() => {
-          const path = document.querySelector('#scatter path[data-chosen=IRM]');
-          path.scrollIntoView({block: 'center'});
-          const [, x, y] = path.getAttribute('d').match(/M([\\d.]+) ([\\d.]+)/);
-          const box = path.ownerSVGElement.getBoundingClientRect();
-          return [box.x + Number(x) + 3, box.y + Number(y) + 3];
-        }"""
-    )
-    page.mouse.move(*spot)
-    assert "IRM" in page.locator("#tip").inner_text()
-    page.mouse.click(*spot)
-    assert re.match("Run [0-9a-f]{16}", page.locator("#dialogtitle").inner_text())
-
-
-def test_every_chart_is_there(seen: Seen) -> None:
-    page = seen.page
-    assert page.locator("#differences svg[data-forest]").count() == 2 * 3
-    verdicts = [
-        str(page.locator("svg[data-forest=IRM]").nth(i).get_attribute("class")) for i in range(2)
-    ]
-    assert "unclear" in verdicts[0] and "better" in verdicts[1]  # two datasets say little
-    assert page.locator("#ranks svg[role=img]").get_attribute("aria-label") == (
-        "Critical-difference diagram. IRM 1.00, ERM 2.00."
-    )
-    assert page.locator("#scatter path[data-chosen]").count() == 3
-    assert page.locator("#curves svg").count() == 3
-    assert page.locator("#curves path.line.test").count() == 3
-    assert page.locator("#hparams h3").all_inner_texts() == ["lr"]
-    assert page.locator("#hparams path.ring").get_attribute("d")
-    text = page.locator("#cost").inner_text()
-    assert "2.00 \u00d7" in text and "1.00 \u00d7" in text
-    assert [row[-3] for row in seen.cells("cost")] == ["12.5 %"] * 3  # an eighth
-
-
-@pytest.mark.parametrize("width", [320, 375, 800])
-def test_a_narrow_page_never_scrolls_sideways(browser: Any, path: Path, width: int) -> None:
-    phone = Seen(browser, path.as_uri(), viewport={"width": width, "height": 700})
-    assert phone.page.evaluate("document.documentElement.scrollWidth") == width
-    phone.page.locator("#leaderboard td button").first.click()
-    assert phone.page.evaluate("document.documentElement.scrollWidth") == width
-    assert phone.problems == []
-    phone.page.context.close()
-
-
-def contrast(page: Any, selector: str) -> float:
-    """WCAG's contrast of an element's text with the page's ground."""
-
-    def light(colour: str) -> float:
-        parts = [int(v) / 255 for v in re.findall(r"\d+", colour)[:3]]
-        r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    style = "getComputedStyle(document.querySelector({}))"
-    ink = page.evaluate(style.format(json.dumps(selector)) + ".color")
-    ground = page.evaluate(style.format('"body"') + ".backgroundColor")
-    one, other = sorted((light(ink), light(ground)))
-    return (other + 0.05) / (one + 0.05)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_dark_and_light_are_readable(browser: Any, path: Path, scheme: str) -> None:
-    page = Seen(browser, path.as_uri(), color_scheme=scheme).page
-    for selector in ("h1", ".caption", ".sections a", "td.better", ".unclear", "summary"):
-        assert contrast(page, selector) >= 4.5, selector
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.select_option("#theme", "light" if scheme == "dark" else "dark")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
-    assert contrast(page, "h1") >= 4.5
-    page.context.close()
-
-
-def test_print_leaves_the_controls_away_and_is_black_on_white(browser: Any, path: Path) -> None:
-    page = Seen(browser, path.as_uri(), color_scheme="dark").page
-    page.emulate_media(media="print", color_scheme="dark")
-    assert not page.locator("#controls").is_visible() and page.locator("h1").is_visible()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert contrast(page, "h1") > 15
-    page.context.close()
-
-
-@pytest.mark.parametrize("state", ["done", "diverged", "failed", "planned"])
-def test_one_run_in_any_state_has_a_page(browser: Any, tmp_path: Path, state: str) -> None:
+def test_points_are_in_and_out_of_distribution_at_the_step_of_the_rule(tmp_path: Path) -> None:
     sweep = Made(tmp_path)
-    run = sweep.add("D", "ERM", ("a",), 0, lambda e, s, t: float("nan"), state=state, error="why")
-    write([sweep.results.path], tmp_path / "one.html")
-    seen = Seen(browser, (tmp_path / "one.html").as_uri())
-    assert seen.problems == []
-    assert "1 run: 1 algorithm on 1 dataset" in seen.page.locator("#lede").inner_text()
-    assert "±" not in seen.page.locator("#leaderboard table").inner_text()
-    seen.page.locator("#states button").click()
-    assert seen.page.locator("dialog code").inner_text() == run
-    seen.page.context.close()
+
+    def curve(environment: str, split: str, step: int) -> float:
+        if environment == "a":
+            return 0.3 if split == "in" else 0.9
+        best = {10: 0.5, 20: 0.8, 30: 0.6}[step]
+        return best + (0.05 if environment == "b" else -0.05) if split == "out" else 0.99
+
+    sweep.add("D", "ERM", ("a",), 0, curve)
+    points = contents([sweep.results.path])["rules"]["train_val"]["points"]
+    assert points == {
+        "run": [0], "step": [20], "chosen": [1], "score": [0.8], "inside": [0.8], "test": [0.3],
+    }  # fmt: skip
+
+
+def test_curves_are_means_with_errors_over_the_chosen_runs(tmp_path: Path) -> None:
+    sweep = Made(tmp_path)
+    for trial, value in enumerate((0.2, 0.4)):
+        sweep.add("D", "ERM", ("a",), trial, flat(value), draw=0)
+        sweep.add("D", "ERM", ("a",), trial, flat(0.1), draw=1)
+    tree = contents([sweep.results.path])
+    found = tree["rules"]["train_val"]["curves"]
+    assert len(found) == 6  # three environments, two splits
+    for curve in found:
+        assert tree["steps"][curve["steps"]] == [10, 20, 30] and curve["runs"] == 2
+        assert curve["mean"] == [0.3] * 3 and curve["error"] == [0.1] * 3
+        name, role = tree["environments"][curve["environment"]], tree["roles"][curve["role"]]
+        assert role == ("test" if name == "a" else "training")
+
+
+def test_a_value_that_is_not_finite_spoils_its_mean(tmp_path: Path) -> None:
+    sweep = Made(tmp_path)
+    for trial in (0, 1):
+        sweep.add("D", "ERM", ("a",), trial, flat(math.nan if trial else 0.5), state="diverged")
+    rule = contents([sweep.results.path])["rules"]["train_val"]
+    assert all(curve["mean"] == [None] * 3 for curve in rule["curves"])
+    assert rule["board"]["text"] == ["nan", "nan"]
+
+
+def test_long_curves_are_thinned_and_keep_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = Made(tmp_path)
+    sweep.add("D", "ERM", ("a",), 0, flat(0.5), steps=range(1, 101))
+    monkeypatch.setattr("oodbench.report.html.curves.CURVE_VALUES", 60)
+    tree = contents([sweep.results.path])
+    (steps,) = tree["steps"]
+    assert steps == list(range(10, 101, 10))
+
+
+def test_differences_are_paired_and_counted(made: Made) -> None:
+    rule = contents([made.results.path])["rules"]["train_val"]
+    blocks = {block["dataset"]: block["rows"] for block in rule["differences"]}
+    assert set(blocks) == {0, 1, None}
+    irm, vrex = blocks[0]
+    assert irm["gain"] == pytest.approx(0.1) and irm["low"] == pytest.approx(0.1)
+    assert (irm["wins"], irm["pairs"], irm["planned"]) == (6, 6, 6)
+    assert vrex["pairs"] == 4
+    assert blocks[None][0]["gain"] == pytest.approx(0.09) and blocks[None][0]["clusters"] == 2
+    ranks = rule["ranks"]
+    assert ranks["labels"] == [1, 0] and ranks["mean"] == [1, 2] and ranks["incomplete"] == [2]
+
+
+def test_cost_is_a_ratio_on_the_same_machine(made: Made) -> None:
+    cost = contents([made.results.path])["cost"]
+    rows = list(zip(*(cost[k] for k in ("dataset", "label", "ratio", "memory")), strict=True))
+    assert rows[:3] == [(0, 0, 1.0, 100.0), (0, 1, 2.0, 101.0), (0, 2, 3.0, 102.0)]
+    assert cost["hours"][0] == pytest.approx(12 * 3 / 3600, rel=1e-2)
+    assert set(cost["waiting"]) == {0.125}
+    runs = {
+        "dataset": [0] * 3, "label": [0, 1, 1], "provenance": [0, 0, 1], "step": [10] * 3,
+        "seconds": [1.0, 2.0, 50.0], "waited": [None, 1.0, 2.0], "memory": [None] * 3,
+    }  # fmt: skip
+    found = costs(runs, 0)
+    assert found["ratio"] == [1.0, 2.0] and found["memory"] == [None, None]
+    assert found["waiting"] == [None, pytest.approx(3 / 52, rel=1e-2)]
+    assert costs(runs, None)["ratio"] == [None, None]
+
+
+def test_reasons_and_states(made: Made) -> None:
+    tree = contents([made.results.path])
+    found = {
+        (tree["states"][tree["runs"]["state"][i]], text) for i, text in tree["reasons"].items()
+    }
+    assert found == {
+        ("failed", "ValueError: <b>no</b>"),
+        ("diverged", "the loss was not finite at step 30"),
+        ("lost", "nobody trains it any more; launching the sweep again goes on with it"),
+    }
+    assert len(tree["reasons"]) == 2 + 2 + 4
+
+
+def test_a_sweep_without_erm_has_no_baseline(tmp_path: Path) -> None:
+    sweep = Made(tmp_path)
+    sweep.add("D", "IRM", ("a",), 0, flat(0.5))
+    tree = contents([sweep.results.path])
+    assert tree["baseline"] is None and tree["rules"]["train_val"]["differences"] == []
+    assert "at least two" in tree["rules"]["train_val"]["ranks"]["error"]
+
+
+@pytest.mark.parametrize("state", ["done", "diverged", "failed", "planned", "running"])
+def test_one_run_in_any_state(tmp_path: Path, state: str) -> None:
+    sweep = Made(tmp_path)
+    sweep.add("D", "ERM", ("a",), 0, flat(0.5), state=state, error="e")
+    tree = contents([sweep.results.path])
+    assert render(tree)
+    rule = tree["rules"]["train_val"]
+    ended = state in ("done", "diverged")
+    assert rule["board"]["text"] == (["50.0"] * 2 if ended else [""] * 2)  # one trial: no error
+    assert rule["board"]["n"] == [int(ended)] * 2 and len(rule["points"]["run"]) == int(ended)
+
+
+def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
+    sweep = Made(tmp_path)
+    for trial in range(4):
+        sweep.add("D", "ERM", ("a",), trial, flat(0.5))
+    runs = [sweep.results.run(run_id).path for run_id in sweep.runs]
+    with (runs[0] / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 40, "evalua')
+    (runs[1] / "done.json").write_text('{"status": "do')
+    (runs[2] / "run.json").write_text("")
+    (tmp_path / "runs" / "stranger").mkdir()
+    (tmp_path / "runs" / "file").write_text("?")
+    tree = contents([sweep.results.path])
+    assert render(tree)
+    assert [tree["states"][s] for s in tree["runs"]["state"]] == ["broken"] * 3 + ["done"]
+    assert len(tree["reasons"]) == 3 and tree["runs"]["step"][3] == 30

@@ -18,8 +18,6 @@ from oodbench.errors import UserError
 from oodbench.report.html import server as watch
 from tests.helpers.made import Made, flat
 from tests.helpers.paths import ROOT
-from tests.report.html.test_contents import browser as browser  # a fixture
-from tests.report.html.test_contents import needs_browser
 
 
 @pytest.fixture
@@ -156,7 +154,6 @@ def test_a_page_that_leaves_early_is_no_error(
 
 
 @pytest.mark.slow
-@needs_browser
 def test_an_open_page_follows_without_a_reload(
     server: watch.Server, made: Made, browser: Any
 ) -> None:
