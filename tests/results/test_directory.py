@@ -13,24 +13,8 @@ from hypothesis import strategies as st
 
 from oodbench.errors import UserError
 from oodbench.results.directory import LOST_AFTER, Results, RunDirectory
-from oodbench.results.frames import load_frames
-from oodbench.results.run_spec import RunSpec, State
-
-SPEC = RunSpec(
-    dataset="D",
-    options={"n": 3},
-    algorithm="A",
-    hparams={"lr": 0.1},
-    label="A",
-    network="MLP",
-    network_hparams={"width": 2},
-    test_environments=("t",),
-    draw=0,
-    trial=1,
-    steps=10,
-    evaluate_every=5,
-)
-
+from oodbench.results.run_spec import State
+from tests.results.test_run_spec import SPEC
 
 CONTEXT = {
     "dataset_label": "D",
@@ -38,39 +22,6 @@ CONTEXT = {
     "metric": "accuracy",
     "higher_is_better": True,
 }
-
-
-def changed(**values: object) -> RunSpec:
-    return RunSpec(**{**SPEC.__dict__, **values})
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"dataset": "E"},
-        {"options": {"n": 4}},
-        {"hparams": {"lr": 0.2}},
-        {"network_hparams": {"width": 3}},
-        {"test_environments": ("t", "u")},
-        {"validation_environments": ("v",)},
-        {"draw": 1},
-        {"trial": 2},
-        {"steps": 11},
-        {"holdout": 0.1},
-    ],
-)
-def test_every_value_is_part_of_the_identity(values: dict[str, object]) -> None:
-    assert changed(**values).id != SPEC.id
-
-
-def test_the_identity_is_frozen() -> None:
-    """A change of this hash makes every old results directory start anew."""
-    assert SPEC.id == "517ded89c2d199c7"
-
-
-def test_a_spec_survives_json() -> None:
-    spec = RunSpec.from_json(json.loads(json.dumps(SPEC.__dict__)))
-    assert spec == SPEC and spec.id == SPEC.id
 
 
 def test_records_import_no_torch() -> None:
@@ -179,19 +130,3 @@ def test_results_of_another_schema_are_refused(tmp_path: Path) -> None:
 def test_a_directory_without_a_sweep_says_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no sweep"):
         Results(tmp_path).plan()
-
-
-def test_frames_hold_every_evaluation(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    results.write_plan("s", {}, {SPEC.id: SPEC, changed(trial=2).id: changed(trial=2)})
-    run = results.run(SPEC.id)
-    run.path.mkdir(parents=True)
-    run.start(SPEC, CONTEXT | {"training_environments": ["a", "b"]}, {"torch": "x"})
-    evaluation = {"environment": "t", "split": "in", "metric": "accuracy", "value": 0.5, "count": 4}
-    run.append({"step": 5, "evaluations": [evaluation]})
-    run.append({"step": 10, "evaluations": [evaluation | {"value": None, "environment": None}]})
-    frames = load_frames(results)
-    assert list(frames.runs["state"]) == ["lost", "planned"]
-    assert frames.runs["training_environments"][0] == ("a", "b")
-    assert list(frames.metrics["step"]) == [5, 10]
-    assert frames.metrics["value"].isna().tolist() == [False, True]

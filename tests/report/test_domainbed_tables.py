@@ -1,0 +1,110 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from oodbench.report.cli import app
+from oodbench.report.domainbed_tables import tables
+from oodbench.results.directory import Results
+from oodbench.results.domainbed import import_sweep
+from oodbench.results.frames import load_frames
+from oodbench.selection import choose
+from tests.helpers.domainbed import STEPS, Accuracies, sweep, write
+
+
+def by_hand(made: dict[Any, Accuracies], test: int, trial: int) -> list[float]:
+    """The accuracies that DomainBed's three rules report, by the words of its code."""
+    others = [e for e in range(3) if e != test]
+
+    def domain(draw: int) -> tuple[float, float]:
+        run = made[(test,), trial, draw]
+        return max(
+            ((sum(run[s][2 * e + 1] for e in others) / 2, run[s][2 * test]) for s in STEPS),
+            key=lambda pair: pair[0],
+        )
+
+    def left_out(draw: int) -> tuple[float, float]:
+        pairs = {e: made[tuple(sorted((test, e))), trial, draw] for e in others}
+        run = made[(test,), trial, draw]
+        return max(
+            ((sum(pairs[e][s][2 * e] for e in others) / 2, run[s][2 * test]) for s in STEPS),
+            key=lambda pair: pair[0],
+        )
+
+    def oracle(draw: int) -> tuple[float, float]:
+        last = made[(test,), trial, draw][STEPS[-1]]
+        return last[2 * test + 1], last[2 * test]
+
+    return [max((f(d) for d in (0, 1)), key=lambda p: p[0])[1] for f in (domain, left_out, oracle)]
+
+
+def test_the_three_tables_are_domainbeds(tmp_path: Path) -> None:
+    made = sweep(tmp_path / "in")
+    import_sweep(tmp_path / "in", tmp_path / "out")
+    found = tables(load_frames(Results(tmp_path / "out")))
+    blocks = {block.title: block for block in found.blocks}
+    rules = [
+        "training-domain validation set",
+        "leave-one-domain-out cross-validation",
+        "test-domain validation set (oracle)",
+    ]
+    for place, rule in enumerate(rules):
+        cells = np.array([[by_hand(made, e, t)[place] for e in range(3)] for t in (0, 1)])
+        errors = cells.std(axis=0) / np.sqrt(2)
+        texts = [
+            f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in zip(cells.mean(0), errors, strict=True)
+        ]
+        (row,) = blocks[f"Debug28: {rule}"].rows
+        assert row == ["ERM", *texts, f"{100 * cells.mean(0).mean():.1f}"]
+        means = cells.mean(axis=1)
+        (row,) = blocks[f"Averages: {rule}"].rows
+        assert row[1] == f"{100 * means.mean():.1f} ± {100 * means.std() / np.sqrt(2):.1f}"
+    assert set(found.frame["rule"]) == set(rules) and len(found.frame) == 9
+    both = found.frame[found.frame["rule"] == rules[0]]
+    assert both["ours"].tolist() == pytest.approx(both["mean"].tolist())
+    assert both["ours_stderr"].tolist() == pytest.approx((both["error"] * np.sqrt(2)).tolist())
+
+
+def cell(path: Path, title: str) -> list[str]:
+    """The row of a table of a folder."""
+    import_sweep(path / "in", path / "out")
+    blocks = {b.title: b for b in tables(load_frames(Results(path / "out"))).blocks}
+    return blocks[title].rows[0]
+
+
+def test_ties_go_to_the_last_draw_and_the_first_step(tmp_path: Path) -> None:
+    for draw in (0, 1):
+        values: Accuracies = {s: (0.1 * draw + s / 10_000, 0.0, 0.5, 0.5, 0.5, 0.5) for s in STEPS}
+        write(tmp_path / "in", [0], values, draw=draw, dataset="Debug28")
+    row = cell(tmp_path, "Debug28: training-domain validation set")
+    assert row == ["ERM", "10.0 ± 0.0", "X", "X", "X"]  # draw 1, step 0; one trial prints 0.0
+    blocks = tables(load_frames(Results(tmp_path / "out"))).blocks
+    oracle = next(b for b in blocks if b.title.endswith("(oracle)"))
+    assert oracle.rows[0][1] == "16.0 ± 0.0"  # the last step
+    assert next(b for b in blocks if "one-domain" in b.title).rows[0][1:] == ["X"] * 4
+
+
+def test_a_run_that_has_not_ended_counts_for_them_alone(tmp_path: Path) -> None:
+    write(tmp_path / "in", [0], {0: (0.4, 0.4, 0.5, 0.5)}, done=False, dataset="Mine")
+    assert cell(tmp_path, "Mine: test-domain validation set (oracle)")[1] == "40.0 ± 0.0"
+    frames = load_frames(Results(tmp_path / "out"))
+    assert frames.runs["state"].tolist() == ["lost"] and choose(frames).empty
+
+
+def test_a_nan_is_the_worst_draw(tmp_path: Path) -> None:
+    for draw, value in ((0, 0.5), (1, float("nan"))):
+        write(tmp_path / "in", [0], {0: (0.1 + draw, 0.5, 0.5, value)}, draw=draw, dataset="Mine")
+    assert cell(tmp_path, "Mine: training-domain validation set")[1] == "10.0 ± 0.0"
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    sweep(tmp_path / "in")
+    run = CliRunner().invoke
+    made = run(app, ["import-domainbed", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
+    assert made.exit_code == 0 and made.stdout.startswith("24 runs of")
+    shown = run(app, ["table", str(tmp_path / "out"), "--rules", "domainbed", "--format", "latex"])
+    assert shown.exit_code == 0 and "Debug28: test-domain validation set" in shown.stdout
+    wrong = run(app, ["table", str(tmp_path / "out"), "--rules", "domanbed"])
+    assert wrong.exit_code == 2 and "did you mean domainbed?" in wrong.stderr

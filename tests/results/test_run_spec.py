@@ -1,0 +1,53 @@
+import json
+
+import pytest
+
+from oodbench.results.run_spec import RunSpec
+
+SPEC = RunSpec(
+    dataset="D",
+    options={"n": 3},
+    algorithm="A",
+    hparams={"lr": 0.1},
+    label="A",
+    network="MLP",
+    network_hparams={"width": 2},
+    test_environments=("t",),
+    draw=0,
+    trial=1,
+    steps=10,
+    evaluate_every=5,
+)
+
+
+def changed(**values: object) -> RunSpec:
+    return RunSpec(**{**SPEC.__dict__, **values})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"dataset": "E"},
+        {"options": {"n": 4}},
+        {"hparams": {"lr": 0.2}},
+        {"network_hparams": {"width": 3}},
+        {"test_environments": ("t", "u")},
+        {"validation_environments": ("v",)},
+        {"draw": 1},
+        {"trial": 2},
+        {"steps": 11},
+        {"holdout": 0.1},
+    ],
+)
+def test_every_value_is_part_of_the_identity(values: dict[str, object]) -> None:
+    assert changed(**values).id != SPEC.id
+
+
+def test_the_identity_is_frozen() -> None:
+    """A change of this hash makes every old results directory start anew."""
+    assert SPEC.id == "517ded89c2d199c7"
+
+
+def test_a_spec_survives_json() -> None:
+    spec = RunSpec.from_json(json.loads(json.dumps(SPEC.__dict__)))
+    assert spec == SPEC and spec.id == SPEC.id
