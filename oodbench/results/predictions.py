@@ -74,7 +74,12 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
     """The predictions of a run at a step by environment; raises UserError if none are kept."""
     folder = run.path / "predictions"
     try:
-        with np.load(folder / "examples.npz") as examples, np.load(folder / f"{step}.npz") as kept:
+        with (
+            (folder / "examples.npz").open("rb") as first,  # numpy leaves a torn file open
+            (folder / f"{step}.npz").open("rb") as second,
+            np.load(first) as examples,
+            np.load(second) as kept,
+        ):
             place = {str(name): i for i, name in enumerate(examples["names"])}
             found = {
                 str(name): Predictions(
