@@ -9,8 +9,11 @@ import yaml
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.file import validate
+from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers.slurm_resources import Resources
 from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import Plan, make_plan
+from oodbench.train.settings import TrainSettings
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -20,6 +23,9 @@ TINY: dict[str, Any] = {
     "steps": 120,
     "evaluate_every": 40,
 }
+
+ODD_METHODS = "tests.helpers.odd_methods"
+"""The plug-in of the methods that raise, diverge, die or leave."""
 
 
 def tiny(**changes: Any) -> Plan:
@@ -32,6 +38,23 @@ def tiny_file(folder: Path, **changes: Any) -> Path:
     path = folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(TINY | changes))
     return path
+
+
+def job(plan: Plan, out: Path, workers: int = 2) -> Job:
+    """What a launcher is asked for: the runs of a plan that have not ended, with the odd methods."""
+    results = Results(out)
+    if not (out / "sweep.json").exists():
+        results.write_plan(plan.sweep.name, {}, plan.runs)
+    ids = [i for i in plan.runs if results.run(i).end() is None]
+    return Job(
+        name=plan.sweep.name,
+        results=results,
+        specs=plan.runs,
+        ids=tuple(ids),
+        settings=TrainSettings(plugins=(ODD_METHODS,)),
+        workers=workers,
+        resources=Resources(cpus=2, runs_per_job=len(ids)),
+    )
 
 
 def outcome(results: Results) -> dict[str, tuple[State, list[dict[str, Any]]]]:

@@ -1,54 +1,20 @@
-"""The contract that every launcher keeps, and what is the pool's own."""
+"""The contract that every launcher keeps."""
 
-import contextlib
-import multiprocessing
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.launch import LAUNCHERS
-from oodbench.sweep.launchers.devices import available_devices
 from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.local import FORKS, MALLOC, local, warm_up
-from oodbench.sweep.launchers.slurm_resources import Resources
-from oodbench.sweep.plan import Plan
-from oodbench.train.settings import MIN_TO_VECTORIZE, TrainSettings, large_groups
-from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import outcome, settle, tiny, tiny_file
+from oodbench.train.settings import MIN_TO_VECTORIZE, large_groups
+from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
 
 pytestmark = pytest.mark.slow
-
-PLUGIN = "tests.helpers.odd_methods"
-
-
-def job(plan: Plan, out: Path, workers: int = 2) -> Job:
-    results = Results(out)
-    if not (out / "sweep.json").exists():
-        results.write_plan(plan.sweep.name, {}, plan.runs)
-    ids = [i for i in plan.runs if results.run(i).end() is None]
-    return Job(
-        name=plan.sweep.name,
-        results=results,
-        specs=plan.runs,
-        ids=tuple(ids),
-        settings=TrainSettings(plugins=(PLUGIN,)),
-        workers=workers,
-        resources=Resources(cpus=2, runs_per_job=len(ids)),
-    )
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +51,7 @@ def test_all_launchers_give_the_same_records(
 
 
 def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> None:
-    load_plugins([PLUGIN])
+    load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["Raising", "Exploding", "ERM"], trials=2)
     states = train(job(plan, tmp_path))
     by_label = {(plan.runs[i].label, state) for i, state in states.items()}
@@ -105,26 +71,6 @@ def test_a_run_that_another_process_holds_is_left_to_it(
     assert Results(tmp_path).run(asked.ids[0]).records() == []
 
 
-def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
-    load_plugins([PLUGIN])
-    plan = tiny(algorithms=["Dying", "ERM"], trials=2)
-    states = local(job(plan, tmp_path, workers=1))
-    by_label = {(plan.runs[i].label, state) for i, state in states.items()}
-    assert by_label == {("Dying", "failed"), ("ERM", "done")}
-    dead = next(i for i in plan.runs if plan.runs[i].label == "Dying")
-    failure = Results(tmp_path).run(dead).failure()
-    assert failure is not None and "exit code -9" in failure.error
-
-
-def test_a_worker_that_is_asked_to_end_gives_its_run_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEAVING_FILE", str(tmp_path / "left"))
-    load_plugins([PLUGIN])
-    states = local(job(tiny(algorithms=["Leaving"], trials=1), tmp_path / "out", workers=1))
-    assert set(states.values()) == {"done"} and (tmp_path / "left").exists()
-
-
 def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
     plan = tiny(algorithms=["ERM"], network="Linear", trials=MIN_TO_VECTORIZE)
     together = {}
@@ -137,246 +83,3 @@ def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
         together[launcher, workers] = outcome(asked.results)
     first, *others = together.values()
     assert all(other == first for other in others)
-
-
-def test_few_runs_of_a_kind_are_no_crowd() -> None:
-    few = tiny(algorithms=["ERM"], trials=MIN_TO_VECTORIZE - 1).runs.values()
-    many = tiny(algorithms=["ERM"], trials=MIN_TO_VECTORIZE).runs.values()
-    assert not large_groups(few) and not large_groups(many, at_hand=MIN_TO_VECTORIZE - 1)
-    assert large_groups(many) == large_groups([*few, *many]) == {next(iter(many)).group_key}
-
-
-def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LEAVING_FILE", str(tmp_path / "died"))
-    load_plugins([PLUGIN])
-    plan = tiny(algorithms=["DyingOnce"], network="Linear", trials=3)
-    asked = job(plan, tmp_path / "out", workers=1)
-    asked = replace(asked, settings=replace(asked.settings, vectorize=64))
-    assert set(local(asked).values()) == {"done"} and (tmp_path / "died").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vectorize", [1, 64])
-def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
-    tmp_path: Path, vectorize: int
-) -> None:
-    plugin = "tests.helpers.leaky_methods"
-    load_plugins([plugin])
-    plan = tiny(algorithms=["Hanging", "ERM"], network="Linear", trials=2)
-    asked = job(plan, tmp_path, workers=1)
-    settings = TrainSettings(plugins=(plugin,), vectorize=vectorize, run_timeout=3.0)
-    states = local(replace(asked, settings=settings))
-    assert {(plan.runs[i].label, s) for i, s in states.items()} == {
-        ("Hanging", "failed"),
-        ("ERM", "done"),
-    }
-    for run_id in (i for i in plan.runs if plan.runs[i].label == "Hanging"):
-        directory = Results(tmp_path).run(run_id)
-        failure = directory.failure()
-        assert failure is not None and "longer than the run timeout of 3 s" in failure.error
-        assert ("1 runs vectorized beside it" in failure.error) == (vectorize > 1)
-        assert "leaky_methods.py" in failure.traceback and "objective" in failure.traceback
-        assert not directory.stack.exists() and directory.state() == "failed"
-
-
-def test_the_launcher_in_this_process_takes_no_timeout(tmp_path: Path) -> None:
-    asked = job(tiny(), tmp_path)
-    with pytest.raises(UserError, match="use local for --run-timeout"):
-        LAUNCHERS["debug"](replace(asked, settings=TrainSettings(run_timeout=1.0)))
-
-
-@pytest.mark.slow
-def test_what_a_method_does_to_its_worker_touches_no_other_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    plugin = "tests.helpers.leaky_methods"
-    load_plugins([plugin])
-    monkeypatch.chdir(tmp_path)
-    _stop_server()  # its errors go to where those of an earlier test went
-    leaking = ["ChangesDirectory", "ChangesDtype", "TurnsGradientsOff"]
-    plan = tiny(algorithms=[*leaking, "ERM", "IRM"], trials=1)
-    asked = replace(job(plan, Path("out"), workers=1), settings=TrainSettings(plugins=(plugin,)))
-    assert set(local(asked).values()) == {"done"}
-    errors = capfd.readouterr().err
-    assert all(f"the algorithm {name}" in errors for name in leaking)
-    assert len(list((tmp_path / "out" / "runs").iterdir())) == 5
-    clean = tiny(algorithms=["ERM", "IRM"], trials=1)
-    LAUNCHERS["debug"](job(clean, tmp_path / "clean"))
-    found = outcome(Results(tmp_path / "out"))
-    assert outcome(Results(tmp_path / "clean")) == {i: found[i] for i in clean.runs}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not FORKS, reason="workers are not forked here")
-def test_a_server_that_dies_while_a_worker_starts_is_replaced(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    asked = job(tiny(trials=1), tmp_path, workers=1)
-    _stop_server()
-    warm_up()
-    server: Any = forkserver._forkserver
-    pid = server._forkserver_pid
-    os.kill(pid, signal.SIGSTOP)  # so that it is asked for a worker and does not answer
-    killer = threading.Timer(1.0, os.kill, (pid, signal.SIGKILL))
-    killer.start()
-    states = local(asked)
-    killer.join()
-    assert set(states.values()) == {"done"} and server._forkserver_pid != pid
-    assert capfd.readouterr().err.count("died (EOFError); another one is started") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not FORKS, reason="workers are not forked here")
-def test_workers_reuse_freed_memory_and_the_user_process_keeps_its_environment(
-    tmp_path: Path,
-) -> None:
-    before = dict(os.environ)
-    _stop_server()
-    warm_up()
-    server: Any = forkserver._forkserver
-    assert dict(os.environ) == before
-    environment = Path(f"/proc/{server._forkserver_pid}/environ").read_bytes().split(b"\0")
-    for name, value in MALLOC.items():
-        assert f"{name}={value}".encode() in environment
-
-
-def _stop_server() -> None:
-    server: Any = forkserver._forkserver
-    server._stop()
-
-
-def launch(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
-    command += ["--workers", "2", "--yes"]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-
-
-def left(session: int) -> dict[int, int]:
-    """The parents of a session's living processes."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            state, parent, _, its, *_ = path.read_text().rpartition(")")[2].split()
-            if int(its) == session and state != "Z":
-                found[int(path.parent.name)] = int(parent)
-    return found
-
-
-def wait_for_the_end_of(session: int) -> None:
-    deadline = time.monotonic() + 60
-    while left(session) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left(session)
-
-
-def wait_for_records(out: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if len(list(out.glob("runs/*/metrics.jsonl"))) >= count:
-            return
-        time.sleep(0.05)
-    pytest.fail("no run has started")
-
-
-@pytest.fixture(scope="module")
-def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
-    """A sweep long enough to be killed in the middle, and its undisturbed results."""
-    folder = tmp_path_factory.mktemp("longer")
-    changes = {"steps": 4000, "evaluate_every": 100}
-    LAUNCHERS["debug"](job(tiny(**changes), folder / "reference"))
-    return tiny_file(folder, **changes), Results(folder / "reference")
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_launch_is_continued_to_the_same_end(
-    tmp_path: Path, how: signal.Signals, longer: tuple[Path, Results]
-) -> None:
-    sweep, reference = longer
-    out = tmp_path / "killed"
-    process = launch(sweep, out)
-    wait_for_records(out, 2)
-    if how == signal.SIGKILL:
-        process.kill()
-    else:
-        os.killpg(process.pid, how)  # a terminal's Ctrl-C
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == (-9 if how == signal.SIGKILL else 130) and not errors
-    wait_for_the_end_of(process.pid)
-    if how == signal.SIGINT:
-        assert b"goes on" in output
-    assert any(s != "done" for s, _ in outcome(Results(out)).values())
-    again = launch(sweep, out)
-    _, errors = again.communicate(timeout=120)
-    assert again.returncode == 0, errors
-    assert outcome(Results(out)) == outcome(reference)
-
-
-def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Path) -> None:
-    process = launch(tiny_file(tmp_path), tmp_path / "out")
-    deadline = time.monotonic() + 60
-    while len(left(process.pid)) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(left(process.pid)) == 3  # among them what workers are to be forked from
-    process.kill()
-    _, errors = process.communicate(timeout=60)
-    assert not errors
-    wait_for_the_end_of(process.pid)
-
-
-def test_workers_outlive_what_they_were_forked_from(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    process = launch(tiny_file(tmp_path, steps=2000, evaluate_every=100, trials=1), out)
-    wait_for_records(out, 2)
-    parents = left(process.pid)
-    (server,) = (i for i in parents if parents[i] == process.pid and i in parents.values())
-    os.kill(server, signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert {state for state, _ in outcome(Results(out)).values()} == {"done"}
-
-
-def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
-    sweep = tiny_file(tmp_path, steps=600, evaluate_every=100, trials=4)
-    out = tmp_path / "out"
-    both = [launch(sweep, out), launch(sweep, out)]
-    for process in both:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-    for state, records in outcome(Results(out)).values():
-        assert state == "done"
-        assert [r["step"] for r in records] == [100, 200, 300, 400, 500, 600]
-
-
-def test_workers_end_with_their_launcher(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    plan = tiny(steps=200_000, evaluate_every=100_000, trials=1)
-    process = context.Process(target=local, args=(job(plan, tmp_path),))
-    process.start()
-    wait_for_records(tmp_path, 2)
-    beats = [Results(tmp_path).run(i).heartbeat() for i in plan.runs]
-    process.kill()
-    process.join()
-    deadline = time.monotonic() + 20
-    alive = {beat.pid for beat in beats if beat is not None}
-    assert alive
-    while alive and time.monotonic() < deadline:
-        alive = {pid for pid in alive if Path(f"/proc/{pid}").exists() and not _zombie(pid)}
-        time.sleep(0.1)
-    assert not alive
-
-
-def _zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def test_devices_are_checked() -> None:
-    assert available_devices("cpu") == ("cpu",)
-    with pytest.raises(UserError, match="no device 'cuda:99'"):
-        available_devices("cuda:99")
