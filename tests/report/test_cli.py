@@ -369,13 +369,6 @@ def test_a_mistake_is_one_sentence(sweep: Sweep, arguments: list[str], message: 
     assert error.startswith(f"error: {message}") and error.count("\n") == 1
 
 
-def test_a_directory_without_a_sweep(tmp_path: Path) -> None:
-    assert command(tmp_path)[::2] == (
-        2,
-        f"error: {tmp_path} holds no sweep (no readable sweep.json)\n",
-    )
-
-
 def test_a_sweep_with_nothing_complete_shows_its_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -390,6 +383,14 @@ def test_a_sweep_with_nothing_complete_shows_its_counts(
     assert first.rows == [["ERM", "-", "-", "0/3"]] and first.ranked == 0
     assert second.title == "E: nothing recorded yet" and second.rows[0][-1] == "0/1"
     assert over.rows == [["ERM", "-", "-", "-", "-"]]
+
+
+@pytest.mark.parametrize("arguments", [["table"], ["compare"], ["table", "--rules", "domainbed"]])
+def test_a_directory_without_a_sweep(tmp_path: Path, arguments: list[str]) -> None:
+    verb, *options = arguments
+    result = CliRunner().invoke(app, [verb, str(tmp_path), *options])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: {tmp_path} holds no sweep (no readable sweep.json)\n"
 
 
 @pytest.mark.slow

@@ -102,6 +102,12 @@ def by_title(blocks: list[Block]) -> dict[str, Block]:
     return {block.title: block for block in blocks}
 
 
+def command(*arguments: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
 def test_gains_are_paired_within_datasets_and_over_them(tmp_path: Path) -> None:
     made = usual(tmp_path, {"ERM": 0.5, "IRM": 0.6, "DANN": 0.45})
     found = comparison(joined([made.results.path]), "ERM")
@@ -294,3 +300,17 @@ def test_trials_that_one_directory_lacks_are_no_other_protocol(tmp_path: Path) -
             theirs.add(RunSpec(**{**run.__dict__, **drawn}), 0.6)
     found = comparison(joined([mine.results.path, theirs.results.path]), "ERM")
     assert found.frame["pairs"].tolist() == [2] and found.frame["planned"].tolist() == [3]
+
+
+def test_runs_without_their_records_are_broken(tmp_path: Path) -> None:
+    made = Sweep(tmp_path)
+    for label in ("ERM", "IRM"):
+        for trial in range(2):
+            run = spec("D", label, "t", 0, trial)
+            made.add(run, float("nan"), score=float("nan"), state="diverged")
+            (made.results.run(run.id).path / "metrics.jsonl").unlink()
+    for verb in ("table", "compare"):
+        code, text, _ = command(verb, tmp_path)
+        assert code == 0 and "4 broken" in text
+    code, _, error = command("table", tmp_path, "--rules", "domainbed")
+    assert code == 2 and error.startswith("error: DomainBed's rules need accuracies")
