@@ -43,6 +43,7 @@ class ColoredDigits(ColoredImages):
         copies: int = hparam(10, low=1)
 
     options: Options
+    repeats = True
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir, side=8)

@@ -45,6 +45,7 @@ class ColoredImages(Dataset):
         """Sum the channels, so that there is no colour: the oracle."""
 
     options: Options
+    classes = ("5 to 9", "0 to 4")
 
     def __init__(self, options: Options, data_dir: Path | None, side: int) -> None:
         super().__init__(options, data_dir)

@@ -6,6 +6,7 @@ import torch
 from oodbench.datasets import Environment, Metadata, register
 from oodbench.tasks import Task
 
+from .colored_mnist import ColoredImages
 from .rotated_mnist import CHECKSUMS, DealtMNIST
 
 
@@ -34,6 +35,7 @@ class DomainBedColoredMNIST(DealtMNIST):
     test_environments = ("-90%",)
     input_shape = (2, 28, 28)
     task = Task("multiclass", 2)
+    classes = ColoredImages.classes
 
     def changed(
         self, images: np.ndarray, digits: torch.Tensor, degree: float, generator: torch.Generator

@@ -68,6 +68,7 @@ class FrozenFeatures(Dataset):
         self.environments = images.environments
         self.test_environments = images.test_environments
         self.task = images.task
+        self.classes = images.classes
         with torch.device("meta"):
             features = self._network("none").num_features
         self.input_shape = (features,)

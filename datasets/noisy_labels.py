@@ -122,6 +122,7 @@ class NoisyLabels(Dataset):
         self.base = BASES[options.base]
         self.input_shape = self.base.shape
         self.task = Task("multiclass", CLASSES)
+        self.repeats = "mislabeled" in self.test_environments
 
     @property
     def checksums(self) -> Mapping[str, str]:

@@ -74,7 +74,7 @@ class Listed(Dataset):
                     "environment", name, self.environments, f"test_environments, {self.path}"
                 )
         self.test_environments = options.test_environments or self.environments[-1:]
-        self.task, self.targets = self._targets()
+        self.task, self.targets, self.classes = self._targets()
         self.split = self._split()
 
     @property
@@ -103,11 +103,12 @@ class Listed(Dataset):
             for name, index in self.places.items()
         }
 
-    def _targets(self) -> tuple[Task, Tensor]:
+    def _targets(self) -> tuple[Task, Tensor, tuple[str, ...]]:
+        """The task, the targets of all rows and the names of the classes."""
         column = self.options.target
         if self.options.kind == "real":
             numbers = torch.from_numpy(self.rows.numbers(column)).float()
-            return Task("regression"), numbers.unsqueeze(1)
+            return Task("regression"), numbers.unsqueeze(1), ()
         texts = self.rows.texts(column)
         classes = _numbered(texts)
         for name, places in self.places.items():
@@ -116,10 +117,10 @@ class Listed(Dataset):
                     f"{self.rows.place(int(places[0]))}: environment '{name}' has one class only, "
                     f"'{texts[int(places[0])]}'"
                 )
-        count = int(classes.max()) + 1
-        if count == 2:
-            return Task("binary"), classes.float()
-        return Task("multiclass", count), classes
+        names = tuple(sorted(set(texts)))
+        if len(names) == 2:
+            return Task("binary"), classes.float(), names
+        return Task("multiclass", len(names)), classes, names
 
     def _split(self) -> Tensor | None:
         if "split" not in self.rows.columns:

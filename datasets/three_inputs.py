@@ -40,6 +40,7 @@ class ThreeInputs(Dataset):
     test_environments = ("test",)
     input_shape = (3,)
     task = Task("binary")
+    repeats = True
 
     def load(self, trial: int) -> dict[str, Environment]:
         """Inputs (80, 3) and labels (80,) of each environment, the same in every trial."""

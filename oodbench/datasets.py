@@ -99,6 +99,11 @@ class Dataset(ABC):
     """The share of the `out` splits unless a sweep says otherwise."""
     attributes: tuple[str, ...] = ()
     """The names of the values of the attribute that examples have, if they have one."""
+    classes: tuple[str, ...] = ()
+    """The names of the classes in the order of their numbers, if they have names."""
+    repeats: bool = False
+    """Whether inputs repeat by design, within environments or across them; `data check` reports
+    repeated inputs of other datasets."""
     input_shape: tuple[int, ...]
     task: Task
 

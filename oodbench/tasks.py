@@ -44,6 +44,11 @@ class Task:
         return self.num_outputs * (5 if self.kind == "boxes" else self.length)
 
     @property
+    def has_classes(self) -> bool:
+        """Whether a target is one class of several, by its number."""
+        return self.kind in ("binary", "multiclass")
+
+    @property
     def metric(self) -> str:
         """The metric that selection and tables use unless they are told another."""
         return {"regression": "mse", "distribution": "kl"}.get(self.kind, "accuracy")

@@ -55,15 +55,19 @@ def check(
     console = terminal()
     console.say(dataset.label)
     rows = [(contents.name, f"{contents.size:,}", contents.balance) for contents in found]
-    tables = console.tables(("environment", "examples", "classes"), rows, prose=(2,))
+    targets = "classes" if dataset.task.has_classes else "targets"
+    tables = console.tables(("environment", "examples", targets), rows, prose=(2,))
     console.print(tables, soft_wrap=True)
+    told: set[str] = set()
     for contents in found:
         if contents.repeated:
             console.say(
                 f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs"
             )
         for other, count in contents.shared.items():
-            console.say(f"{contents.name} and {other} share the inputs of {count} examples")
+            if other not in told:
+                console.say(f"{contents.name} and {other} share the inputs of {count} examples")
+        told.add(contents.name)
     problems = [problem for contents in found for problem in contents.unreadable]
     for problem in problems:
         console.say(problem)

@@ -1,7 +1,7 @@
 """What is in a dataset: sizes, balance, what cannot be read, and what environments share."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +14,7 @@ from oodbench.errors import UserError
 from oodbench.tasks import Task
 
 FEW = 10
-"""Classes or targets that are told one by one."""
+"""Up to so many classes or targets of an environment are listed one by one."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,11 @@ class Contents:
     unreadable: list[str] = field(default_factory=list)
     """What is wrong with each example that cannot be read."""
     repeated: int = 0
-    """Examples whose inputs, bit for bit, an earlier example of the environment has."""
+    """The number of examples whose inputs, bit for bit, an earlier example of the environment has.
+    It stays 0 for a dataset whose inputs repeat by design."""
     shared: dict[str, int] = field(default_factory=dict)
-    """Examples whose inputs another environment has too, by its name."""
+    """The number of different inputs that another environment has too, by its name; it is empty for
+    a dataset whose inputs repeat by design."""
 
 
 def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
@@ -44,10 +46,10 @@ def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
         unreadable: list[str] = []
         read = [hash_ for hash_ in _hashes(environment, unreadable) if hash_ is not None]
         hashes[name] = set(read)
-        balance = _balance(environment.y, dataset.task)
-        repeated = len(read) - len(hashes[name])
+        balance = _balance(environment.y, dataset.task, dataset.classes)
+        repeated = 0 if dataset.repeats else len(read) - len(hashes[name])
         found.append(Contents(name, len(environment.y), balance, unreadable, repeated))
-    for contents in found:
+    for contents in () if dataset.repeats else found:
         for other, theirs in hashes.items():
             count = len(hashes[contents.name] & theirs)
             if count and other != contents.name:
@@ -87,16 +89,22 @@ def _hash(example: Tensor) -> bytes:
     return hashlib.sha256(example.contiguous().numpy().tobytes()).digest()[:16]
 
 
-def _balance(y: Tensor, task: Task) -> str:
-    if task.kind not in ("binary", "multiclass"):
+def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:
+    """What `Contents.balance` says of targets (N, ...); classes without a name are not named."""
+    if not task.has_classes:
         numbers = y.double().flatten(1)
         if numbers.shape[1] > FEW:
             return f"{numbers.shape[1]} targets each"
         spread = zip(
             numbers.nanmean(0).tolist(), numbers.std(0, correction=0).tolist(), strict=True
         )
-        return "targets " + ", ".join(f"{m:.3g} ± {s:.2g}" for m, s in spread)
+        return ", ".join(f"{m:.3g} ± {s:.2g}" for m, s in spread)
     shares = 100 * torch.bincount(y.long(), minlength=max(2, task.num_outputs)) / max(1, len(y))
     if len(shares) > FEW:
-        return f"{len(shares)} classes of {shares.min():.2g} to {shares.max():.2g} %"
+        places = (int(shares.argmin()), int(shares.argmax()))
+        rarest, commonest = (f" ({classes[i]})" if classes else "" for i in places)
+        low, high = f"{shares.min():.2g} %{rarest}", f"{shares.max():.2g} %{commonest}"
+        return f"{len(shares)} classes, {low} to {high}"
+    if classes:
+        return ", ".join(f"{c} {s:.1f} %" for c, s in zip(classes, shares.tolist(), strict=True))
     return ", ".join(f"{share:.1f}" for share in shares.tolist()) + " %"

@@ -18,14 +18,20 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
     """The environments of a trial, as `Dataset.load` gives them.
 
     Raises UserError, with the dataset, the environment and what is wrong, unless the names are the
-    dataset's, every input has a target, inputs in memory are finite numbers, targets are those of the
-    task, and groups and the `out` split belong to the examples.
+    dataset's, the names of classes are as many as the classes, every input has a target, inputs in
+    memory are finite numbers, targets are those of the task, and groups and the `out` split belong to
+    the examples.
     """
     found = dataset.load(trial)
     if set(found) != set(dataset.environments):
         raise UserError(
             f"{dataset.label}: the environments that were loaded are {', '.join(found)}, "
             f"and those that it names are {', '.join(dataset.environments)}"
+        )
+    count = max(2, dataset.task.num_outputs)
+    if dataset.classes and len(dataset.classes) != count:
+        raise UserError(
+            f"{dataset.label}: `classes` has {len(dataset.classes)} names, and there are {count} classes"
         )
     for name, environment in found.items():
         mistake = _mistake(environment) or dataset.task.mistake(environment.y)

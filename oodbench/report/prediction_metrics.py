@@ -1,6 +1,7 @@
 """Metrics that are computed from kept predictions without training again. Imports no torch."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,9 +108,10 @@ def with_metric(
         for environment, p in read_predictions(run, int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
                 if mask.any() and p.kind in ("binary", "multiclass", "distribution"):
-                    value = metric(
-                        Predictions(p.kind, p.logits[mask], p.targets[mask], p.out[mask])
+                    part = replace(
+                        p, logits=p.logits[mask], targets=p.targets[mask], out=p.out[mask]
                     )
+                    value = metric(part)
                     row = (str(run_id), int(step), environment, split, name, value, int(mask.sum()))
                     rows.append(row)
     found = pd.DataFrame(rows, columns=list(Frames.METRIC_COLUMNS))

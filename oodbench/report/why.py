@@ -26,6 +26,8 @@ class Why:
     test_environments: tuple[str, ...]
     rule: str
     metric: str
+    classes: tuple[str, ...]
+    """The names of the dataset's classes, if they have names."""
     runs: pd.DataFrame
     """A run a row, by trial and then best first: `trial`, `draw`, `id`, `state`, `step` (the run's best
     by the rule), `score`, `value` (mean over the test environments' `in` splits at that step) and
@@ -63,7 +65,7 @@ def why(
     found = found[found["id"].isin(runs["id"])].drop_duplicates("id")
     found["chosen"] = found["complete"] & ~found.duplicated(CELL)
     first = runs.iloc[0]
-    metrics = runs["metric"].dropna()
+    metrics, classes = runs["metric"].dropna(), runs["classes"].dropna()
     metric = str(metrics.iloc[0]) if len(metrics) else ""
     values = test_values(frames, found[["id", "step"]]).groupby("id")["value"]
     found["value"] = found["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
@@ -81,6 +83,7 @@ def why(
         test_environments=tuple(first["test_environments"]),
         rule=rule,
         metric=metric,
+        classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.drop(columns="place"),
     )
 
@@ -100,6 +103,8 @@ def show(cell: Why, console: Terminal) -> None:
     tests = "+".join(cell.test_environments)
     metric = cell.metric or "nothing recorded yet"
     console.say(f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: {metric}")
+    if cell.classes:
+        console.say(f"Classes: {', '.join(cell.classes)}.")
     console.say(f"{cell.rule}: {RULES[cell.rule].summary}.")
     console.say(
         "In each trial the run and step with the best score is chosen; ties go to the lowest draw, "

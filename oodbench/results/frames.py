@@ -20,7 +20,8 @@ class Frames:
 
     runs: Any
     """A run a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
-    `dataset_label`, `training_environments`, `metric`, `higher_is_better` (missing if never started);
+    `dataset_label`, `training_environments`, `classes`, `metric`, `higher_is_better` (missing if never
+    started);
     `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
     `evaluation_seconds` and `memory_mb` as recorded up to then; `search` (how its draw was
     chosen), `search_draws` (how many draws the search of its cell will have; missing for random
@@ -60,6 +61,7 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
         "metric",
         "higher_is_better",
         "search_draws",
+        "classes",
         "constant",
         "ceiling",
     ):

@@ -1,12 +1,12 @@
 """Kept predictions on disk. Imports no torch and no pandas.
 
-runs/<id>/predictions/examples.npz   targets and splits of every environment, once a run
+runs/<id>/predictions/examples.npz   classes' names, targets and splits of every environment, once a run
                       <step>.npz     logits of every environment in half precision
 """
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,21 @@ class Predictions:
     """(N,) classes, or (N, C) probabilities, labels or real numbers."""
     out: Array
     """(N,) whether the example is of the `out` split."""
+    classes: tuple[str, ...] = ()
+    """The names of the classes in the order of their numbers, if they have names."""
 
 
 def write_examples(
-    run: RunDirectory, kind: str, environments: Mapping[str, tuple[Array, Array]]
+    run: RunDirectory,
+    kind: str,
+    environments: Mapping[str, tuple[Array, Array]],
+    classes: Sequence[str] = (),
 ) -> None:
-    """Keep a task's kind, and (targets, whether of the `out` split) of every environment of a run."""
+    """Keep a task's kind, the names of its classes (if they have names), and of every environment of
+    a run the targets and whether each example is of the `out` split.
+    """
     arrays = {"names": np.array(list(environments)), "kind": np.array(kind)}
+    arrays["classes"] = np.array(classes, dtype=str)
     for i, (targets, out) in enumerate(environments.values()):
         arrays |= {f"targets{i}": targets, f"out{i}": out}
     _save(run.path / "predictions" / "examples.npz", arrays)
@@ -81,12 +89,14 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
             np.load(second) as kept,
         ):
             place = {str(name): i for i, name in enumerate(examples["names"])}
+            classes = tuple(map(str, examples["classes"])) if "classes" in examples else ()
             found = {
                 str(name): Predictions(
                     str(examples["kind"]),
                     kept[f"logits{i}"],
                     examples[f"targets{place[str(name)]}"],
                     examples[f"out{place[str(name)]}"],
+                    classes,
                 )
                 for i, name in enumerate(kept["names"])
             }

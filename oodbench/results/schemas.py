@@ -42,6 +42,8 @@ class Context(TypedDict):
     __pydantic_config__ = OPEN  # type: ignore[misc]
     dataset_label: str
     training_environments: list[str]
+    classes: NotRequired[list[str]]
+    """The names of the classes in the order of their numbers; none if they have no names."""
     metric: str
     higher_is_better: bool
     family: NotRequired[str | None]

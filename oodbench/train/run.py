@@ -94,6 +94,7 @@ class Run:
             "family": dataset.metadata.family,
             "shift": dataset.metadata.shift,
             "training_environments": self.names,
+            "classes": dataset.classes,
             "metric": dataset.metric,
             "higher_is_better": dataset.higher_is_better,
             "constant": constant_answer(self.data, self.names, self.scored),
@@ -164,7 +165,7 @@ class Run:
             out = torch.zeros(len(environment.y), dtype=torch.bool)
             out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True
             examples[name] = (environment.y.cpu().numpy(), out.numpy())
-        write_examples(directory, self.problem.task.kind, examples)
+        write_examples(directory, self.problem.task.kind, examples, self.data.dataset.classes)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
         """One line of metrics.jsonl, with evaluations that took `seconds`.

@@ -129,6 +129,13 @@ def test_environments_are_those_that_the_dataset_names(
         load_checked(Plain(Plain.Options()), 0)
 
 
+def test_every_class_has_a_name_or_none_has() -> None:
+    named = Plain(Plain.Options())
+    named.classes = ("benign", "malignant", "unknown")
+    with pytest.raises(UserError, match="Plain: `classes` has 3 names, and there are 2 classes"):
+        load_checked(named, 0)
+
+
 class Centred(Plain):
     """Less the mean of what is trained on."""
 

@@ -10,7 +10,10 @@ from typer.testing import CliRunner
 
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
+from oodbench.report.cli import app as report
+from oodbench.report.html.contents import contents
 from oodbench.results.directory import Results
+from oodbench.results.predictions import read_predictions
 from oodbench.sweep.cli import app
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
@@ -110,11 +113,20 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(sweep))
     command = ["launch", str(tmp_path / "own.yaml"), "--out", str(tmp_path / "out"), "--yes"]
-    command += ["--launcher", "debug", "--data-dir", str(tmp_path)]
+    command += ["--launcher", "debug", "--data-dir", str(tmp_path), "--keep-predictions"]
     launched = CliRunner().invoke(app, command)
     assert launched.exit_code == 0 and "6 done of 6 runs" in launched.output, launched.output
     assert "mine: accuracy" in launched.output
-    ids = set(Results(tmp_path / "out").plan()["runs"])
+    results = Results(tmp_path / "out")
+    ids = set(results.plan()["runs"])
+    run = results.run(min(ids))
+    info = run.info()
+    assert info is not None and info.context["classes"] == ["no", "yes"]
+    assert {p.classes for p in read_predictions(run, 20).values()} == {("no", "yes")}
+    flags = ["--algorithm", "ERM", "--test-env", "north"]
+    asked = CliRunner().invoke(report, ["why", str(results.path), *flags])
+    assert "Classes: no, yes." in asked.output
+    assert contents([results.path])["datasets"][0]["classes"] == ["no", "yes"]
     before = make_plan(validate(sweep, "own"), tmp_path).runs
     assert set(before) == ids
     table(tmp_path, frame(93))

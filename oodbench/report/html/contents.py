@@ -101,12 +101,14 @@ def _datasets(runs: pd.DataFrame) -> list[dict[str, Any]]:
         started = group.dropna(subset=["metric"])
         metric = str(started["metric"].iloc[0]) if len(started) else ""
         higher = bool(started["higher_is_better"].iloc[0]) if len(started) else True
+        classes = started["classes"].dropna()
         found.append(
             {
                 "name": str(name),
                 "metric": metric,
                 "higher": higher,
                 "percent": metric in PROPORTIONS,
+                "classes": list(classes.iloc[0]) if len(classes) else [],
             }
         )
     return found

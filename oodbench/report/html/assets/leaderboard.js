@@ -136,7 +136,9 @@ function datasetBoard(d) {
   if (data().baseline !== null) all.push({ id: "d", name: `gain over ${label(data().baseline)} [95 %]`, cell: (r) => differenceCell(d, r.label) });
   all.push({ id: "n", name: "trials", cell: (r) => counted(average.get(r.label)) });
   const standard = made.find((c) => c.average) || made[0] || all[0];
-  return layOut(rows, all, standard, dataset.metric ? `${dataset.name}: ${unit(dataset)}` : `${dataset.name}: nothing recorded yet`);
+  const names = dataset.classes.length > 10 ? [dataset.classes[0], "…", dataset.classes.at(-1)] : dataset.classes;
+  const classes = names.length ? `; ${dataset.classes.length} classes: ${names.join(", ")}` : "";
+  return layOut(rows, all, standard, `${dataset.name}: ${dataset.metric ? unit(dataset) : "nothing recorded yet"}${classes}`);
 }
 
 function summaryBoard() {
