@@ -1,0 +1,46 @@
+"""Methods that pull the environments' distributions of features together: CORAL, MMD, CausIRL."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Outputs, Problem
+from oodbench.hparams import hparam, log_uniform
+
+
+class FeatureMatching(Algorithm):
+    """Mean risk plus penalty_weight * a squared distance between distributions of features.
+
+    A subclass gives `distance`.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Default and range: arXiv:2007.01434, D.2 (gamma)."""
+
+        penalty_weight: float = hparam(1.0, log_uniform(1e-1, 1e1), low=0.0)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be two environments with a feature vector of each example."""
+        if len(problem.environments) < 2:
+            return "distances between environments need at least two training environments"
+        if problem.task.kind in ("tokens", "boxes"):
+            return "its penalty takes one feature vector of an example"
+        return super().skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without a penalty."""
+        return {"penalty_weight": 0.0}
+
+    def distance(self, out: Outputs) -> Tensor:
+        """The scalar squared distance of a subclass."""
+        raise NotImplementedError
+
+    def objective(self, out: Outputs) -> Tensor:
+        """Mean risk + penalty_weight * distance."""
+        penalty = self.distance(out)
+        out.metrics["penalty"] = penalty.detach()
+        loss: Tensor = out.risks.mean() + self.hparams.penalty_weight * penalty
+        return loss
