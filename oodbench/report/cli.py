@@ -11,7 +11,7 @@ from oodbench.commands import commands
 from oodbench.errors import reports_mistakes, unknown
 from oodbench.registry import load_plugins
 from oodbench.report.formats import FORMATS
-from oodbench.report.printing import print_sheet, print_table
+from oodbench.report.printing import print_sheet, print_table, with_kept
 from oodbench.results.frames import Frames
 from oodbench.results.join import joined, only_dataset
 from oodbench.selection import RULES
@@ -126,11 +126,13 @@ def compare(
     metric: Metric = None,
     dataset: Dataset = None,
     allow_mixed: AllowMixed = False,
+    plugin: Plugins = None,
 ) -> None:
     """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks, noise."""
     from oodbench.report.comparison import comparison
 
-    frames = _frames(directories, allow_mixed, dataset)
+    load_plugins(plugin or [])
+    frames = with_kept(_frames(directories, allow_mixed, dataset), selection, metric)
     print_sheet(comparison(frames, baseline, selection, metric), format_)
 
 
@@ -162,10 +164,12 @@ def html(
     ] = None,
     baseline: Baseline = "ERM",
     allow_mixed: AllowMixed = False,
+    plugin: Plugins = None,
 ) -> None:
     """Write the report as one HTML file that needs no network."""
     from oodbench.report.html.render import write
 
+    load_plugins(plugin or [])
     path = out or directories[0] / "report.html"
     write(directories, path, baseline, allow_mixed)
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
@@ -196,13 +200,16 @@ def why(
     algorithm: Annotated[str | None, typer.Option(help="The row of the table.")] = None,
     test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
     selection: Selection = None,
+    metric: Metric = None,
     allow_mixed: AllowMixed = False,
+    plugin: Plugins = None,
 ) -> None:
     """List the runs, draws and steps behind a cell, and which were chosen."""
     from oodbench.report import why as room
 
-    frames = joined(directories, allow_mixed)
-    cell = room.why(frames, dataset, algorithm, test_env, selection)
+    load_plugins(plugin or [])
+    frames = with_kept(joined(directories, allow_mixed), selection, metric)
+    cell = room.why(frames, dataset, algorithm, test_env, selection, metric)
     room.show(cell, terminal())
 
 

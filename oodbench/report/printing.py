@@ -17,12 +17,14 @@ def print_table(
     """Print the leaderboard of the runs of `joined`; raises UserError for unknown names."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    frames = _with_kept(frames, selection, metric)
+    frames = with_kept(frames, selection, metric)
     print_sheet(sheet(leaderboard(frames, selection, metric)), format_)
 
 
-def _with_kept(frames: Frames, selection: str | None, metric: str | None) -> Frames:
-    """The frames with the metric from the kept predictions, if it is one of theirs and not recorded."""
+def with_kept(frames: Frames, selection: str | None, metric: str | None) -> Frames:
+    """The frames with the metric from the kept predictions at what the rule `selection` chose, if it
+    is one of theirs and was not recorded.
+    """
     if metric is None or metric in frames.metrics["metric"].cat.categories:
         return frames
     from oodbench.report.prediction_metrics import METRICS, with_metric

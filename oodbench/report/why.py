@@ -26,12 +26,16 @@ class Why:
     test_environments: tuple[str, ...]
     rule: str
     metric: str
+    """The metric of `value`."""
+    selection_metric: str
+    """The metric of `score`: the dataset's own."""
     classes: tuple[str, ...]
     """The names of the dataset's classes, if they have names."""
     runs: pd.DataFrame
     """A run a row, by trial and then best first: `trial`, `draw`, `id`, `state`, `step` (the run's best
     by the rule), `score`, `value` (mean over the test environments' `in` splits at that step) and
-    `chosen`; NaN where the run cannot be judged."""
+    `chosen`. Scores and values are NaN where a run cannot be judged, and values of a metric that is
+    computed from kept predictions where the run is not chosen."""
 
     @property
     def waiting(self) -> list[int]:
@@ -46,11 +50,13 @@ def why(
     label: str | None = None,
     test: str | None = None,
     rule: str | None = None,
+    metric: str | None = None,
 ) -> Why:
     """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
-    What is not named must be the only one there. Raises UserError for unknown names, for names that
-    are missing, and for a rule that the sweep cannot serve.
+    What is not named must be the only one there; `metric`, which never changes what is chosen, is the
+    dataset's own by default. Raises UserError for unknown names, for names that are missing, and for a
+    rule that the sweep cannot serve.
     """
     rule = find_rule(rule or usual(frames)).name
     runs = sweep_runs(frames)
@@ -66,8 +72,12 @@ def why(
     found["chosen"] = found["complete"] & ~found.duplicated(CELL)
     first = runs.iloc[0]
     metrics, classes = runs["metric"].dropna(), runs["classes"].dropna()
-    metric = str(metrics.iloc[0]) if len(metrics) else ""
-    values = test_values(frames, found[["id", "step"]]).groupby("id")["value"]
+    own = str(metrics.iloc[0]) if len(metrics) else ""
+    known = sorted(frames.metrics["metric"].cat.categories)
+    if metric is not None and metric not in known:
+        raise unknown("metric", metric, known)
+    shown = {str(first["dataset_label"]): metric or own}
+    values = test_values(frames, found[["id", "step"]], shown).groupby("id")["value"]
     found["value"] = found["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
     table = runs[["trial", "draw", "id", "state"]].merge(
         found[["id", "step", "score", "value", "chosen"]], on="id", how="left"
@@ -82,7 +92,8 @@ def why(
         label=str(first["label"]),
         test_environments=tuple(first["test_environments"]),
         rule=rule,
-        metric=metric,
+        metric=metric or own,
+        selection_metric=own,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.drop(columns="place"),
     )
@@ -124,12 +135,13 @@ HEADER = ("trial", "draw", "step", "score", "value", "chosen", "state", "run")
 
 
 def _rows(cell: Why) -> list[list[str]]:
-    rows = []
+    rows, other = [], cell.metric != cell.selection_metric
     for run in cell.runs.to_dict(orient="records"):
         judged = not pd.isna(run["step"])
-        numbers = [
-            number(run[k], float("nan"), cell.metric) if judged else "-" for k in ("score", "value")
-        ]
+        nan = float("nan")
+        score = number(run["score"], nan, cell.selection_metric) if judged else "-"
+        known = judged and not (other and pd.isna(run["value"]))
+        value = number(run["value"], nan, cell.metric) if known else "-"
         step = str(int(run["step"])) if judged else "-"
         choice = "yes" if run["chosen"] else ""
         rows.append(
@@ -137,7 +149,8 @@ def _rows(cell: Why) -> list[list[str]]:
                 str(run["trial"]),
                 str(run["draw"]),
                 step,
-                *numbers,
+                score,
+                value,
                 choice,
                 run["state"],
                 f"runs/{run['id']}",

@@ -124,6 +124,17 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = ["--metric", "mean_output", "--plugin", "my_metric"]
     own = run(report.app, ["table", str(out), *flags])
     assert own.exit_code == 0 and "mean_output: higher is better" in " ".join(own.stdout.split())
+    for command in (["compare", str(out)], ["why", str(out)]):
+        found = run(report.app, [*command, *flags])
+        assert found.exit_code == 0, found.output
+        assert "mean_output" in found.stdout
+        assert "unknown metric" in run(report.app, [*command, "--metric", "mean_outptu"]).stderr
+    value = run(report.app, ["why", str(out), *flags]).stdout.splitlines()[-1]
+    text = own.stdout.split("ERM", 1)[1].split()[0]
+    assert value.startswith(f"mean_output: {text}"), (value, own.stdout)
+    page = ["html", str(out), "--out", str(tmp_path / "page.html")]
+    assert run(report.app, [*page, "--plugin", "my_metric"]).exit_code == 0
+    assert "no_metric" in run(report.app, [*page, "--plugin", "no_metric"]).stderr
     again = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])
     assert again.stdout == shown.stdout
     wrong = run(report.app, ["table", str(out), "--metric", "worst_grup"])
