@@ -68,6 +68,45 @@ def test_every_command_prints_names_as_they_are(
         assert SHOWN in text
 
 
+def test_merged_results_and_figures_are_made_of_such_names(results: Path, tmp_path: Path) -> None:
+    text = output("report", "merge", results, results, "--out", tmp_path / f"merged {NASTY[:9]}")
+    assert "5 runs of 2 directories" in text and not HIDDEN.search(text)
+    text = output("report", "merge", results, tmp_path / NASTY.replace("/", ""), "--out", "x")
+    assert text.startswith("error: ") and not HIDDEN.search(text)
+    for kind in ("curves", "scatter", "gains"):
+        out = tmp_path / f"{kind}.svg"
+        assert "Traceback" not in output("report", "figure", kind, results, "--out", out)
+        assert out.stat().st_size > 1000
+    wrong = output("report", "figure", NASTY, results, "--out", tmp_path / "x.svg")
+    assert wrong.startswith("error: ") and SHOWN in wrong and not HIDDEN.search(wrong)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("data", "check", NASTY),
+        ("data", "download", NASTY, "--data-dir", "data"),
+        ("data", "verify", NASTY, "--data-dir", "data"),
+        ("data", "verify", "Spirals", "--data-dir", "data", "--set", f"{NASTY}=1"),
+        ("data", "list", "--plugin", NASTY),
+        ("verify", NASTY),
+        ("verify", "--only", NASTY),
+        ("verify", "--format", NASTY, "--read"),
+        ("sweep", "retry", NASTY),
+        ("sweep", "clean", NASTY),
+        ("sweep", "cancel", NASTY),
+        ("list", NASTY),
+    ],
+)
+def test_a_wrong_name_is_text_in_its_error(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = output(*command)
+    assert "error: " in text.lower() and not HIDDEN.search(text)
+    assert r"\x1b]0;owned" in text
+
+
 def test_exported_files_have_no_control_characters(results: Path, tmp_path: Path) -> None:
     output("report", "export", results, "--format", "csv", "--out", tmp_path / "all.csv")
     output("report", "html", results, "--out", tmp_path / "page.html")
@@ -84,6 +123,11 @@ def test_a_plan_a_launch_and_its_errors(tmp_path: Path, monkeypatch: pytest.Monk
     for command in (("plan",), ("launch", "--launcher", "debug", "--yes", "--out", "out")):
         text = output("sweep", command[0], sweep, *command[1:])
         assert SHOWN in text and not HIDDEN.search(text)
+    text = output("sweep", "retry", "out", "--launcher", "debug")
+    assert "1 done of 1 runs" in text and not HIDDEN.search(text)
+    (tmp_path / "out" / "runs" / NASTY.replace("/", "")).mkdir()
+    text = output("sweep", "clean", "out", "--yes")
+    assert "1 runs that are not in the sweep" in text and not HIDDEN.search(text)
     for wrong in ({"algorithms": [NASTY]}, {"datasets": [NASTY]}, {NASTY: 1}, {"network": NASTY}):
         text = output("sweep", "plan", tiny_file(tmp_path, **wrong))
         assert "error: " in text and not HIDDEN.search(text)

@@ -4,7 +4,8 @@ Each is drawn from the numbers that tables and the HTML page show. Imports no to
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from matplotlib.lines import Line2D
 
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_file
+from oodbench.printable import printable
 from oodbench.report.comparison import gains
 from oodbench.report.figures import COLOURS, STYLE, plain
 from oodbench.report.html.curves import inside_and_test, traces
@@ -32,8 +34,16 @@ WIDTHS = {1: 3.25, 2: 6.75}
 SUFFIXES = (".pdf", ".svg", ".png")
 MARKERS = "os^DvPX"
 DASHES = ("-", "--", ":", "-.")
+LETTER = 4.2 / 72
+"""Inches of a letter, the mean of the font at the size of PAPER."""
+HANDLE = 30 / 72
+"""Inches of the line or marker before a name in a legend, with the gap after the name."""
+NAME_SHARE = 0.35
+"""Share of a panel's width that names beside its axes take at most; longer ones are wrapped."""
 LEAST_SPAN = 0.1
 """What an axis shows at least: 10 points of a proportion, else this share of the largest value."""
+SCATTER_MARGIN = 0.03
+"""Room around the points of a scatter as a share of its axes, so that the frame cuts no marker."""
 PAPER = STYLE | {
     "font.size": 8,
     "axes.linewidth": 0.6,
@@ -136,7 +146,9 @@ def _scatter(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
         axes.set(xlabel=f"{panel.unit} in distribution", ylabel=f"test {panel.unit}")
         if panel.scale > 1:  # one scale, in which the diagonal can be seen
             ends = [*axes.get_xlim(), *axes.get_ylim()]
-            axes.set(xlim=(min(ends), max(ends)), ylim=(min(ends), max(ends)))
+            margin = SCATTER_MARGIN * (max(ends) - min(ends))
+            limits = (min(ends) - margin, max(ends) + margin)
+            axes.set(xlim=limits, ylim=limits)
         _widen(axes, "x", panel.scale)
         _widen(axes, "y", panel.scale)
         axes.axline((0, 0), slope=1, color="0.6", lw=0.8, ls=":", zorder=1)
@@ -153,10 +165,11 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     if not found:
         raise UserError(f"nothing is there to be compared with {baseline}")
     count = max(len(rows) for _, rows in found)
-    width = figure.get_figwidth()
-    columns = 1 if width < WIDTHS[2] else min(3, len(found))
+    columns = 1 if figure.get_figwidth() < WIDTHS[2] else min(3, len(found))
+    width = figure.get_figwidth() / columns
+    names = {label: _wrapped(str(label), NAME_SHARE * width) for label in table["label"].unique()}
     lines = -(-len(found) // columns)
-    figure.set_figheight(lines * (0.75 + 0.2 * count))
+    figure.set_figheight(lines * (0.75 + 0.2 * count * _most_lines(names.values())))
     grid = figure.subplots(lines, columns, squeeze=False)
     for axes, (dataset, rows) in zip(grid.flat, found, strict=False):
         metric = metrics.get(dataset, "accuracy")
@@ -172,10 +185,10 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
         axes.axvline(0, color="0.6", lw=0.8, zorder=0)
         axes.set(
             yticks=range(len(ordered)),
-            yticklabels=[plain(d.label) for d in ordered],
+            yticklabels=[names[d.label] for d in ordered],
             ylim=(-0.6, len(ordered) - 0.4),
-            title=plain(dataset),
-            xlabel=f"gain over {plain(baseline)} ({'points' if scale > 1 else plain(metric)})",
+            title=_wrapped(dataset, width),
+            xlabel=_wrapped(f"gain over {baseline} ({'points' if scale > 1 else metric})", width),
         )
         _widen(axes, "x", scale)
     for axes in grid.flat[len(found) :]:
@@ -188,9 +201,13 @@ def _ranks(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     names = [str(label) for label in found.mean.index]
     lines = -(-len(names) // 2)
     cliques = found.cliques
-    figure.set_figheight(0.62 + 0.11 * len(cliques) + 0.17 * lines)
+    texts = [
+        _wrapped(f"{name} {found.mean[name]:.2f}", NAME_SHARE * figure.get_figwidth())
+        for name in names
+    ]
+    top, step = 0.0, float(_most_lines(texts))
+    figure.set_figheight(0.62 + 0.11 * len(cliques) + 0.17 * step * lines)
     axes = figure.subplots()
-    top, step = 0.0, 1.0
     axes.plot([1, len(names)], [top, top], color="0", lw=0.8)
     for tick in range(1, len(names) + 1):
         axes.plot([tick, tick], [top, top + 0.35], color="0", lw=0.8)
@@ -206,14 +223,11 @@ def _ranks(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
         axes.plot([at.min() - 0.03, at.max() + 0.03], [y, y], color="0.35", lw=2.2)
     base = top - 0.6 - 0.6 * len(cliques)
     margin = 0.06 * (len(names) - 1)
-    for i, name in enumerate(names):
+    for i, (rank, text) in enumerate(zip(found.mean, texts, strict=True)):
         left = i < lines
         y = base - step * (i if left else len(names) - 1 - i)
-        x, rank = (
-            (1 - margin, found.mean[name]) if left else (len(names) + margin, found.mean[name])
-        )
+        x = 1 - margin if left else len(names) + margin
         axes.plot([rank, rank, x], [top, y, y], color="0.6", lw=0.6, zorder=0)
-        text = f"{plain(name)} {rank:.2f}"
         axes.annotate(
             text, (x, y), (-2 if left else 2, 0), textcoords="offset points",
             ha="right" if left else "left", va="center",
@@ -245,7 +259,7 @@ def _panels(figure: Figure, frames: Frames, rule: str) -> Iterator[tuple[Panel, 
         axes.set_visible(False)
     for panel, axes in zip(panels, grid.flat, strict=False):
         if len(panels) > 1:
-            axes.set_title(plain(panel.dataset))
+            axes.set_title(_wrapped(panel.dataset, width))
         yield panel, axes
 
 
@@ -279,6 +293,16 @@ def _marker(labels: Sequence[str], label: object) -> str:
     return MARKERS[labels.index(str(label)) % len(MARKERS)]
 
 
+def _wrapped(name: str, inches: float) -> str:
+    """A name as `plain` in lines of at most a width."""
+    return "\n".join(map(plain, textwrap.wrap(printable(name), int(inches / LETTER))))
+
+
+def _most_lines(texts: Iterable[str]) -> int:
+    """The number of lines of the text that has most."""
+    return max(text.count("\n") for text in texts) + 1
+
+
 def _widen(axes: Axes, name: str, scale: float) -> None:
     """Let an axis show LEAST_SPAN at least, so that differences within the noise look small."""
     low, high = axes.get_xlim() if name == "x" else axes.get_ylim()
@@ -290,14 +314,15 @@ def _widen(axes: Axes, name: str, scale: float) -> None:
 
 
 def _legend(figure: Figure, labels: Sequence[str], markers: bool) -> None:
+    names = [_wrapped(label, figure.get_figwidth() - HANDLE) for label in labels]
     handles = [
         Line2D(
-            [], [], color=_colour(labels, x), label=plain(x), mfc="none", ms=4.5,
+            [], [], color=_colour(labels, x), label=name, mfc="none", ms=4.5,
             marker=_marker(labels, x) if markers else "",
             ls="" if markers else DASHES[labels.index(x) // len(COLOURS) % 4],
         )
-        for x in labels
+        for x, name in zip(labels, names, strict=True)
     ]  # fmt: skip
-    longest = max(len(label) for label in labels)
-    room = int(figure.get_figwidth() * 72 / (4.2 * longest + 30))
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    room = int(figure.get_figwidth() / (LETTER * longest + HANDLE))
     figure.legend(handles=handles, loc="outside upper center", ncols=max(1, min(len(labels), room)))

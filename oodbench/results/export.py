@@ -43,7 +43,10 @@ def tidy(frames: Frames) -> pd.DataFrame:
 
 
 def write_parquet(frames: Frames, path: Path) -> int:
-    """Write `tidy` as a Parquet file, whole or not at all; returns the number of rows."""
+    """Write `tidy` as a Parquet file, whole or not at all; returns the number of rows.
+
+    Names are as they were given, control characters included: the file is read by programs.
+    """
     table = tidy(frames)
     with whole_file(path) as file:
         table.to_parquet(file, index=False)
@@ -66,8 +69,9 @@ def write_csv(frames: Frames, path: Path) -> int:
 def write_tensorboard(frames: Frames, folder: Path) -> int:
     """Write TensorBoard's event files, a run a folder, whole or not at all; the number of values.
 
-    A value's tag is METRIC/ENVIRONMENT/SPLIT, a metric of the predictor has its name alone. Raises
-    UserError if the folder is there, or without the package `tensorboard`.
+    A value's tag is METRIC/ENVIRONMENT/SPLIT, a metric of the predictor has its name alone; control
+    characters in names are escapes. Raises UserError if the folder is there, or without the package
+    `tensorboard`.
     """
     try:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -84,7 +88,7 @@ def write_tensorboard(frames: Frames, folder: Path) -> int:
             writer = EventFileWriter(str(part / _run_folder(records.iloc[0])))
             for record in records.to_dict(orient="records"):
                 place = [record[k] for k in ("metric", "environment", "split")]
-                tag = "/".join(str(name) for name in place if isinstance(name, str))
+                tag = "/".join(printable(name) for name in place if isinstance(name, str))
                 value = Summary.Value(tag=tag, simple_value=record["value"])
                 writer.add_event(Event(step=record["step"], summary=Summary(value=[value])))
             writer.close()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app
-from oodbench.report.paper_figures import FIGURES, SUFFIXES, WIDTHS, draw
+from oodbench.report.paper_figures import FIGURES, SUFFIXES, WIDTHS, draw, save
 from oodbench.results.frames import Frames, load_frames
 from tests.helpers.made import Made, rising
 
@@ -80,6 +80,10 @@ def test_a_scatter_shows_every_run_once_and_the_diagonal(frames: Frames) -> None
     assert sum(np.size(line.get_xdata()) for line in chosen) == 3 * 3, "chosen runs are rings"
     assert isinstance(diagonal, AxLine) and axes.get_xlim() == axes.get_ylim()
     assert diagonal.get_slope() == 1
+    low, high = axes.get_xlim()
+    for line in points:
+        for values in (np.asarray(line.get_xdata()), np.asarray(line.get_ydata())):
+            assert ((values > low + 2) & (values < high - 2)).all(), "the frame cuts no marker"
 
 
 def test_differences_within_the_noise_look_small(tmp_path: Path) -> None:
@@ -91,6 +95,22 @@ def test_differences_within_the_noise_look_small(tmp_path: Path) -> None:
         (axes,) = draw(kind, load_frames(made.results)).axes
         low, high = axes.get_ylim() if kind == "curves" else axes.get_xlim()
         assert high - low >= 10
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("kind", sorted(FIGURES))
+def test_long_names_leave_room_for_the_axes(tmp_path: Path, kind: str, columns: int) -> None:
+    made = Made(tmp_path / "made")
+    for dataset in ("Photographs", "Scans of seven hospitals, the machines of which differ"):
+        for i in range(3):
+            label = f"{i}: Invariant risk minimization with an annealed penalty, and much else"
+            for trial in range(2):
+                made.add(dataset, label, ("a",), trial, rising(0.5 + i / 9 + trial / 99))
+    frames = load_frames(made.results)
+    baseline = str(frames.runs["label"].iloc[0])
+    figure = draw(kind, frames, baseline=baseline, columns=columns)
+    save(figure, tmp_path / "long.png")  # a warning, which is an error, where no room is left
+    assert all(axes.get_position().width > 0.3 / columns for axes in figure.axes)
 
 
 def test_a_mistake_is_one_sentence(frames: Frames, made: Made, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.report.cli import app
-from oodbench.results.export import tidy
+from oodbench.results.export import tidy, write_tensorboard
 from oodbench.results.frames import load_frames
 from tests.helpers.made import Made, rising
 
@@ -34,6 +34,7 @@ def test_parquet_holds_the_records(made: Made, tmp_path: Path) -> None:
     export(made, "parquet", tmp_path / "all.parquet")
     found = pd.read_parquet(tmp_path / "all.parquet")
     pd.testing.assert_frame_equal(found, tidy(load_frames(made.results)), check_categorical=False)
+    assert set(found["label"]) == {"ERM", NASTY}, "names are as they were given"
 
 
 def test_csv_holds_the_records_without_control_characters(made: Made, tmp_path: Path) -> None:
@@ -64,6 +65,23 @@ def test_tensorboard_reads_every_value(made: Made, tmp_path: Path) -> None:
         for r in records
     }
     assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_tags_of_tensorboard_have_no_control_characters(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+    class Nasty(Made):
+        environments = (NASTY, "b")
+
+    made = Nasty(tmp_path / "results")
+    made.add("D", "ERM", ("b",), 0, rising(0.5), steps=(10,))
+    assert write_tensorboard(load_frames(made.results), tmp_path / "events") == 4
+    (file,) = (tmp_path / "events").rglob("events.out.tfevents.*")
+    events = accumulator.EventAccumulator(str(file))
+    events.Reload()
+    shown = r"\x1b[31m[/x] :M: a/b"
+    wanted = {f"accuracy/{name}/{split}" for name in (shown, "b") for split in ("in", "out")}
+    assert set(events.Tags()["scalars"]) == wanted
 
 
 def test_a_mistake_is_one_sentence_and_changes_nothing(made: Made, tmp_path: Path) -> None:

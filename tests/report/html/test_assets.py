@@ -12,7 +12,7 @@ import pytest
 from oodbench.report.html.render import write
 from oodbench.report.leaderboard import leaderboard
 from oodbench.results.frames import load_frames
-from tests.helpers.made import Made
+from tests.helpers.made import Made, flat
 from tests.report.html.conftest import NASTY, PERCENT
 
 pytestmark = pytest.mark.slow
@@ -283,3 +283,24 @@ def test_one_run_in_any_state_has_a_page(browser: Any, tmp_path: Path, state: st
     seen.page.locator("#states button").click()
     assert seen.page.locator("dialog code").inner_text() == run
     seen.page.context.close()
+
+
+def test_differences_within_the_noise_look_small(browser: Any, tmp_path: Path) -> None:
+    sweep = Made(tmp_path)
+    for trial in range(3):
+        sweep.add("D", "ERM", ("a",), trial, flat(0.5 + trial / 1000))
+    write([sweep.results.path], tmp_path / "near.html")
+    seen = Seen(browser, (tmp_path / "near.html").as_uri())
+    heights = seen.page.locator("#scatter path.fill[data-chosen]").get_attribute("d")
+    assert heights is not None
+    places = [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)", heights)]
+    assert len(places) == 3 and max(places) - min(places) < 20  # pixels, of 300 at least
+    seen.page.context.close()
+
+
+def test_a_chart_and_its_button_are_of_one_width(seen: Seen) -> None:
+    for chart in seen.page.locator(".chart").all():
+        picture, button = chart.locator("svg").bounding_box(), chart.locator(".save").bounding_box()
+        assert picture is not None and button is not None
+        end = picture["x"] + picture["width"]
+        assert button["x"] + button["width"] == pytest.approx(end, abs=1)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -75,6 +76,18 @@ def test_it_answers_this_machine_alone(server: watch.Server) -> None:
     for host in (f"evil.example:{port}", "127.0.0.1", "localhost"):
         status, _, text = ask(server, "/data.json", Host=host)
         assert (status, text) == (403, "only for this machine\n")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /data.json HT"])
+def test_a_connection_without_a_request_is_closed(
+    server: watch.Server, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch.Handler, "timeout", 0.2)
+    address = ("127.0.0.1", int(server.server_address[1]))
+    with socket.create_connection(address, timeout=60) as connection:
+        connection.sendall(sent)
+        assert connection.recv(1) == b""
+    assert ask(server, "/data.json")[0] == 200
 
 
 def test_it_follows_the_results(server: watch.Server, made: Made) -> None:

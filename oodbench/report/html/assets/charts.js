@@ -29,13 +29,18 @@ function extent(values, pad = 0.05) {
   return [low - more, high + more];
 }
 
+// What an axis shows at least: 10 points of a proportion, else this share of the largest value.
+const LEAST_SPAN = 0.1;
+
 // Values over several orders of magnitude go on a logarithmic axis.
 function span(values, percent) {
   const found = values.filter((v) => !missing(v));
   const low = Math.min(...[found.reduce((a, b) => Math.min(a, b), Infinity)]);
   const high = found.reduce((a, b) => Math.max(a, b), -Infinity);
   if (!percent && low > 0 && high / low > 50) return { low: low / 1.2, high: high * 1.2, log: true };
-  const [a, b] = extent(found);
+  let [a, b] = extent(found);
+  const more = (LEAST_SPAN * (percent ? 1 : Math.max(Math.abs(a), Math.abs(b))) - (b - a)) / 2;
+  if (more > 0) [a, b] = [a - more, b + more];
   return { low: percent ? Math.max(a, -0.02) : a, high: percent ? Math.min(b, 1.02) : b, log: false };
 }
 
@@ -47,7 +52,7 @@ function short(value) {
 
 function axes(x, y, box, labels) {
   const { left, right, top, bottom } = box, parts = [];
-  const every = Math.max(2, Math.floor((right - left) / 70)), rows = Math.max(2, Math.floor((bottom - top) / 40));
+  const every = Math.max(2, Math.floor((right - left) / 70)), rows = Math.max(2, Math.floor((bottom - top) / 30));
   for (const t of ticks(y.low, y.high, rows, y.log)) {
     parts.push(svg("path", { class: "grid", d: `M${left} ${y(t)}H${right}` }));
     parts.push(svg("text", { class: "tick", x: left - 6, y: y(t) + 4, "text-anchor": "end" }, labels.y(t)));
@@ -104,7 +109,8 @@ function hideTip() { byId("tip").hidden = true; }
 
 function chart(width, height, label, ...parts) {
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...parts);
-  return [picture, el("button", { type: "button", class: "save", title: "Save this chart as a file for a paper", onclick: () => save(picture, label) }, "SVG")];
+  const button = el("button", { type: "button", class: "save", title: "Save this chart as a file for a paper", onclick: () => save(picture, label) }, "SVG");
+  return el("div", { class: "chart" }, picture, button);
 }
 
 // What the style sheet says of a chart; a file has no style sheet.
