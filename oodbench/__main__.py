@@ -1,5 +1,6 @@
 """The commands in one: `oodbench sweep launch`, `oodbench report table`, `oodbench data list`, ..."""
 
+from oodbench.bench.cli import bench
 from oodbench.commands import commands
 from oodbench.data.cli import app as data
 from oodbench.diagnose.cli import app as diagnose
@@ -14,6 +15,7 @@ main.add_typer(sweep, name="sweep")
 main.add_typer(report, name="report")
 main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
+main.command("bench")(bench)
 main.command("list")(list_)
 main.command("train")(train)
 main.command("verify")(verify)

@@ -1,4 +1,4 @@
-"""What the harness costs: ratios and seconds on one thread, as medians."""
+"""What the harness costs: ratios and seconds on one thread, as medians. Lists its parts without torch."""
 
 import dataclasses
 import tempfile
@@ -6,18 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from tabulate import tabulate
 
-from oodbench.bench.data import loading, making
-from oodbench.bench.methods import method_costs
 from oodbench.bench.rows import Row
-from oodbench.bench.runs import run_cost, status_time
-from oodbench.bench.shortcuts import shortcuts
-from oodbench.bench.steps import device_ratios, mask_ratios, step_ratios
-from oodbench.bench.tables import coverages, memory, page_cost, table_time
-from oodbench.bench.vectorized import vectorized
 from oodbench.commands import commands
 from oodbench.errors import reports_mistakes, unknown
 
@@ -25,26 +17,74 @@ app = commands(__doc__)
 
 
 def _steps(folder: Path) -> list[Row]:
+    import torch
+
+    from oodbench.bench.steps import device_ratios, mask_ratios, step_ratios
+
     on_device = device_ratios() if torch.cuda.is_available() else []
     return [*step_ratios(), *mask_ratios(), *on_device]
 
 
+def _methods(folder: Path) -> list[Row]:
+    from oodbench.bench.methods import method_costs
+
+    return method_costs()
+
+
+def _shortcuts(folder: Path) -> list[Row]:
+    from oodbench.bench.shortcuts import shortcuts
+
+    return shortcuts(folder)
+
+
+def _runs(folder: Path) -> list[Row]:
+    from oodbench.bench.runs import run_cost, status_time
+
+    return [run_cost(folder / "cost"), status_time(folder / "status")]
+
+
 def _tables(folder: Path) -> list[Row]:
+    from oodbench.bench.tables import memory, page_cost, table_time
+
     return [*table_time(folder), *page_cost(folder), memory(folder)]
+
+
+def _loading(folder: Path) -> list[Row]:
+    from oodbench.bench.data import loading
+
+    return loading(folder)
+
+
+def _vectorized(folder: Path) -> list[Row]:
+    from oodbench.bench.vectorized import vectorized
+
+    return vectorized(folder)
+
+
+def _coinrun(folder: Path) -> list[Row]:
+    from oodbench.bench.data import making
+
+    return making(folder)
+
+
+def _coverage(folder: Path) -> list[Row]:
+    from oodbench.bench.tables import coverages
+
+    return coverages()
 
 
 PARTS: dict[str, Callable[[Path], list[Row]]] = {
     "steps": _steps,
-    "methods": lambda folder: method_costs(),
-    "shortcuts": shortcuts,
-    "runs": lambda folder: [run_cost(folder / "cost"), status_time(folder / "status")],
+    "methods": _methods,
+    "shortcuts": _shortcuts,
+    "runs": _runs,
     "tables": _tables,
-    "loading": loading,
-    "vectorized": vectorized,
-    "coinrun": making,
-    "coverage": lambda folder: coverages(),
+    "loading": _loading,
+    "vectorized": _vectorized,
+    "coinrun": _coinrun,
+    "coverage": _coverage,
 }
-"""What can be measured, by name; each part is given an empty folder."""
+"""The functions that measure each part; they import what they need, and are given an empty folder."""
 
 
 @app.command()
@@ -55,6 +95,8 @@ def bench(
     ] = None,
 ) -> None:
     """Measure these parts, or all, and print one table."""
+    import torch
+
     for name in part or ():
         if name not in PARTS:
             raise unknown("part", name, PARTS)

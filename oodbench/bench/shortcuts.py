@@ -3,6 +3,8 @@
 import os
 import statistics
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -11,17 +13,44 @@ from oodbench.bench.process_tree import cost_of
 from oodbench.bench.rows import Row
 
 ROUNDS = 3
-SHORT = {"trials": 2, "steps": 60}
-FULL_BATCH = {"trials": 1, "steps": 25, "evaluate_every": 25}
-CASES = (
-    ("workers forked from a server that has imported torch", "FORKS = False", 256, SHORT),
-    ("freed memory kept by the allocator", "MALLOC = {}", 0, FULL_BATCH),
+ALGORITHMS = ("ERM", "IRM")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortcut:
+    """A shortcut of a launch, and the sweep by which its saving is measured."""
+
+    what: str
+    """What a launch does with it, in words."""
+    without: str
+    """The statement in `launchers.local` that takes the shortcut away."""
+    batch_size: int
+    """Examples of an environment in a step; 0 takes all of them."""
+    sweep: Mapping[str, int]
+    """Further keys of the sweep."""
+
+
+SHORTCUTS = (
+    Shortcut(
+        what="workers forked from a server that has imported torch",
+        without="FORKS = False",
+        batch_size=256,
+        sweep={"trials": 2, "steps": 60},
+    ),
+    Shortcut(
+        what="freed memory kept by the allocator",
+        without="MALLOC = {}",
+        batch_size=0,
+        sweep={"trials": 1, "steps": 25, "evaluate_every": 25},
+    ),
 )
-"""The shortcut, the statement in `launchers.local` that takes it away, batch size and other keys."""
 
 
 def cpu_seconds(sweep: Path, statement: str, folder: Path) -> float:
-    """The CPU seconds of a launch of two workers, after a statement about `launchers.local`."""
+    """The CPU seconds of a launch of two workers, after a statement about `launchers.local` as `local`.
+
+    Raises RuntimeError with the launch's output if it fails.
+    """
     folder.mkdir(parents=True)
     code = (
         f"import oodbench.sweep.launchers.local as local; {statement};"
@@ -38,20 +67,23 @@ def cpu_seconds(sweep: Path, statement: str, folder: Path) -> float:
 def shortcuts(folder: Path, rounds: int = ROUNDS) -> list[Row]:
     """A row for each shortcut that is kept because it saves at least a tenth."""
     rows = []
-    for number, (what, statement, batch_size, keys) in enumerate(CASES):
-        algorithms = [
-            {"name": name, "hparams": {"batch_size": batch_size}} for name in ("ERM", "IRM")
-        ]
-        values = {"name": "shortcuts", "datasets": ["Spirals"], "algorithms": algorithms, **keys}
+    for number, shortcut in enumerate(SHORTCUTS):
+        hparams = {"batch_size": shortcut.batch_size}
+        values = {
+            "name": "shortcuts",
+            "datasets": ["Spirals"],
+            "algorithms": [{"name": name, "hparams": hparams} for name in ALGORITHMS],
+            **shortcut.sweep,
+        }
         sweep = folder / f"{number}.yaml"
         sweep.write_text(yaml.safe_dump(values))
-        used: dict[str, list[float]] = {"pass": [], f"local.{statement}": []}
+        used: dict[str, list[float]] = {"pass": [], f"local.{shortcut.without}": []}
         for turn in range(rounds):
-            for place, (change, seconds) in enumerate(used.items()):
+            for place, (statement, seconds) in enumerate(used.items()):
                 target = folder / f"{number}-{turn}-{place}"
-                seconds.append(cpu_seconds(sweep, change, target))
+                seconds.append(cpu_seconds(sweep, statement, target))
         with_it, without = map(statistics.median, used.values())
-        runs = len(algorithms) * keys["trials"]
-        full = f"CPU time of a launch of {runs} runs without / with {what}"
-        rows.append(Row(what=full, reach=">= 1.1", measured=f"{without / with_it:.2f}"))
+        runs = len(ALGORITHMS) * shortcut.sweep["trials"]
+        what = f"CPU time of a launch of {runs} runs without / with {shortcut.what}"
+        rows.append(Row(what=what, reach=">= 1.1", measured=f"{without / with_it:.2f}"))
     return rows

@@ -1,0 +1,22 @@
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+import oodbench
+from oodbench.__main__ import main
+
+ROOMS = sorted(path.parent.name for path in Path(oodbench.__file__).parent.glob("*/cli.py"))
+
+
+def test_every_room_with_a_command_line_is_a_command() -> None:
+    command = typer.main.get_command(main)
+    assert sorted(getattr(command, "commands")) == ROOMS  # noqa: B009
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_command_has_a_help(room: str) -> None:
+    result = CliRunner().invoke(main, [room, "--help"])
+    assert result.exit_code == 0, result.output
+    assert f" {room} [OPTIONS]" in result.output
