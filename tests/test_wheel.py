@@ -12,7 +12,7 @@ from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.registry import Registry
 from oodbench.sweep.file import named_sweeps
-from oodbench.verify.targets import names
+from oodbench.verify.targets import experiment_names
 from tests.helpers.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -52,8 +52,8 @@ from oodbench.sweep.file import named_sweeps
 print(",".join(named_sweeps()))
 from oodbench.report.html.render import render
 print(len(render({"version": "", "title": ""})))
-from oodbench.verify.targets import load, names
-print(",".join(load(n).name for n in names()))
+from oodbench.verify.targets import experiment_names, load_experiment
+print(",".join(load_experiment(n).name for n in experiment_names()))
 """
     file, found_algorithms, found_datasets, sweeps, page, found_targets = python(
         site, code
@@ -62,7 +62,7 @@ print(",".join(load(n).name for n in names()))
     assert found_algorithms.split(",") == own(algorithms)
     assert found_datasets.split(",") == own(datasets)
     assert sweeps.split(",") == list(named_sweeps())
-    assert found_targets.split(",") == names()
+    assert found_targets.split(",") == experiment_names()
     assert int(page) > 10_000  # with its scripts
 
 

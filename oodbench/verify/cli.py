@@ -19,10 +19,10 @@ from oodbench.sweep import file as sweep_file
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.sweep.plan import check_requirements
 from oodbench.terminal import terminal
-from oodbench.verify.measure import measure
+from oodbench.verify.measure import measure_experiment
 from oodbench.verify.measured import Measured
-from oodbench.verify.targets import Experiment, load, names
-from oodbench.verify.verdicts import compare, sheet
+from oodbench.verify.targets import Experiment, experiment_names, load_experiment
+from oodbench.verify.verdicts import compare_targets, verdict_sheet
 from oodbench.version import __version__
 
 app = commands(__doc__)
@@ -59,7 +59,9 @@ def verify(
         raise unknown("format", format_, FORMATS)
     if not (name or only or list_ or read):
         raise UserError("name experiments (--list shows them), or say --only cheap")
-    chosen = [e for e in map(load, name or names()) if e.cheap or only is None]
+    chosen = [
+        e for e in map(load_experiment, name or experiment_names()) if e.cheap or only is None
+    ]
     if list_:
         _list(chosen)
         return
@@ -71,8 +73,8 @@ def verify(
         if not read:
             missed |= train(experiment, out, trials, options)
         measured = results(experiment, out, trials)
-        print_sheet(sheet(experiment, measured), format_)
-        missed |= any(c.missed for c in compare(experiment, measured))
+        print_sheet(verdict_sheet(experiment, measured), format_)
+        missed |= any(c.missed for c in compare_targets(experiment, measured))
         if save is not None:
             save.mkdir(parents=True, exist_ok=True)
             (save / f"{experiment.name}.json").write_text(measured.text())
@@ -122,7 +124,7 @@ def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
     """What an experiment's results directories under `out` hold, or its computation gives."""
     there = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
     frames: Mapping[str, Frames] = {name: load_frames(Results(out / name)) for name in there}
-    measured = measure(experiment, frames, trials or experiment.trials)
+    measured = measure_experiment(experiment, frames, trials or experiment.trials)
     return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
 
 

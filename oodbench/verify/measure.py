@@ -13,14 +13,16 @@ from oodbench.verify.readings import (
     at_the_end,
     ended_runs,
     plain_mean,
-    read,
+    read_values,
     recorded_values,
     rounded,
 )
 from oodbench.verify.targets import Curve, Experiment, Target
 
 
-def measure(experiment: Experiment, frames: Mapping[str, Frames], trials: int) -> Measured:
+def measure_experiment(
+    experiment: Experiment, frames: Mapping[str, Frames], trials: int
+) -> Measured:
     """Our number of every target that there is one for; `frames` holds the sweeps that have results."""
     values, panels = {}, []
     if experiment.compute is not None:
@@ -31,19 +33,22 @@ def measure(experiment: Experiment, frames: Mapping[str, Frames], trials: int) -
                 values[target.key] = _scaled(computed.values[target.row], target)
     for target in experiment.targets:
         if target.sweep in frames:
-            values[target.key] = _scaled(read(target, frames[target.sweep]), target)
+            values[target.key] = _scaled(read_values(target, frames[target.sweep]), target)
     drawn = [c for c in experiment.curves if c.sweep in frames]
     panels = [*panels, *(panel for c in drawn for panel in _drawn(c, frames[c.sweep]))]
     return Measured(values=values, panels=panels)
 
 
 def _scaled(values: Sequence[float], target: Target) -> list[float]:
-    """In the source's unit."""
+    """Our values in the source's unit."""
     return [rounded(target.scale * value) for value in values]
 
 
 def _drawn(curve: Curve, frames: Frames) -> list[Panel]:
-    """A panel of the runs that have ended, or none; a step that a trial did not reach has no mean."""
+    """The panel of a curve, or no panel without an ended run.
+
+    A step that one of the trials did not reach has no mean.
+    """
     runs = ended_runs(frames)
     runs = runs[[all(o.get(k) == v for k, v in curve.where.items()) for o in runs["options"]]]
     found = recorded_values(curve, frames, runs).merge(runs, on="id")

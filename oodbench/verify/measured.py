@@ -18,34 +18,34 @@ class Line(BaseModel):
     points: bool = False
     dx: list[float] | None = None
     dy: list[float] | None = None
-    """With `dx`: arrows that start at (x, y)."""
+    """Where there is `dx`, the lengths of arrows that start at (x, y)."""
 
 
 class Panel(BaseModel):
-    """A picture's part."""
+    """One of the axes of a picture, with what is drawn in it."""
 
     title: str
     x: str
-    """The axis."""
+    """The name of the horizontal axis."""
     y: str
     lines: list[Line]
     rows: list[str] = []
-    """Names of y = 0, -1, ...; the errors are then of x."""
+    """The names of y = 0, -1, ...; where there are any, the lines' errors are errors of x."""
     marks: dict[str, float] = {}
     """Names of values of x at which a line is drawn."""
 
 
 class Measured(BaseModel):
-    """What one experiment gave."""
+    """Our numbers of one experiment, and what its picture shows."""
 
     values: dict[str, list[float]]
     """A value for each trial, by the target's key (of a computation: by the target's row)."""
     panels: list[Panel] = []
     provenance: dict[str, list[str]] = {}
-    """Protocols, code, data, libraries: what the numbers come from."""
+    """The protocols, code, libraries and data that the numbers come from, by kind."""
 
     def text(self) -> str:
-        """As JSON, with a line for each target and panel."""
+        """The same as JSON, with a line for each target and panel."""
         values = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.values.items()]
         panels = [f"  {panel.model_dump_json(exclude_defaults=True)}" for panel in self.panels]
         sources = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.provenance.items()]

@@ -16,48 +16,48 @@ from oodbench.errors import UserError, reports_mistakes
 from oodbench.report.figures import COLOURS, STYLE
 from oodbench.report.formats import markdown
 from oodbench.verify.measured import Line, Measured, Panel
-from oodbench.verify.targets import Experiment, Target, load, names
-from oodbench.verify.verdicts import Comparison, compare, sheet
+from oodbench.verify.targets import Experiment, Target, experiment_names, load_experiment
+from oodbench.verify.verdicts import Comparison, compare_targets, verdict_sheet
 
 DOCS = Path("docs/papers")
 COLUMNS = 3
-"""Panels side by side."""
+"""The number of panels side by side."""
 FEW = 12
-"""Points of a line that are marked: one alone would not be seen."""
+"""Up to so many points of a line are marked, as a single one would not be seen."""
 
 app = commands(__doc__)
 
 
 @app.command()
 @reports_mistakes
-def write(
+def write_pages(
     docs: Annotated[Path, typer.Argument(help="Holds results/NAME.json; gets the pages.")] = DOCS,
 ) -> None:
     """Write a page and a picture for every experiment that has results, and the list of them."""
     if not (docs / "results").is_dir():
         raise UserError(f"{docs / 'results'} is no folder; `verify --save` fills one")
-    for name in names():
-        experiment, measured = load(name), committed(docs, name)
-        (docs / f"{name}.md").write_text(page(experiment, measured))
+    for name in experiment_names():
+        experiment, measured = load_experiment(name), committed_results(docs, name)
+        (docs / f"{name}.md").write_text(experiment_page(experiment, measured))
         picture = docs / f"{name}.svg"
-        found = panels(experiment, measured)
+        found = drawn_panels(experiment, measured)
         if found and not (picture.is_file() and digest(found) in picture.read_text()):
-            draw(found, picture)
-    (docs / "README.md").write_text(index(docs))
+            draw_panels(found, picture)
+    (docs / "README.md").write_text(index_page(docs))
 
 
-def committed(docs: Path, name: str) -> Measured:
+def committed_results(docs: Path, name: str) -> Measured:
     """The results of an experiment; without a file, none."""
     path = docs / "results" / f"{name}.json"
     return Measured.model_validate_json(path.read_text()) if path.is_file() else Measured(values={})
 
 
-def index(docs: Path) -> str:
+def index_page(docs: Path) -> str:
     """The page that lists the others, in Markdown."""
     rows = []
-    for name in names():
-        experiment = load(name)
-        found = compare(experiment, committed(docs, name))
+    for name in experiment_names():
+        experiment = load_experiment(name)
+        found = compare_targets(experiment, committed_results(docs, name))
         count = {text: sum(c.off is off for c in found) for text, off in _COUNTED.items()}
         cells = " | ".join(str(number) for number in count.values())
         cost = "cheap" if experiment.cheap else "long"
@@ -80,7 +80,7 @@ def index(docs: Path) -> str:
 _COUNTED = {"agree": False, "off": True, "no verdict": None}
 
 
-def page(experiment: Experiment, measured: Measured) -> str:
+def experiment_page(experiment: Experiment, measured: Measured) -> str:
     """What the paper did, what we do, the command, and both side by side, in Markdown."""
     needs = " --data-dir DIR" if "Data" in measured.provenance else ""
     parts = [
@@ -90,18 +90,18 @@ def page(experiment: Experiment, measured: Measured) -> str:
         f"    python -m oodbench.verify {experiment.name}{needs}",
         *(
             [f"![{experiment.title}]({experiment.name}.svg)"]
-            if panels(experiment, measured)
+            if drawn_panels(experiment, measured)
             else []
         ),
         "## Paper and ours",
-        markdown(sheet(experiment, measured)),
+        markdown(verdict_sheet(experiment, measured)),
     ]
     return "\n\n".join(parts)
 
 
-def panels(experiment: Experiment, measured: Measured) -> list[Panel]:
-    """What is drawn: paper and ours side by side, then the curves."""
-    found = [c for c in compare(experiment, measured) if c.values]
+def drawn_panels(experiment: Experiment, measured: Measured) -> list[Panel]:
+    """The panels of an experiment's picture: paper and ours side by side, then the curves."""
+    found = [c for c in compare_targets(experiment, measured) if c.values]
     return [*_side_by_side(experiment, found), *measured.panels]
 
 
@@ -163,12 +163,12 @@ def _label(experiment: Experiment, c: Comparison) -> str:
 
 
 def digest(found: Sequence[Panel]) -> str:
-    """What the picture of these panels is marked with."""
+    """The SHA-256 of the panels, with which their picture is marked."""
     text = "\n".join(panel.model_dump_json() for panel in found)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def draw(found: Sequence[Panel], path: Path) -> None:
+def draw_panels(found: Sequence[Panel], path: Path) -> None:
     """Write the panels as an SVG picture, marked with their digest."""
     columns = min(COLUMNS, len(found))
     lines = -(-len(found) // columns)

@@ -11,7 +11,7 @@ from oodbench.selection import candidates, choose
 from oodbench.verify.targets import LAST, ORACLE_LAST, Reading, Target
 
 
-def read(target: Target, frames: Frames) -> list[float]:
+def read_values(target: Target, frames: Frames) -> list[float]:
     """A value for each trial whose runs have all ended, in the order of the trials; NaN if one diverged.
 
     Raises UserError if the sweep has no such row, environment or metric, or cannot serve the
@@ -30,7 +30,7 @@ def read(target: Target, frames: Frames) -> list[float]:
 
 
 def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step`, `environment`, `value` of all that was recorded of what is meant, of these runs.
+    """`id`, `step`, `environment`, `value` of all records of these runs that a reading refers to.
 
     The last values of a diverged run are NaN: an accuracy would look like that of a network.
     """
@@ -103,7 +103,7 @@ def _selected(frames: Frames, rule: str) -> pd.DataFrame:
 
 
 def last_values(reading: Reading, frames: Frames) -> pd.DataFrame:
-    """The runs that have ended, with `value`: at the last step, the mean over the environments."""
+    """The runs that have ended, with their `value` at the last step: the mean over the environments."""
     runs = ended_runs(frames)
     found = recorded_values(reading, frames, runs)
     found = found[at_the_end(found)].groupby("id")["value"].agg(plain_mean).reset_index()

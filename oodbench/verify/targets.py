@@ -30,7 +30,7 @@ ErrorKind = Literal[
     "at most",
 ]
 SPREADS = ("std", "population std", "population stderr")
-"""What is no standard error unless one knows over how many trials."""
+"""The kinds of error that give a standard error only together with the number of trials."""
 LAST = "last"
 """The selection of a source that reports the last step."""
 ORACLE_LAST = "oracle_last"
@@ -38,7 +38,7 @@ ORACLE_LAST = "oracle_last"
 
 
 class Reading(BaseModel):
-    """Which recorded values are meant."""
+    """Which of the recorded values a target or a curve refers to."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -74,13 +74,13 @@ class Target(Reading):
     dataset: str | None = None
     """As tables name it, where the sweep has several; the file may use a short name of `datasets`."""
     short: str | None = None
-    """That short name."""
+    """That short name, where the file uses one."""
     test_environments: tuple[str, ...] | None = None
-    """Of the run; by default the mean over all test sets of the dataset."""
+    """Those of the run; None: the mean over all sets of test environments of the dataset."""
     selection: str = LAST
-    """Ours: `last`, `oracle_last` or a selection rule."""
+    """How our number is chosen: `last`, `oracle_last` or a selection rule."""
     step: int | None = None
-    """With `last`: this step instead."""
+    """The step that `last` reads; None: the last one of the run."""
     value: float
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
@@ -122,7 +122,7 @@ class Target(Reading):
 
     @property
     def key(self) -> str:
-        """What tells it from the experiment's other targets."""
+        """The text that tells this target from the experiment's other targets."""
         place = (self.environment, self.split if self.environment else None)
         tests = None if self.test_environments is None else "+".join(self.test_environments)
         parts = (self.source, self.sweep, self.row, self.dataset, tests, *place, self.metric)
@@ -140,13 +140,13 @@ class Experiment(BaseModel):
     cheap: bool = False
     """Whether it takes seconds to a few minutes on two cores."""
     sweeps: tuple[str, ...] = ()
-    """Names in sweeps/."""
+    """The sweeps' names, as `sweep launch` takes them."""
     datasets: dict[str, str] = {}
     """Short names for the targets' datasets."""
     compute: str | None = None
     """The name of a computation in `oodbench.verify.computations`."""
     trials: int = Field(default=10, ge=1)
-    """Of the computation, unless `--trials` says otherwise."""
+    """The number of the computation's trials, unless `--trials` says otherwise."""
     curves: tuple[Curve, ...] = ()
     """What the page's picture shows beside the targets."""
     marks: dict[str, float] = {}
@@ -155,7 +155,7 @@ class Experiment(BaseModel):
     """What the paper did and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()
     shared: dict[str, Any] = {}
-    """Values of every target that does not give its own."""
+    """Fields that every target has which does not give its own."""
     targets: tuple[Target, ...] = Field(min_length=1)
 
     @cached_property
@@ -164,11 +164,11 @@ class Experiment(BaseModel):
         return {target.key: target for target in self.targets}
 
 
-def load(name: str) -> Experiment:
+def load_experiment(name: str) -> Experiment:
     """The experiment of that name; raises UserError for an unknown one or a wrong file."""
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
-        raise unknown("experiment", name, names())
+        raise unknown("experiment", name, experiment_names())
     values = read_yaml(path)
     if not isinstance(values, dict) or not isinstance(values.get("targets"), list):
         raise UserError(f"{path} must hold keys and values, `targets` (a list) among them")
@@ -202,6 +202,6 @@ def _named(target: dict[str, Any], datasets: dict[str, str]) -> dict[str, Any]:
     return {**target, "dataset": datasets[short], "short": short} if short in datasets else target
 
 
-def names() -> list[str]:
-    """All experiments."""
+def experiment_names() -> list[str]:
+    """The names of all experiments, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from oodbench.report.numbers import measured
+from oodbench.report import numbers
 from oodbench.report.sheet import Block, Sheet
 from oodbench.report.statistics import mean_and_error
 from oodbench.verify.measured import Measured
@@ -25,11 +25,11 @@ class Comparison:
 
     target: Target
     values: tuple[float, ...]
-    """Ours, by trial, in the source's unit."""
+    """Our values, one for each trial, in the source's unit."""
 
     @property
     def mean(self) -> float:
-        """Ours; NaN without a trial."""
+        """The mean of our values; NaN without a trial."""
         return mean_and_error(self.values)[0] if self.values else math.nan
 
     @property
@@ -55,7 +55,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Ours minus theirs."""
+        """Our mean minus the source's value."""
         return self.mean - self.target.value
 
     @property
@@ -106,7 +106,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """In words, with what must be known of the source."""
+        """The verdict in words, with how many trials diverged and whether the source tuned on test data."""
         target = self.target
         words = {None: "no verdict", True: "MISSED", False: "agrees"}[self.off]
         if not self.values:
@@ -118,14 +118,14 @@ class Comparison:
         return words + (", tuned on test data" if target.tuned_on_test else "")
 
 
-def compare(experiment: Experiment, measured: Measured) -> list[Comparison]:
-    """Every target, in the order of its file."""
+def compare_targets(experiment: Experiment, measured: Measured) -> list[Comparison]:
+    """Each target of an experiment beside our values, in the order of its file."""
     return [Comparison(t, tuple(measured.values.get(t.key, ()))) for t in experiment.targets]
 
 
-def sheet(experiment: Experiment, measured: Measured) -> Sheet:
-    """The table of an experiment, a block for each source, with notes and provenance."""
-    found = compare(experiment, measured)
+def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
+    """The table of an experiment's comparisons: a block for each source, notes and provenance."""
+    found = compare_targets(experiment, measured)
     sources = dict.fromkeys(c.target.source for c in found)
     blocks = [_block(experiment, s, [c for c in found if c.target.source == s]) for s in sources]
     single = any(len(c.values) == 1 and not math.isnan(c.z) for c in found)
@@ -165,14 +165,14 @@ def _row(c: Comparison) -> list[str]:
     digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
     theirs = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
     theirs = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + theirs
-    ours = "-" if not c.values else measured(c.mean, c.stderr)
+    ours = "-" if not c.values else numbers.measured(c.mean, c.stderr)
     difference = "-" if not c.values else f"{c.difference:+.3g}"
     z = "-" if math.isnan(c.z) else f"{c.z:+.1f}"
     return [t.row, place, t.metric, theirs, ours, difference, z, str(len(c.values)), c.verdict]
 
 
 def _selections(found: Sequence[Comparison]) -> list[str]:
-    """What ± is, and how a number was chosen, in the source and here."""
+    """A sentence for each source: what its ± is, and how its number and ours were chosen."""
     texts = []
     for source in dict.fromkeys(c.target.source for c in found):
         mine = [c.target for c in found if c.target.source == source]
@@ -191,7 +191,7 @@ def _selections(found: Sequence[Comparison]) -> list[str]:
 
 
 def _frame(found: Sequence[Comparison]) -> pd.DataFrame:
-    """The numbers in full."""
+    """The comparisons with all fields of their targets, a row for each."""
     rows: list[Mapping[str, object]] = [
         c.target.model_dump()
         | {"ours": c.mean, "ours_stderr": c.stderr, "difference": c.difference, "z": c.z}

@@ -5,7 +5,7 @@ import pytest
 
 from oodbench.diagnose.random_gradients import expected, measured, random_gradients
 from oodbench.errors import UserError
-from oodbench.verify.computations.random_gradients import figure
+from oodbench.verify.computations import random_gradients as computed
 
 
 @pytest.mark.parametrize("environments", [1, 2, 7, 16])
@@ -21,7 +21,7 @@ def test_the_closed_forms_at_both_ends_of_tau(environments: int) -> None:
 
 
 def test_the_figure_has_a_draw_for_each_trial() -> None:
-    found = figure(4, {})
+    found = computed.random_gradients(4, {})
     assert found.values["AND-mask, tau 1, d = 4"] == measured(4, 1.0, 3000, 1.0, 4, 0)[1]
     assert found.values["unmasked, d = 200"] == measured(200, 0.6, 3000, 1.0, 4, 0)[0]
 

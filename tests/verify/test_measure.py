@@ -6,11 +6,10 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.results.frames import Frames, load_frames
-from oodbench.verify.computations import computation
-from oodbench.verify.computations import covariate_shift_search as success
-from oodbench.verify.measure import measure
+from oodbench.verify.computations import computation, covariate_shift_search
+from oodbench.verify.measure import measure_experiment
 from oodbench.verify.measured import Line, Measured, Panel
-from oodbench.verify.readings import last_values, read
+from oodbench.verify.readings import last_values, read_values
 from oodbench.verify.targets import Curve, Experiment, Reading, Target
 from tests.helpers.made import Curve as Values
 from tests.helpers.made import Made, flat
@@ -43,16 +42,16 @@ def frames(tmp_path: Path) -> Frames:
 
 
 def test_the_last_step_of_every_trial_that_is_complete(frames: Frames) -> None:
-    assert read(target(), frames) == pytest.approx([0.18, 0.19])
-    assert read(target(test_environments=["a"]), frames) == pytest.approx([0.13, 0.14])
-    assert read(target(environment="training"), frames) == pytest.approx([0.255, 0.265])
-    found = read(target(environment="c", split="out"), frames)
+    assert read_values(target(), frames) == pytest.approx([0.18, 0.19])
+    assert read_values(target(test_environments=["a"]), frames) == pytest.approx([0.13, 0.14])
+    assert read_values(target(environment="training"), frames) == pytest.approx([0.255, 0.265])
+    found = read_values(target(environment="c", split="out"), frames)
     assert found == pytest.approx([0.5, 0.5])
 
 
 def test_a_step_and_a_selection_rule(frames: Frames) -> None:
-    assert read(target(step=10), frames) == pytest.approx([0.16, 0.17])
-    assert read(target(selection="train_val"), frames) == pytest.approx([0.17, 0.17])
+    assert read_values(target(step=10), frames) == pytest.approx([0.16, 0.17])
+    assert read_values(target(selection="train_val"), frames) == pytest.approx([0.17, 0.17])
 
 
 def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(tmp_path: Path) -> None:
@@ -62,9 +61,9 @@ def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(tmp_path: Path
     made.add("D", "A", ("a",), 1, flat(0.5))
     made.add("D", "A", ("b",), 1, flat(0.5), steps=(10, 17), state="diverged")
     frames = load_frames(made.results)
-    assert read(target(), frames) == pytest.approx([0.25, math.nan], nan_ok=True)
-    assert read(target(step=10), frames) == pytest.approx([0.25, 0.5])  # it was well then
-    assert read(target(test_environments=["a"]), frames) == pytest.approx([0.25, 0.5])
+    assert read_values(target(), frames) == pytest.approx([0.25, math.nan], nan_ok=True)
+    assert read_values(target(step=10), frames) == pytest.approx([0.25, 0.5])  # it was well then
+    assert read_values(target(test_environments=["a"]), frames) == pytest.approx([0.25, 0.5])
     ends = last_values(Reading(environment="every"), frames)
     assert ends["value"].isna().tolist() == (ends["state"] == "diverged").tolist()
 
@@ -73,8 +72,8 @@ def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(tmp_path: Path) -
     made = Made(tmp_path)
     made.add("D", "A", ("a",), 0, lambda e, s, t: math.nan if e == "b" else 0.5)
     frames = load_frames(made.results)
-    assert read(target(), frames) == [0.5]
-    assert math.isnan(read(target(environment="training"), frames)[0])
+    assert read_values(target(), frames) == [0.5]
+    assert math.isnan(read_values(target(environment="training"), frames)[0])
     assert math.isnan(last_values(Reading(environment="training"), frames)["value"][0])
 
 
@@ -92,7 +91,7 @@ def test_a_curve_has_no_mean_where_a_trial_has_diverged(tmp_path: Path) -> None:
         targets=(target(),),
         curves=(curve, curve.model_copy(update={"x": "hparams.lr"})),
     )
-    found = measure(experiment, {"made": load_frames(made.results)}, 1)
+    found = measure_experiment(experiment, {"made": load_frames(made.results)}, 1)
     steps, ends = (panel.lines[0] for panel in found.panels)
     assert steps.x == [10, 17, 20, 30]
     assert steps.y == pytest.approx([0.375, *[math.nan] * 3], nan_ok=True)
@@ -113,7 +112,7 @@ def test_a_curve_has_no_mean_where_a_trial_has_diverged(tmp_path: Path) -> None:
 )
 def test_what_is_not_recorded(fields: dict[str, object], message: str, frames: Frames) -> None:
     with pytest.raises(UserError, match=message):
-        read(target(**fields), frames)
+        read_values(target(**fields), frames)
 
 
 def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(tmp_path: Path) -> None:
@@ -121,10 +120,10 @@ def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(tmp_path: Path
     made.add("D", "A", ("a",), 0, flat(0.1))
     made.add("E", "A", ("a",), 0, flat(0.1), state="planned")
     frames = load_frames(made.results)
-    assert read(target(dataset="E(as its runs will say)"), frames) == []
-    assert read(target(dataset="D"), frames) == pytest.approx([0.1])
+    assert read_values(target(dataset="E(as its runs will say)"), frames) == []
+    assert read_values(target(dataset="D"), frames) == pytest.approx([0.1])
     with pytest.raises(UserError, match="no run of made"):
-        read(target(row="B"), frames)
+        read_values(target(row="B"), frames)
 
 
 def test_several_draws_need_a_selection(tmp_path: Path) -> None:
@@ -132,8 +131,10 @@ def test_several_draws_need_a_selection(tmp_path: Path) -> None:
     for draw in (0, 1):
         made.add("D", "A", ("a",), 0, flat(0.1 * (1 + draw)), draw=draw)
     with pytest.raises(UserError, match="several hparam draws"):
-        read(target(), load_frames(made.results))
-    assert read(target(selection="train_val"), load_frames(made.results)) == pytest.approx([0.2])
+        read_values(target(), load_frames(made.results))
+    assert read_values(target(selection="train_val"), load_frames(made.results)) == pytest.approx(
+        [0.2]
+    )
 
 
 @computation("of a test")
@@ -166,7 +167,7 @@ def test_a_computation_and_curves(frames: Frames) -> None:
         about="a",
         targets=targets,
     )
-    found = measure(experiment, {"made": frames}, 3)
+    found = measure_experiment(experiment, {"made": frames}, 3)
     assert found.values[targets[0].key] == [50.0] * 3
     assert found.values[targets[1].key] == [5.0]
     assert [panel.title for panel in found.panels] == ["t", "over steps", "at the end"]
@@ -177,7 +178,7 @@ def test_a_computation_and_curves(frames: Frames) -> None:
     (end,) = found.panels[2].lines
     assert (end.label, end.x, found.panels[2].x) == ("ERM", [0.1], "lr")
     assert end.y == pytest.approx([0.26])
-    without = measure(experiment, {}, 3)
+    without = measure_experiment(experiment, {}, 3)
     assert targets[2].key not in without.values
 
 
@@ -194,8 +195,8 @@ def test_the_oracle_that_sees_the_last_step_only(tmp_path: Path) -> None:
     for draw in (0, 1):
         made.add("D", "A", ("a",), 0, value(draw), draw=draw)
     frames = load_frames(made.results)
-    assert read(target(selection="oracle"), frames) == pytest.approx([1.41])
-    assert read(target(selection="oracle_last"), frames) == pytest.approx([0.61])
+    assert read_values(target(selection="oracle"), frames) == pytest.approx([1.41])
+    assert read_values(target(selection="oracle_last"), frames) == pytest.approx([0.61])
 
 
 def test_curves_against_environments_and_options(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_curves_against_environments_and_options(tmp_path: Path) -> None:
         targets=(target(),),
         curves=(curve, curve.model_copy(update={"where": {"none": 1}})),
     )
-    (panel,) = measure(experiment, {"made": frames}, 1).panels
+    (panel,) = measure_experiment(experiment, {"made": frames}, 1).panels
     (line,) = panel.lines
     assert (line.label, line.x) == ("A", [0.1, 0.5])
     assert line.y == pytest.approx([0.6, 1.0])
@@ -231,6 +232,6 @@ def test_how_many_configurations_beat_chance(tmp_path: Path) -> None:
         ends = {"a": test, "b": training, "c": training}
         options: dict[str, object] = {"imbalance": "class"}
         made.add("D", "A", ("a",), 0, at_the_end(ends), draw=draw, options=options)
-    assert success.measure(1, {"made": load_frames(made.results)}).values == {
-        "A, class": [0.0, 1.0, 0.0]
-    }
+    assert covariate_shift_search.covariate_shift_search(
+        1, {"made": load_frames(made.results)}
+    ).values == {"A, class": [0.0, 1.0, 0.0]}

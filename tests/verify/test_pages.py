@@ -8,8 +8,16 @@ from oodbench.registry import folder
 from oodbench.verify import pages as papers
 from oodbench.verify import targets
 from oodbench.verify.measured import Line, Measured, Panel
-from oodbench.verify.pages import app, committed, digest, draw, index, page, panels
-from oodbench.verify.targets import load, names
+from oodbench.verify.pages import (
+    app,
+    committed_results,
+    digest,
+    draw_panels,
+    drawn_panels,
+    experiment_page,
+    index_page,
+)
+from oodbench.verify.targets import experiment_names, load_experiment
 
 DOCS = folder("docs") / "papers"
 EXPERIMENT = """
@@ -25,23 +33,23 @@ targets:
 """
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", experiment_names())
 def test_the_committed_page_is_that_of_the_committed_results(name: str) -> None:
-    experiment, measured = load(name), committed(DOCS, name)
-    assert (DOCS / f"{name}.md").read_text() == page(experiment, measured), (
+    experiment, measured = load_experiment(name), committed_results(DOCS, name)
+    assert (DOCS / f"{name}.md").read_text() == experiment_page(experiment, measured), (
         "`python -m oodbench.verify.pages` writes it"
     )
-    found = panels(experiment, measured)
+    found = drawn_panels(experiment, measured)
     assert not found or digest(found) in (DOCS / f"{name}.svg").read_text()
 
 
 def test_the_committed_list_of_pages_is_that_of_the_committed_results() -> None:
-    assert (DOCS / "README.md").read_text() == index(DOCS)
+    assert (DOCS / "README.md").read_text() == index_page(DOCS)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", experiment_names())
 def test_committed_results_are_those_of_targets(name: str) -> None:
-    assert set(committed(DOCS, name).values) <= set(load(name).by_key)
+    assert set(committed_results(DOCS, name).values) <= set(load_experiment(name).by_key)
 
 
 @pytest.fixture
@@ -49,7 +57,7 @@ def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One experiment with results."""
     (tmp_path / "mine.yaml").write_text(EXPERIMENT)
     monkeypatch.setattr(targets, "FOLDER", tmp_path)
-    first, second, _ = load("mine").targets
+    first, second, _ = load_experiment("mine").targets
     line = Line(label="a line", x=[0, 1], y=[1, 2], error=[0.1, 0.1])
     arrows = Line(label="arrows", x=[0], y=[1], dx=[1], dy=[1])
     points = Line(label="points", x=[0, 1], y=[1, 2], points=True)
@@ -76,9 +84,9 @@ def test_a_page_has_everything(docs: Path) -> None:
 
 
 def test_few_targets_share_a_panel_and_many_do_not(docs: Path) -> None:
-    experiment = load("mine")
+    experiment = load_experiment("mine")
     values = {target.key: [1.0] for target in experiment.targets}
-    (shared,) = panels(experiment, Measured(values=values))
+    (shared,) = drawn_panels(experiment, Measured(values=values))
     assert shared.rows == ["ERM: test: mse", "IRM: test: mse", "ERM: training: mse"]
     targets = [
         target.model_copy(update={"row": f"{target.row}{i}", "short": "D", "error_is": "tolerance"})
@@ -86,7 +94,7 @@ def test_few_targets_share_a_panel_and_many_do_not(docs: Path) -> None:
         for i in range(3)
     ]
     many = experiment.model_copy(update={"targets": tuple(targets)})
-    found = panels(many, Measured(values={target.key: [1.0] for target in targets}))
+    found = drawn_panels(many, Measured(values={target.key: [1.0] for target in targets}))
     assert [panel.title for panel in found] == ["test: mse", "training: mse"]
     assert found[1].rows == ["ERM0, D", "ERM1, D", "ERM2, D"]
     assert found[1].lines[0].error == [0.5, 0.5, 0.5]
@@ -104,7 +112,7 @@ def test_the_same_results_are_not_drawn_again_and_others_are(docs: Path) -> None
 
 
 def test_results_survive_their_text(docs: Path) -> None:
-    found = committed(docs, "mine")
+    found = committed_results(docs, "mine")
     assert Measured.model_validate_json(found.text()) == found
     assert json.loads(Measured(values={}).text()) == {
         "values": {},
@@ -114,17 +122,17 @@ def test_results_survive_their_text(docs: Path) -> None:
 
 
 def test_a_picture_is_the_same_every_time(docs: Path) -> None:
-    found = panels(load("mine"), committed(docs, "mine"))
-    draw(found, docs / "one.svg")
-    draw(found, docs / "two.svg")
+    found = drawn_panels(load_experiment("mine"), committed_results(docs, "mine"))
+    draw_panels(found, docs / "one.svg")
+    draw_panels(found, docs / "two.svg")
     assert (docs / "one.svg").read_bytes() == (docs / "two.svg").read_bytes()
 
 
 def test_without_results(docs: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "not run" in page(load("mine"), committed(empty, "mine"))
-    assert "svg" not in page(load("mine"), committed(empty, "mine"))
+    assert "not run" in experiment_page(load_experiment("mine"), committed_results(empty, "mine"))
+    assert "svg" not in experiment_page(load_experiment("mine"), committed_results(empty, "mine"))
     result = CliRunner().invoke(papers.app, [str(empty)])
     assert result.exit_code == 2
     assert "verify --save" in result.output

@@ -6,7 +6,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.sweep.file import find, read
 from oodbench.verify import targets
-from oodbench.verify.targets import Target, load, names
+from oodbench.verify.targets import Target, experiment_names, load_experiment
 
 GOOD = """
 title: T
@@ -24,15 +24,15 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
     def write(text: str) -> targets.Experiment:
         (tmp_path / "mine.yaml").write_text(text)
-        return load("mine")
+        return load_experiment("mine")
 
     return write
 
 
 def test_every_experiment_is_whole() -> None:
-    assert names()
-    for name in names():
-        experiment = load(name)
+    assert experiment_names()
+    for name in experiment_names():
+        experiment = load_experiment(name)
         assert experiment.about.strip()
         for sweep in experiment.sweeps:
             rows = {
@@ -85,7 +85,7 @@ def test_a_wrong_file_is_told(
 
 def test_unknown_experiment() -> None:
     with pytest.raises(UserError, match="colored-mnist"):
-        load("colored-mnits")
+        load_experiment("colored-mnits")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import ErrorKind, Experiment, Target
-from oodbench.verify.verdicts import Comparison, compare, sheet
+from oodbench.verify.verdicts import Comparison, compare_targets, verdict_sheet
 
 
 def against(values: list[float], **fields: object) -> Comparison:
@@ -86,11 +86,11 @@ def test_an_exact_value_of_certain_trials_says_nothing_of_others() -> None:
 def test_one_trial_is_printed_without_an_error_of_its_own() -> None:
     target = Target(source="A", row="r", value=1.0, error=0.6, error_is="population std", trials=10)
     experiment = Experiment(name="n", title="T", paper="p", about="a", targets=(target,))
-    found = sheet(experiment, Measured(values={target.key: [2.0]}))
+    found = verdict_sheet(experiment, Measured(values={target.key: [2.0]}))
     assert found.blocks[0].rows[0][3:6] == ["1.0 ± 0.6", "2", "+1"]
     assert math.isnan(found.frame["ours_stderr"][0])
     assert any(note.startswith("One trial of ours has no ±") for note in found.notes)
-    found = sheet(experiment, Measured(values={target.key: [2.0, 1.0]}))
+    found = verdict_sheet(experiment, Measured(values={target.key: [2.0, 1.0]}))
     assert not any(note.startswith("One trial") for note in found.notes)
 
 
@@ -144,7 +144,7 @@ def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
     )
     values = {targets[0].key: [71.0, 72.0], targets[1].key: [0.6]}
     measured = Measured(values=values, provenance={"Code": ["c0ffee"]})
-    found = sheet(experiment, measured)
+    found = verdict_sheet(experiment, measured)
     assert [len(block.rows) for block in found.blocks] == [2, 1]
     assert found.blocks[0].rows[0] == [
         *("r", "-", "accuracy", "71.5 ± 1.0", "71.50 ± 0.50", "+0", "+0.0", "2", "agrees")
@@ -156,4 +156,4 @@ def test_the_sheet_shows_every_target_with_notes_and_provenance() -> None:
     assert "Deviation: less" in text and "s: because" in text
     assert "population std of 10 trials" in text
     assert found.remarks == ("Code: c0ffee.",)
-    assert [c.missed for c in compare(experiment, measured)] == [False, True, True]
+    assert [c.missed for c in compare_targets(experiment, measured)] == [False, True, True]

@@ -14,7 +14,7 @@ CHANCE = 0.5
 
 
 @computation("covariate-shift-search")
-def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """For each row and imbalance, 1 or 0 for every run that ended: whether it is satisfactory.
 
     It is if its test accuracy at the last step is above chance and below its training accuracy.

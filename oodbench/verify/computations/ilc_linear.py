@@ -38,7 +38,7 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 
 
 @computation("ilc-linear")
-def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """Of each printed run the largest difference of a weight; the same in every trial."""
     values: dict[str, list[float]] = {}
     for spec in make_plan(read(find("ilc-linear"), ["trials=1"])).runs.values():

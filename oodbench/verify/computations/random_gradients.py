@@ -11,7 +11,7 @@ from oodbench.verify.measured import Line, Measured, Panel
 
 
 @computation("random-gradients")
-def figure(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """Figure 4, with a draw of the gradients for each trial; what the targets are compared with."""
     taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
     values: dict[str, list[float]] = {}

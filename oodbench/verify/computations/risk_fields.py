@@ -21,7 +21,7 @@ NEAR = 1e-3
 
 
 @computation("risk-fields")
-def measure(trials: int, frames: Mapping[str, Frames]) -> Measured:
+def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """The gradients on a grid of risks, and at some points; nothing is random."""
     axis = torch.linspace(0.05, 0.95, 10)
     grid = torch.cartesian_prod(axis, axis)

@@ -4,11 +4,11 @@ from oodbench.diagnose.gradient_correlation import (
     PAPER,
     correlations,
 )
-from oodbench.verify.computations.gradient_correlation import figure
+from oodbench.verify.computations.gradient_correlation import gradient_correlation
 
 
 def test_correlations_beside_the_thesis_have_a_value_for_each_trial() -> None:
-    measured = figure(1, {})
+    measured = gradient_correlation(1, {})
     first = correlations(PAPER, [0.0, 0.25], 0)
     assert measured.values["AND-mask, mechanism, tau 0"] == [pytest.approx(first[1, 0, 0])]
     assert measured.values["XOR-mask, shortcut, tau 0.25"] == [pytest.approx(first[0, 1, 1])]

@@ -1,7 +1,7 @@
 import pytest
 
-from oodbench.verify.computations.ilc_linear import PRINTED, SHRINKING, measure
-from oodbench.verify.targets import load
+from oodbench.verify.computations.ilc_linear import PRINTED, SHRINKING, ilc_linear
+from oodbench.verify.targets import load_experiment
 
 
 def test_what_the_decay_leaves() -> None:
@@ -14,8 +14,8 @@ def test_what_the_decay_leaves() -> None:
 
 @pytest.mark.slow
 def test_every_printed_run_ends_as_printed() -> None:
-    found = measure(1, {}).values
-    assert set(found) == {t.row for t in load("ilc-linear").targets if not t.sweep}
+    found = ilc_linear(1, {}).values
+    assert set(found) == {t.row for t in load_experiment("ilc-linear").targets if not t.sweep}
     assert len(found) == len(PRINTED) == 9
     for row, (difference,) in found.items():
         assert difference < (1e-4 if row.startswith("ERM") else 1e-3), row
