@@ -12,7 +12,7 @@ from oodbench.gradients.masks import Layers
 from oodbench.hparams import choice, hparam, uniform
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
-"""Of a unit's gradient below batch normalisation, see `oodbench.gradients`."""
+"""What a unit's gradient below batch normalisation can mean, see `oodbench.gradients`."""
 
 
 @register("ANDMask", paper="arXiv:2009.00329")
@@ -30,7 +30,7 @@ class ANDMask(Algorithm):
     """
 
     unit: ClassVar[str] = "environment"
-    """Whose signs have to agree: those of every `environment` or of every `example`."""
+    """What counts as a unit whose signs have to agree: each `environment`, or each `example`."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -40,7 +40,7 @@ class ANDMask(Algorithm):
         rescale: bool = hparam(True)
         geometric_mean: bool = hparam(False)
         batch_norm: str = hparam("default", options=("default", *MEANINGS))
-        """One of `MEANINGS`; by default the unit's own."""
+        """What a gradient means below batch normalisation, one of `MEANINGS`; by default the unit's."""
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -113,7 +113,7 @@ class ExampleANDMask(ANDMask):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """One environment has examples enough."""
+        """One environment is enough, unlike for `ANDMask`: signs are compared between its examples."""
         return super(ANDMask, cls).skip(problem)
 
 
@@ -131,5 +131,5 @@ class XORMask(ANDMask):
         return None
 
     def mask(self, net: Tensor, units: int) -> Tensor:
-        """What AND-mask masks."""
+        """1 where AND-mask's mask is 0, else 0."""
         return 1 - super().mask(net, units)

@@ -19,12 +19,12 @@ class CausIRL(FeatureMatching):
     """
 
     def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """Each environment's cut, (E,)."""
+        """The place at which each environment's batch is cut, (E,)."""
         environments, examples = batch.x.shape[:2]
         return {"cut": torch.randint(examples, (environments,), generator=generator)}
 
     def distance(self, out: Outputs) -> Tensor:
-        """Between the two parts, 0 if one is too small."""
+        """The distance between the two parts, 0 if one has fewer than two examples."""
         assert out.batch is not None
         environments, examples = out.risks.shape[0], out.losses.shape[1]
         places = torch.arange(examples, device=out.features.device)
@@ -50,7 +50,7 @@ class CausIRLCORAL(CausIRL):
     """
 
     def between(self, x: Tensor, first: Tensor) -> Tensor:
-        """Of the means and of the covariances."""
+        """The squared distance of the parts' means plus that of their covariances."""
         parts = torch.stack([first, 1 - first])
         counts = parts.sum(1, keepdim=True)
         means = parts / counts.clamp(min=1) @ x

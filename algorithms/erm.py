@@ -9,5 +9,5 @@ class ERM(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """It always is."""
+        """The method is ERM at any hyperparameters."""
         return {}

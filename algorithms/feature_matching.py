@@ -31,11 +31,11 @@ class FeatureMatching(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a penalty."""
+        """Without a penalty the method is ERM."""
         return {"penalty_weight": 0.0}
 
     def distance(self, out: Outputs) -> Tensor:
-        """The scalar squared distance of a subclass."""
+        """The squared distance between distributions of features, a scalar; a subclass gives it."""
         raise NotImplementedError
 
     def objective(self, out: Outputs) -> Tensor:

@@ -35,7 +35,7 @@ class GroupDRO(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without steps of the weights they stay equal."""
+        """With eta = 0 the weights stay equal, and the method is ERM."""
         return {"eta": 0.0}
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:

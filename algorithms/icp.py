@@ -18,7 +18,7 @@ from .least_squares import LinearMethod
 
 MAX_INPUTS = 16
 CHUNK = 1024
-"""Subsets that are tested at once."""
+"""The number of subsets that are tested at once."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,7 +43,7 @@ class ICP(LinearMethod):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """A test needs two environments; the search has its limit."""
+        """The test needs two environments, and the search over subsets few inputs."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "the residuals of a single output are tested"
         if len(problem.environments) < 2:

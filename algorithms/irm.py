@@ -60,7 +60,7 @@ class IRM(Penalized):
 
 
 def orders(step: int, environments: int, examples: int) -> Tensor:
-    """An order (E, B) of each environment's examples; the step alone decides, as in all runs."""
+    """An order (E, B) of each environment's examples, drawn from the step alone: all runs share it."""
     stream = np.random.default_rng(derive("split_half", step))
     return torch.from_numpy(
         stream.permuted(np.tile(np.arange(examples), (environments, 1)), axis=1)

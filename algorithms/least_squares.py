@@ -37,13 +37,13 @@ class LinearMethod(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Squared errors alone."""
+        """A fit minimises squared errors, so that the task must be a regression."""
         if problem.task.kind != "regression":
             return f"it fits real targets, and the task is {problem.task.kind}"
         return None
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """Nothing is left to an optimizer."""
+        """No optimizer: the weights are fitted."""
         return {}
 
     def fit(self, x: Tensor, y: Tensor) -> Tensor:

@@ -58,13 +58,13 @@ class MomentMethod(LinearMethod):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """One output."""
+        """The quadratic form of the risk is written for one output."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "it is made for a single output"
         return super().skip(problem)
 
     def start(self, dim: int) -> Tensor:
-        """theta before the first update, (K, D)."""
+        """The parameters theta before the first update, (K, D)."""
         raise NotImplementedError
 
     @staticmethod
@@ -73,7 +73,7 @@ class MomentMethod(LinearMethod):
         raise NotImplementedError
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of the risks, from inputs (E, B, D) and targets (E, B, 1)."""
+        """The quadratics of the risks, from inputs (E, B, D) and targets (E, B, 1)."""
         count = x.shape[1]
         return x.mT @ x / count, (x.mT @ y).squeeze(2) / count, y.square().mean((1, 2))
 
@@ -89,7 +89,7 @@ class MomentMethod(LinearMethod):
         return self.theta.sum(0)[:, None]
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """`updates` updates, whether or not the batch is the last one's."""
+        """Do `updates` updates, whether or not the batch is the last step's."""
         self._last = None
         return super().update(batch, step)
 
@@ -140,12 +140,12 @@ class LinearIRM(MomentMethod):
     """
 
     def start(self, dim: int) -> Tensor:
-        """The identity."""
+        """theta starts as the identity, (D, D)."""
         return torch.eye(dim)
 
     @staticmethod
     def gradient(theta: Floats, a: Floats, b: Floats, c: Floats, risk_weight: float) -> Floats:
-        """By hand: dR_e/dw_j = 2 theta_j (A_e sum_i theta_i - b_e)."""
+        """The gradient, derived by hand from dR_e/dw_j = 2 theta_j (A_e sum_i theta_i - b_e)."""
         rows = len(theta)
         weights = theta.sum(0)
         gradient = np.zeros_like(theta)
@@ -171,7 +171,7 @@ class LinearVREx(MomentMethod):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(MomentMethod.Hparams):
-        """What is subtracted from the risks."""
+        """The baselines that are subtracted from the risks."""
 
         baseline: str = hparam("none", options=("none", "target", "both"))
 
@@ -183,11 +183,11 @@ class LinearVREx(MomentMethod):
         return super().skip(problem)
 
     def start(self, dim: int) -> Tensor:
-        """Ones."""
+        """theta starts as ones, (1, D)."""
         return torch.ones(1, dim)
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of the risks less their baselines."""
+        """The quadratics of the risks less their baselines."""
         a, b, c = super().quadratics(x, y)
         if self.hparams.baseline != "none":
             c = c - y.var((1, 2))

@@ -32,7 +32,7 @@ class Mixup(Algorithm):
         return super().skip(problem)
 
     def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The order of the ring, (E,), and each pair's share, (E,)."""
+        """The order of the environments in the ring, (E,), and the share m of each pair, (E,)."""
         count = len(batch.x)
         order = torch.randperm(count, generator=generator)
         return {"order": order, "share": beta(self.hparams.alpha, (count,), generator)}

@@ -57,7 +57,7 @@ class MMREx(Penalized):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object] | None:
-        """Equal weights."""
+        """lambda_min = 1 / E leaves equal weights, which is ERM."""
         return {"lambda_min": 1 / len(problem.environments), "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:
@@ -69,7 +69,7 @@ class MMREx(Penalized):
         return len(self.environments_at(step))
 
     def final_weight(self, step: int) -> float:
-        """1 - E lambda_min."""
+        """The weight of the penalty, 1 - E lambda_min."""
         weight: float = 1 - self.count(step) * self.hparams.lambda_min
         return weight
 
@@ -84,9 +84,9 @@ class RI(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """As for MM-REx."""
+        """Extrapolation needs two environments, as for MM-REx."""
         return MMREx.skip(problem)
 
     def objective(self, out: Outputs) -> Tensor:
-        """max_e R_e."""
+        """The largest risk of the step's environments, max_e R_e."""
         return out.risks.max()

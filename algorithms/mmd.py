@@ -11,9 +11,10 @@ from oodbench.algorithms import Outputs, register
 from .feature_matching import FeatureMatching
 
 GAMMAS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
-"""Of the kernels on features (arXiv:2007.01434's code)."""
+"""The factors g of the Gaussian kernels on features (arXiv:2007.01434's code)."""
 LOWEST = -87.0
-"""The least exponent: below it exp is no normal number in float32, and forty times as slow."""
+"""The least exponent of the kernels: below it exp is no normal number in float32, and takes forty
+times as long."""
 
 
 @register(
@@ -31,7 +32,7 @@ class MMD(FeatureMatching):
     """
 
     def distance(self, out: Outputs) -> Tensor:
-        """From the E x E means of the kernel's blocks."""
+        """The mean distance over pairs, from the E x E means of the kernel's blocks."""
         environments, examples = out.features.shape[:2]
         kernel = gaussian_kernels(out.features.flatten(0, 1), GAMMAS)
         blocks = kernel.view(environments, examples, environments, examples).mean((1, 3))
@@ -66,12 +67,12 @@ class _Gaussians(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep the slope."""
+        """Save the slope for the backward pass."""
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        """The slope times the gradient."""
+        """The gradient in d: the slope times the gradient of the sum."""
         (slope,) = ctx.saved_tensors
         return slope * gradient, None

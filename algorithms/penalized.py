@@ -53,11 +53,11 @@ class Penalized(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Without a penalty, and without the initial weight."""
+        """Without a penalty before and after the switch the method is ERM."""
         return {"penalty_weight": 0.0, "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:
-        """The scalar penalty of a subclass."""
+        """The penalty, a scalar; a subclass gives it."""
         raise NotImplementedError
 
     def final_weight(self, step: int) -> float:
@@ -73,24 +73,24 @@ class Penalized(Algorithm):
         return weight
 
     def divisor(self, step: int) -> float:
-        """What everything is divided by at `step`: weight / initial weight above 1, if asked for."""
+        """The divisor of loss and weight decay at `step`: weight / initial weight, at least 1."""
         initial = self.hparams.initial_weight
         excess = self.weight(step) / (initial + (initial == 0)) - 1
         divisor: float = 1 + self.hparams.divide_by_weight * (excess > 0) * excess
         return divisor
 
     def objective(self, out: Outputs) -> Tensor:
-        """(mean risk + weight * penalty) / divisor."""
+        """The objective (mean risk + weight * penalty) / divisor."""
         penalty = self.penalty(out)
         out.metrics["penalty"] = penalty.detach()
         total = out.risks.mean() + self.weight(out.step) * penalty
         return total / self.divisor(out.step)
 
     def weight_decay(self, step: int) -> float:
-        """Divided like the loss."""
+        """The weight decay at `step`, divided like the loss."""
         return super().weight_decay(step) / self.divisor(step)
 
     def restarts(self, step: int) -> bool:
-        """At the switch, if asked for."""
+        """Whether the optimizer starts anew at `step`: at the switch of the weight, where asked for."""
         switch = first_step(self.hparams.anneal_steps, self.problem.steps)
         return bool(self.hparams.reset_optimizer and step == switch > 0)

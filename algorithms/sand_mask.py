@@ -35,7 +35,7 @@ class SANDMask(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
-        """Even at tau = 0 the weights differ between components."""
+        """No hyperparameters give ERM: even at tau = 0 the weights differ between components."""
         return None
 
     def combine(self, gradients: Tensor) -> Tensor:

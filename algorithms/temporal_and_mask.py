@@ -16,7 +16,7 @@ from oodbench.seeds import derive
 DECAYS = ("after", "coupled")
 """How weight decay enters `TemporalANDMask`."""
 ROUND_OFF = 1e-6
-"""By how much a mean of signs may fall short of a threshold that it meets."""
+"""The round-off by which a mean of signs may fall short of a threshold and still meet it."""
 
 
 class TemporalANDMask(torch.optim.Optimizer):
@@ -60,7 +60,7 @@ class TemporalANDMask(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Do one update of every parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -77,7 +77,7 @@ class TemporalANDMask(torch.optim.Optimizer):
 
     @staticmethod
     def numbers(group: Mapping[str, Any], count: int) -> dict[str, float]:
-        """What the update number `count` needs to know: rates, complements of betas, corrections."""
+        """The numbers of the update `count`: rates, complements of betas, corrections of the moments."""
         found = {"rate": group["lr"], "decay": group["weight_decay"], "eps": group["eps"]}
         found["threshold"] = group["tau"] - ROUND_OFF
         for name, beta in zip("mva", group["betas"], strict=True):

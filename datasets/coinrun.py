@@ -58,7 +58,7 @@ class CoinRun(Dataset):
         states: int = hparam(1000, low=1)
         test_levels: int = hparam(2000, low=1)
         expert: str = hparam("planner")
-        """As in the set's manifest."""
+        """The expert that made the set, as its manifest names it."""
 
     input_shape = (IMAGE[2], *IMAGE[:2])
     task = Task("distribution", ACTIONS)
@@ -92,7 +92,7 @@ class CoinRun(Dataset):
         return {f"{FOLDER}/{file}": known[file] for file in files}
 
     def _manifest(self) -> Manifest:
-        """That of a set that is whole and has what the options ask for."""
+        """The manifest of the set, which must be whole and have what the options ask for."""
         path = self.file(f"{FOLDER}/{MANIFEST}")
         manifest = read(path.parent)
         if not manifest.checksums:
@@ -117,7 +117,7 @@ class CoinRun(Dataset):
         return Environment(x if len(x) == count else Part(x, torch.arange(count)), y[:count])
 
     def command(self, data_dir: object) -> str:
-        """What makes the data, as a user types it."""
+        """The command that makes the data, as a user types it."""
         options = self.options
         flags = f"--levels {options.levels} --states {options.states}"
         flags += f" --test-levels {options.test_levels}"

@@ -22,7 +22,7 @@ from oodbench.networks.weights import sha256, weights_file
 from oodbench.yaml_values import assignments
 
 IN_MEMORY = 2**30
-"""Bytes of features up to which they are held in memory."""
+"""Features of at most so many bytes are held in memory."""
 
 
 @register(
@@ -45,15 +45,15 @@ class FrozenFeatures(Dataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Dataset.Options):
-        """Whose features, and of what."""
+        """The images, and the network whose features are taken."""
 
         of: str = hparam("PACS")
         """The dataset of images."""
         settings: tuple[str, ...] = hparam(())
-        """Its options, as KEY=VALUE."""
+        """The options of that dataset, as KEY=VALUE."""
         network: str = hparam("ResNet50")
         weights: str = hparam("imagenet")
-        """`imagenet` or a file."""
+        """The weights of the network: `imagenet` or a file."""
 
     options: Options
 
@@ -90,7 +90,7 @@ class FrozenFeatures(Dataset):
         return found
 
     def check(self) -> None:
-        """As for the images."""
+        """Check the images; raises UserError as their dataset does."""
         self.images.check()
 
     def cache(self, workers: int) -> None:

@@ -38,7 +38,7 @@ class IRMExample(Dataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Dataset.Options):
-        """Examples of each environment."""
+        """The number of examples of each environment."""
 
         num_examples: int = hparam(10_000, low=1)
 

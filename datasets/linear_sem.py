@@ -20,7 +20,8 @@ class Model:
     """The coefficients of one structural equation model, with k = `dim`."""
 
     hx: Tensor
-    """(k, k): from the confounder H to the causes X; likewise below."""
+    """(k, k): the weights from the confounder H to the causes X; the names of the others say likewise
+    from what to what they lead."""
     hy: Tensor
     hz: Tensor
     xy: Tensor

@@ -37,7 +37,7 @@ class Manifest(Listed, OwnImages):
 
     @classmethod
     def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:
-        """The path."""
+        """The column of paths, the only one that is read besides the usual ones."""
         return ("path",)
 
     @property

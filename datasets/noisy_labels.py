@@ -32,10 +32,10 @@ class Images:
     """The class of torchvision.datasets that downloads it, if anything has to."""
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
-    """By which each channel's values in [0, 1] are normalised, with `std`."""
+    """The mean by which a channel's values in [0, 1] are normalised, with the standard deviation `std`."""
     std: tuple[float, ...]
     checksums: Mapping[str, str]
-    """Of training images and labels, then those of the test, by path."""
+    """The md5 of the files of training images and labels, then of those of the test, by path."""
 
 
 BASES: Mapping[str, Images] = {
@@ -109,9 +109,9 @@ class NoisyLabels(Dataset):
         """The share of training inputs that are replaced by Gaussian noise with the mean and
         variance of the images (arXiv:1706.05394)."""
         num_examples: int = hparam(0, low=0)
-        """Of the training images, drawn by the trial; 0: all."""
+        """The number of training images, which the trial draws; 0 takes all."""
         num_test_examples: int = hparam(0, low=0)
-        """Of the test images, likewise."""
+        """The number of test images, which the trial draws; 0 takes all."""
 
     options: Options
 
@@ -126,11 +126,11 @@ class NoisyLabels(Dataset):
 
     @property
     def checksums(self) -> Mapping[str, str]:
-        """Those of the base."""
+        """The checksums of the base images."""
         return self.base.checksums
 
     def file(self, path: str) -> Path:
-        """As for any dataset; Fashion-MNIST also where Debian's package puts it."""
+        """The data file `path`; Fashion-MNIST's may also be where Debian's package puts it."""
         packed = DEBIAN / f"{Path(path).name}.gz"
         here = self.data_dir is not None and (self.data_dir / path).is_file()
         if self.base.source != "FashionMNIST" or here:
@@ -143,7 +143,7 @@ class NoisyLabels(Dataset):
             raise UserError(f"{error} or with `apt install dataset-fashion-mnist`") from None
 
     def command(self, data_dir: object) -> str:
-        """Fetches the base too where it is not the usual one."""
+        """The command that fetches the data, which names the base where it is not the usual one."""
         usual = self.options.base == type(self.options).base
         return super().command(data_dir) + ("" if usual else f" --set base={self.options.base}")
 

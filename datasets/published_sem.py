@@ -24,7 +24,7 @@ class PublishedSEM(LinearSEM):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(LinearSEM.Options):
-        """As `LinearSEM`'s, with a test environment, and how models are seeded."""
+        """The options of `LinearSEM`, with a test environment, and how models are seeded."""
 
         scales: tuple[float, ...] = hparam((0.2, 2.0, 5.0, 10.0))
         one_stream: bool = hparam(False)

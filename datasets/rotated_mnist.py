@@ -32,7 +32,7 @@ class DealtMNIST(Dataset):
     """
 
     degrees_of_change: ClassVar[tuple[float, ...]]
-    """What `changed` does to each environment."""
+    """The degree of the change that `changed` makes to each environment."""
 
     @abstractmethod
     def changed(

@@ -11,9 +11,10 @@ from oodbench.tasks import Task
 
 BREEDS = ("bulldog", "corgi", "dachshund", "labrador")
 TOTAL = 3168
-"""Images of a breed before a background in one of the two folders."""
+"""The number of images of a breed before a background in one of the two folders."""
 SHARES = (0.97, 0.87)
-"""Of a breed before its background in the two training environments (`O2O`)."""
+"""The share of a breed's images that are before its background, in the two training environments
+(`O2O`)."""
 GROUPS = {
     "O2O_easy": ("desert jungle dirt snow", "dirt snow desert jungle", "beach"),
     "O2O_medium": ("mountain beach dirt jungle", "jungle dirt beach snow", "desert"),
@@ -26,7 +27,7 @@ GROUPS = {
 ORDER = ("bulldog", "dachshund", "labrador", "corgi")
 """The breeds to which the backgrounds belong, in turn."""
 SWAPPED = (1, 0, 3, 2)
-"""Whose background a breed has in the other half (`M2M`)."""
+"""By breed, the place of the breed whose background it has in the other half (`M2M`)."""
 
 
 @register(

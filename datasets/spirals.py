@@ -48,9 +48,10 @@ class Spirals(Dataset):
 
         num_environments: int = hparam(16, low=1, high=10_000)
         num_validation: int = hparam(0, low=0, high=10_000)
-        """More environments, with signatures of their own, held out for selection by default."""
+        """The number of further environments, with signatures of their own, that are held out for selection
+        by default."""
         num_examples: int = hparam(1024, low=2)
-        """Of every environment but `test`."""
+        """The number of examples of every environment but `test`."""
         num_test_examples: int = hparam(2000, low=2)
         shortcut_dims: int = hparam(16, low=0)
         shortcut_scale: float = hparam(1.0, low=0.0)

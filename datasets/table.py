@@ -32,9 +32,10 @@ class Listed(Dataset):
         """The file and what its columns mean."""
 
         file: str = hparam("")
-        """Under the data directory, or else the working directory."""
+        """The file's path under the data directory, or else under the working directory."""
         md5: str = hparam("")
-        """Of the file, so that other contents make other runs; the file's own if not given."""
+        """The md5 of the file, so that other contents make other runs; it is taken from the file if not
+        given."""
         target: str = hparam("target")
         """The column of targets."""
         kind: str = hparam("class", options=("class", "real"))
@@ -42,7 +43,7 @@ class Listed(Dataset):
         environment: str = hparam("environment")
         """The column of the environments' names."""
         test_environments: tuple[str, ...] = hparam(())
-        """The default ones; the file's last if none are given."""
+        """The default test environments; the file's last one if none are given."""
 
     options: Any
 
@@ -182,7 +183,7 @@ class Table(Listed):
 
     @classmethod
     def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:
-        """The features."""
+        """The columns of inputs: the option `features`, or all that have no other meaning."""
         usual = (options.target, options.environment, "split", "group")
         found: Sequence[str] = options.features or [name for name in known if name not in usual]
         if not found:

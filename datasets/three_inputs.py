@@ -14,7 +14,7 @@ P_X = {"1": (0.4, 0.1), "2": (0.1, 0.4), "3": (0.1, 0.4), "test": (0.25, 0.25)}
 P_Y = {"1": 0.1, "2": 0.1, "3": 0.2, "test": 0.9}
 """P(y = 1 | x = 2); it is 1/2 for x = 0 and 3/4 for x = 1 everywhere."""
 EXAMPLES = 80
-"""So that every frequency is a whole number of examples."""
+"""The number of examples of an environment, with which every frequency is a whole number of them."""
 
 
 @register(

@@ -38,12 +38,12 @@ from oodbench.tasks import Task
 from .wilds_table import SETS, Set
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""By channel, of ImageNet."""
+"""The mean and standard deviation of ImageNet's images, by channel."""
 FETCHED = {
     "DistilBERT": ("DistilBertTokenizerFast", "DistilBertModel"),
     "CodeGPT": ("GPT2Model",),
 }
-"""What networks need of the package transformers, by its classes."""
+"""The weights and tokenizers that networks take from the package transformers, by its classes."""
 
 
 class WILDS(Dataset):
@@ -56,13 +56,13 @@ class WILDS(Dataset):
         """What is read, and with which network by default."""
 
         split_scheme: str = hparam("official")
-        """The package's."""
+        """The package's split scheme."""
         group_by: tuple[str, ...] = hparam(())
         """Metadata fields whose groups are the training environments; none: the package's."""
         from_scratch: bool = hparam(False)
-        """No pretrained weights; texts are hashed words for a small network."""
+        """Whether the network has no pretrained weights; texts are then hashed words for a small one."""
         size: int = hparam(0, low=0)
-        """Pixels of a side, words or atoms; 0: the package's."""
+        """The size of an input: pixels of a side, words or atoms; 0: the package's."""
 
     options: Options
     test_environments = ("test",)
@@ -82,30 +82,30 @@ class WILDS(Dataset):
 
     @cached_property
     def task(self) -> Task:  # type: ignore[override]
-        """By the table; the vocabulary of code is that of the package's tokenizer."""
+        """The task that the table names; the vocabulary of code is that of the package's tokenizer."""
         if self.row.kind == "tokens":
             return Task("tokens", int(self.data.n_classes), *self.input_shape)
         return Task(self.row.kind, self.row.outputs)
 
     @property
     def metric(self) -> str:
-        """The official one that the paper reports."""
+        """The official metric that the paper reports."""
         return self.row.metric
 
     @property
     def higher_is_better(self) -> bool:
-        """It is of every official metric that a paper reports."""
+        """True: a larger value is better of every official metric that a paper reports."""
         return True
 
     @property
     def network(self) -> str:
-        """The package's example's; a small one for texts from scratch."""
+        """The network of the package's example; a small one for texts from scratch."""
         small = self.row.modality == "text" and self.options.from_scratch
         return "TextCNN" if small else self.row.network
 
     @property
     def network_hparams(self) -> Mapping[str, Any]:
-        """Whether weights are pretrained; nothing is frozen or dropped out."""
+        """The hyperparameters by which weights are pretrained or not; nothing is frozen or dropped out."""
         weights = self.row.weights
         if weights == "-" or self.network == "TextCNN":
             return {}
@@ -116,7 +116,7 @@ class WILDS(Dataset):
 
     @cached_property
     def data(self) -> Any:
-        """The package's object; raises UserError for what is missing, damaged or another version."""
+        """The package's object; raises UserError for missing or damaged files, or another version's."""
         if self.data_dir is None:
             self.file("")  # says so
         assert self.data_dir is not None
@@ -136,7 +136,7 @@ class WILDS(Dataset):
             raise UserError(f"{self.name}: {error}") from error
 
     def _version(self) -> str | None:
-        """What the package's class takes: none where another package keeps the data."""
+        """The version that the package's class takes: none where another package keeps the data."""
         return None if self.row.folder else self.row.version
 
     def _settings(self) -> tuple[tuple[str, Any], ...]:
@@ -204,11 +204,11 @@ class WILDS(Dataset):
 
     @property
     def _zoom(self) -> float:
-        """A pixel of the package's images in pixels of ours."""
+        """The size of a pixel of the package's images in pixels of ours."""
         return float(self.input_shape[-1] / self.data.original_resolution[0])
 
     def _targets(self) -> Tensor:
-        """The package's (n, ...); boxes in pixels of our images, NaN filling up."""
+        """The package's targets (n, ...); boxes in pixels of our images, NaN filling up."""
         y = self.data.y_array
         if self.row.kind != "boxes":
             y = torch.as_tensor(y)
@@ -251,7 +251,7 @@ class WILDS(Dataset):
 
 
 def known(name: str) -> dict[str, Any]:
-    """What the tables know of a set, as `Metadata` has it."""
+    """The metadata of a set, as the tables have them."""
     row = SETS[name]
     hparams = {k: getattr(row, k) for k in ("optimizer", "lr", "weight_decay", "lr_schedule")}
     return {

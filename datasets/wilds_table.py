@@ -109,7 +109,7 @@ MORE: dict[str, dict[str, Any]] = {
     "WILDSDomainNet": {"settings": {"source_domain": "real", "target_domain": "sketch"}},
     "SQF": {"settings": {"split_scheme": "all_race"}},
 }
-"""What few sets have."""
+"""Attributes of `Set` that few sets have, by the set's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,43 +117,43 @@ class Set:
     """A set: a row of each table, by the names of their columns."""
 
     package: str
-    """Its name in the package."""
+    """The set's name in the package."""
     version: str
     modality: Literal["image", "bands", "text", "code", "molecule", "table", "tracks"]
     size: int
-    """Pixels of a side, tokens, atoms, features or bases."""
+    """The size of an input: pixels of a side, tokens, atoms, features or bases."""
     kind: Kind
     outputs: int
-    """0: as many as the package's tokenizer knows tokens."""
+    """The number of outputs; 0: as many as the package's tokenizer knows tokens."""
     prediction: Prediction
     metric: str
-    """The official one that the paper reports, or that the examples select by."""
+    """The official metric that the paper reports, or that the examples select by."""
     group_by: tuple[str, ...]
     network: str
     weights: str
-    """The network's, unless `from_scratch`; `-` if it takes none."""
+    """The weights of the network, unless `from_scratch`; `-` if it takes none."""
     optimizer: str
     lr: float
     weight_decay: float
     lr_schedule: str
     epochs: int
     batch: int
-    """Examples of a step of the package's example."""
+    """The number of examples of a step in the package's example."""
     groups: int
-    """How many groups a step is of; 0: all."""
+    """The number of groups whose examples a step takes; 0: all."""
     each: int
-    """Examples of a group in a step."""
+    """The number of examples of a group in a step."""
     train: int
-    """Examples in `train`."""
+    """The number of examples in `train`."""
     family: str
     licence: str
     shift: str
     files: tuple[str, ...]
-    """Of its folder, without which the package cannot start."""
+    """The files of the set's folder without which the package cannot start."""
     by_hand: str = ""
-    """Where it is to be had, if the package cannot fetch it."""
+    """The address at which the set is to be had, if the package cannot fetch it."""
     folder: str = ""
-    """If it is not the name and version, as where another package than `wilds` keeps the data."""
+    """The set's folder where it is not the name and version, as where another package keeps the data."""
     margin: float = 1.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the package's class."""

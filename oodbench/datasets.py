@@ -25,7 +25,7 @@ D = TypeVar("D", bound=type["Dataset"])
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What is known of a dataset without reading it."""
+    """The facts about a dataset that are known without reading it."""
 
     paper: str
     licence: str
@@ -38,9 +38,9 @@ class Metadata:
     steps: int
     """The number of updates of a run unless a sweep says otherwise."""
     checksums: Mapping[str, str] = field(default_factory=dict)
-    """md5 of each file that is read, by its path under the data directory."""
+    """The md5 of each file that is read, by its path under the data directory."""
     folder: str = ""
-    """Under the data directory, where files without a checksum here are."""
+    """The folder under the data directory with the files that have no checksum here."""
     hparams: Mapping[str, Any] = field(default_factory=dict)
     """Defaults of methods' hyperparameters on this dataset, instead of the family's."""
 
@@ -57,7 +57,7 @@ class Environment:
     groups: Tensor | None = None
     """(N,) integers: examples of a group stay on one side of a split. None: all differ."""
     out: Tensor | None = None
-    """(N,) whether an example is of the `out` split. None: the split is drawn."""
+    """(N,) booleans: whether an example is of the `out` split. None: the split is drawn."""
     attributes: Tensor | None = None
     """(N,) integers from 0: the attribute of each example, by its place in `Dataset.attributes`."""
 
@@ -89,9 +89,9 @@ class Dataset(ABC):
     environments: tuple[str, ...]
     """The names of all environments."""
     test_environments: tuple[str, ...]
-    """Those held out as test environments by default."""
+    """The environments that are held out as test environments by default."""
     validation_environments: tuple[str, ...] = ()
-    """Those held out for selection by default."""
+    """The environments that are held out for selection by default."""
     evaluation_environments: tuple[str, ...] = ()
     """The evaluation splits of data that came with their own: never trained on, whatever is held
     out. Where there are some, nothing else is scored unless held out, and there is no `out` split."""
@@ -111,7 +111,7 @@ class Dataset(ABC):
         self.options = options
         self.data_dir = data_dir
         self.given_label: str | None = None
-        """What a sweep file calls the dataset."""
+        """The label that a sweep file gives the dataset, if it gives one."""
 
     @property
     def label(self) -> str:
@@ -140,7 +140,7 @@ class Dataset(ABC):
 
     @property
     def network_hparams(self) -> Mapping[str, Any]:
-        """What that network's hyperparameters are unless a sweep says otherwise."""
+        """The hyperparameters of that network unless a sweep says otherwise."""
         return {}
 
     @property
@@ -174,7 +174,7 @@ class Dataset(ABC):
 
     @property
     def checksums(self) -> Mapping[str, str]:
-        """md5 of each file that is read with these options, as in `Metadata`."""
+        """The md5 of each file that is read with these options, as in `Metadata`."""
         return self.metadata.checksums
 
     def check(self) -> None:
@@ -238,7 +238,7 @@ class Dataset(ABC):
         return found
 
     def command(self, data_dir: object) -> str:
-        """What fetches or makes the data, as a user types it."""
+        """The command that fetches or makes the data, as a user types it."""
         return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
 
 

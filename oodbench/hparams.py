@@ -43,12 +43,12 @@ class Distribution:
 
 
 def uniform(low: float, high: float) -> Distribution:
-    """Uniform on [low, high)."""
+    """The uniform distribution on [low, high)."""
     return Distribution("uniform", (low, high))
 
 
 def log_uniform(low: float, high: float) -> Distribution:
-    """exp(uniform on [log low, log high))."""
+    """The log-uniform distribution: exp(uniform on [log low, log high))."""
     return Distribution("log_uniform", (low, high))
 
 
@@ -63,12 +63,12 @@ def log_uniform_int(low: float, high: float) -> Distribution:
 
 
 def choice(*values: Value) -> Distribution:
-    """One of `values`, each as likely."""
+    """A choice among `values`, each as likely as the others."""
     return Distribution("choice", values)
 
 
 def distribution(text: str, place: str) -> Distribution:
-    """What a text such as `log_uniform(1e-3, 1)` or `choice(1, 2)` says; raises UserError."""
+    """The distribution that a text such as `log_uniform(1e-3, 1)` describes; raises UserError."""
     kinds: dict[str, Callable[..., Distribution]] = {
         "uniform": uniform,
         "log_uniform": log_uniform,
@@ -157,7 +157,7 @@ def identity(space: type, values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def distributions(space: type, family: str = "") -> dict[str, Distribution | None]:
-    """What random draws of each field take, for a family."""
+    """The distribution of random draws of each field, for a family."""
     return {f.name: _default(f, family)[1] for f in fields(space)}
 
 

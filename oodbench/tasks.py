@@ -40,7 +40,7 @@ class Task:
 
     @property
     def values(self) -> int:
-        """How many numbers are predicted of an example."""
+        """The number of values that are predicted for an example."""
         return self.num_outputs * (5 if self.kind == "boxes" else self.length)
 
     @property
@@ -126,7 +126,7 @@ class Task:
         return torch.ones(len(targets), dtype=torch.bool, device=targets.device)
 
     def mistake(self, targets: Tensor) -> str | None:
-        """Why `targets` (N, ...) cannot be those of N examples of this task, or None if they can."""
+        """The reason why `targets` (N, ...) cannot be those of N examples of this task, or None."""
         sizes = {"tokens": (self.length,), "binary": (), "multiclass": ()}
         wanted = sizes.get(self.kind, (self.num_outputs,))
         shape = tuple(targets.shape[1:])

@@ -45,7 +45,7 @@ checks: list[Check] = []
 
 
 class DoesNotApply(Exception):
-    """Why a rule has nothing to say of a method."""
+    """The reason why a rule does not apply to a method."""
 
 
 def check_algorithm(algorithm: str | type[Algorithm]) -> None:
@@ -154,7 +154,7 @@ def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
 
 
 def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
-    """What `objective` is given at a step of a batch that has its draws."""
+    """The outputs that `objective` is given at a step of a batch that has its draws."""
     out = algorithm.outputs(algorithm.prepare(batch), step)
     out.buffers.update(algorithm.next_buffers(out))
     return out

@@ -19,12 +19,12 @@ TASKS = {
     "distribution": Task("distribution", 4),
     "regression": Task("regression", 2),
 }
-"""One task of each kind."""
+"""The tasks that methods are tried on, one of each kind."""
 ENVIRONMENTS = ("a", "b", "c", "d", "e")
-"""Five, a size that nothing else in a tiny problem has."""
+"""Five environments: a number that no other size of a tiny problem has."""
 STEPS = 20_000
 LAST = STEPS - 1
-"""A step past every annealing."""
+"""The last step, which lies past every annealing."""
 PLAIN: dict[str, Any] = {
     "optimizer": "sgd",
     "momentum": 0.0,

@@ -27,7 +27,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """The size of the array."""
+        """The size of the array in bytes."""
         return self.count * int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 

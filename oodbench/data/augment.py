@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 GRAY = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue in a grey value (ITU-R 601-2)."""
+"""The weights of red, green and blue in a grey value (ITU-R 601-2)."""
 ATTEMPTS = 10
-"""Crops that are drawn until one lies within the image."""
+"""The number of crops that are drawn at most until one lies within the image."""
 
 
 def domainbed(x: Tensor, generator: torch.Generator) -> Tensor:

@@ -48,7 +48,7 @@ class NumberedRows:
         return len(self.lines)
 
     def place(self, row: int) -> str:
-        """Where a row stands, for an error."""
+        """The file and the line of a row, for an error."""
         return f"{self.path}, line {self.lines[row]}"
 
     def texts(self, name: str) -> Sequence[str]:

@@ -15,12 +15,12 @@ from oodbench.errors import UserError
 VOCABULARY = 2**15
 """The number of ids of hashed words; 0 fills up."""
 ATOM, BOND = 9, 5
-"""Numbers of an atom, its categories; and of a bond, its two ends and three categories."""
+"""The numbers of values of an atom (its categories) and of a bond (its two ends, three categories)."""
 ROW = ATOM + 3 * BOND
 DISTILBERT = "distilbert-base-uncased"
 """The weights and the tokenizer of arXiv:1910.01108, by their name at Hugging Face."""
 CODEGPT = "microsoft/CodeGPT-small-py"
-"""Those of arXiv:2102.04664 for Python."""
+"""The weights and the tokenizer of arXiv:2102.04664 for Python, by their name at Hugging Face."""
 
 
 def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[Any], Tensor]:

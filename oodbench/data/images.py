@@ -25,16 +25,16 @@ from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's images, by channel."""
+"""The mean and standard deviation of ImageNet's images, by channel."""
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""What Pillow raises for a file that is no whole image."""
+"""The errors that Pillow raises for a file that is no whole image."""
 
 USUAL_SIZE = 224
 """The side of the inputs that networks for photographs were made for, in pixels."""
 SAMPLE = 200
-"""Images whose size is looked at."""
+"""The number of images whose size is looked at."""
 Listing = dict[str, list[tuple[Path, int]]]
-"""By environment, each image's file and class."""
+"""The file and the class of each image, by environment."""
 
 
 class ImageFiles(Stored):
@@ -76,7 +76,7 @@ def typical_side(listing: Listing) -> int:
 
 
 def _problem(file: Path) -> str:
-    """Why a file cannot be decoded, if so; a JPEG at a low resolution, which takes less time."""
+    """The reason why a file cannot be decoded, or nothing; a low resolution of JPEGs is faster."""
     try:
         with Image.open(file) as image:
             image.draft("RGB", (64, 64))
@@ -102,12 +102,12 @@ class Images(Dataset):
 
         size: int = hparam(USUAL_SIZE, low=1)
         augment: bool | None = hparam(None)
-        """Whether there is; by default only in runs whose network is pretrained."""
+        """Whether images are augmented; by default only in runs whose network is pretrained."""
 
     options: Any
 
     def run_options(self, pretrained: bool) -> dict[str, Any]:
-        """As for any dataset; images are augmented for pretrained networks unless the option says."""
+        """The options of a run; images are augmented for pretrained networks unless the option says."""
         found = super().run_options(pretrained)
         return found | ({"augment": pretrained} if found["augment"] is None else {})
 
@@ -189,7 +189,7 @@ class Images(Dataset):
         return found.hexdigest()[:16]
 
     def cache_folder(self, listing: Listing) -> Path:
-        """Where the decoded images of this size are, or would be."""
+        """The folder in which the decoded images of this size are, or would be."""
         return self.root / ".oodbench" / f"images-{self.options.size}-{self.fingerprint(listing)}"
 
     def cache(self, workers: int) -> None:
@@ -213,7 +213,7 @@ class OwnImages(Images):
         """The size of the inputs, and whether there is chance in them."""
 
         size: int = hparam(0, low=0)
-        """0: that of the files, the median of some of their longer sides, but at most 224."""
+        """The side of the inputs in pixels; 0: the median of some files' longer sides, at most 224."""
 
     _found_size: int | None = None
 
@@ -225,7 +225,7 @@ class OwnImages(Images):
         self.input_shape = (3, self.options.size, self.options.size)
 
     def check(self) -> None:
-        """As for all images; warns where inputs have more than twice the side of the files."""
+        """Check all files, and warn where inputs have more than twice the side of the files."""
         super().check()
         side, size = typical_side(self.listing()), self.options.size
         if size > 2 * side:
@@ -243,13 +243,13 @@ class OwnImages(Images):
 
 
 class Place(NamedTuple):
-    """Where an environment's images are."""
+    """The place of an environment's images."""
 
     environment: str
     folder: str
-    """Under the root."""
+    """The folder under the root."""
     images: int | tuple[int, ...] | None = None
-    """How many were published, in all or of each class."""
+    """The number of published images, in all or of each class."""
 
 
 class ImageFolders(Images):
@@ -302,7 +302,7 @@ class Suite(ImageFolders):
         """Take fewer or more images than were published; tables say so."""
 
     source: ClassVar[str]
-    """Where to get it."""
+    """The address at which the dataset can be had."""
     num_classes: ClassVar[int]
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
@@ -312,7 +312,7 @@ class Suite(ImageFolders):
 
     @property
     def root(self) -> Path:
-        """DATA_DIR/FOLDER."""
+        """The folder DATA_DIR/FOLDER; raises UserError if it is not there."""
         folder = self.metadata.folder
         if self.data_dir is None:
             raise UserError(f"{self.name} needs --data-dir DIR with the folder {folder} in it")
@@ -333,7 +333,7 @@ class Suite(ImageFolders):
         return found
 
     def check(self) -> None:
-        """As for all images; and the number of files is the published one, unless `subset`."""
+        """Check all files, and that their number is the published one, unless `subset`."""
         listing = self.listing()
         for environment, folder, published in () if self.options.subset else self.places:
             labels = [label for _, label in listing[environment]]
@@ -346,7 +346,7 @@ class Suite(ImageFolders):
         super().check()
 
     def download(self, data_dir: Path) -> None:
-        """Says where the dataset can be had: its licence wants to be read."""
+        """Raise UserError with the address of the dataset: its licence wants to be read."""
         raise UserError(
             f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
         )
@@ -358,7 +358,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """What torchvision's ImageFolder would take for images below a folder, links to nothing too, sorted."""
+    """The files below a folder that torchvision's ImageFolder takes for images, dead links too, sorted."""
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     return sorted(

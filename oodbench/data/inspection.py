@@ -19,7 +19,7 @@ FEW = 10
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in an environment."""
+    """The contents of one environment."""
 
     name: str
     size: int
@@ -36,7 +36,7 @@ class Contents:
 
 
 def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
-    """Read every example of a trial once.
+    """Read every example of a trial once; returns the contents of the environments in their order.
 
     Raises UserError for data that cannot be loaded at all, or that do not fit their task.
     """

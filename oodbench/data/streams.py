@@ -40,7 +40,7 @@ class Stored(ABC):
 
 
 class Part(Stored):
-    """Some of the examples of another, in the order of `index`."""
+    """Some of the examples of other stored data, in the order of `index`."""
 
     def __init__(self, whole: Stored, index: Tensor) -> None:
         self.shape = whole.shape
@@ -55,7 +55,7 @@ class Part(Stored):
 
 
 class Changed(Stored):
-    """The examples of another as a function (n, *shape) -> (n, *new shape) changes them when read."""
+    """The examples of other stored data, changed when read by a function (n, *shape) -> (n, *new shape)."""
 
     def __init__(self, whole: Stored, change: Callable[[Tensor], Tensor]) -> None:
         self._whole, self._change = whole, change
@@ -119,12 +119,12 @@ def _mapped(path: Path) -> np.memmap:
 
 
 def chunk_size(stored: Stored) -> int:
-    """How many stored examples are evaluated at a time."""
+    """The number of stored examples that are evaluated at a time."""
     return max(1, min(CHUNK_EXAMPLES, CHUNK_VALUES // math.prod(stored.shape)))
 
 
 Request = Sequence[tuple[Stored, Tensor]]
-"""What is read for one use: from each of some stored data the examples at an index."""
+"""One request of a reader: from each of some stored data the examples at an index."""
 
 
 class ReadAhead:
@@ -147,13 +147,13 @@ class ReadAhead:
         The pool's threads `finish` what was read, on the CPU.
         """
         self.seconds = 0.0
-        """Spent waiting in all."""
+        """The seconds that were spent waiting in all."""
         self._request, self._end, self._device, self._workers = request, end, device, workers
         self._finish = finish
         self._reads: dict[int, Future[Tensor]] = {}
 
     def __getitem__(self, place: int) -> Tensor:
-        """What is read at `place`, on the device; the places after it are read ahead."""
+        """The examples at `place` of the series, on the device; the places after it are read ahead."""
         start = time.perf_counter()
         if self._workers == 0:
             found = self._read(place, self._request(place))

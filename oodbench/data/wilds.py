@@ -31,7 +31,7 @@ Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """What a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs for labels,
 real numbers, a class number a token, or boxes with scores."""
 LONGEST_ROW = 2**16
-"""Bytes at the end of a table in which its last row is looked for."""
+"""The last row of a table is looked for in so many bytes at its end."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs", "pyBigWig": "genome"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
@@ -163,7 +163,7 @@ def _one_at_a_time(read: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
 
 
 def _graph_classes(name: str) -> list[Any]:
-    """What a file of graphs holds beside tensors; the package loads it as if torch were to guess."""
+    """The classes that a file of graphs holds beside tensors, which torch must be told to load."""
     if name != "ogb-molpcba":
         return []
     data = importlib.import_module("torch_geometric.data.data")
@@ -172,7 +172,7 @@ def _graph_classes(name: str) -> list[Any]:
 
 
 def positions(data: Any) -> dict[str, Tensor]:
-    """Where the examples of each of the package's splits are; splits without any are left out."""
+    """The positions of the examples of each of the package's splits; splits without any are left out."""
     splits = torch.as_tensor(np.asarray(data.split_array, dtype=np.int64))
     found = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
     return {name: index for name, index in found.items() if len(index)}

@@ -25,7 +25,7 @@ ERRORS = (
     "bootstrap_high: the 2.5 % and 97.5 % points of the hierarchical bootstrap; detectable: the gain "
     "that so many clusters find with 80 % power at 5 %"
 )
-"""What a file of gains says of its errors, in each row."""
+"""The explanation of the errors that each row of a file of gains has."""
 
 
 def comparison(
@@ -58,7 +58,7 @@ Gains = list[tuple[str, list[Difference]]]
 
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
-    """On each dataset, and over those whose metric is a proportion if there are several."""
+    """The gains on each dataset, and over those whose metric is a proportion if there are several."""
     found: Gains = []
     for dataset, own in table.groupby("dataset", sort=False):
         share = own["metric"].iloc[0] in PROPORTIONS

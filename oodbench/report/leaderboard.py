@@ -23,30 +23,30 @@ COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 AVERAGE = "average"
 PLACES = ["label", "dataset_label", "test_environments", "trial"]
-"""The columns of a run that a remark names it by."""
+"""The columns of a run by which a remark names it."""
 NAMED = 3
-"""Runs of a state that a remark names."""
+"""The number of runs of a state that a remark names."""
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The numbers of a table, and what must be said beside them."""
+    """The numbers of a table, and the sentences that belong beside them."""
 
     frame: pd.DataFrame
-    """A number a row: `dataset`, `label`, `test_environments` (joined by `+`), `environment`,
+    """One number in each row: `dataset`, `label`, `test_environments` (joined by `+`), `environment`,
     `metric`, `mean` and `stderr` (over trials, ddof=1; NaN for one trial), `n` (complete trials),
     `planned` (trials), `rule`, `kind` (see `oodbench.report.references`). The mean over all test
     environments has the environment `average`; metrics of the predictor itself have none."""
     higher: Mapping[str, bool]
-    """Metric to whether a higher value is better."""
+    """Whether a higher value is better, by metric."""
     notes: tuple[str, ...]
-    """What a caption says."""
+    """The sentences of a caption."""
     remarks: tuple[str, ...]
-    """What a paper does not repeat: counts of runs, and what made them."""
+    """The remarks that a paper does not repeat: counts of runs, and the code that made them."""
     findings: tuple[str, ...] = ()
-    """What the numbers show that a reader must not miss, a sentence each."""
+    """The findings that a reader must not miss, a sentence each."""
     shifts: Mapping[str, str] = field(default_factory=dict)
-    """Dataset to the kind of its shift, where that is recorded."""
+    """The kind of each dataset's shift, where that is recorded."""
 
 
 def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
@@ -65,7 +65,7 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
 
 
 def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboard:
-    """The leaderboard by one rule alone, without a look at the others; raises as it does."""
+    """The leaderboard by one rule alone, without a look at the others; raises as `leaderboard` does."""
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = _reported(frames, runs, metric)
@@ -134,7 +134,7 @@ def _averages(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -> pd.DataFrame:
-    """The values of which a leaderboard has the means, as `oodbench.report.statistics` takes them.
+    """The values whose means a leaderboard shows, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
     `higher`, `metric`; only of complete cells of methods, not of ceilings. A missing value is NaN.
@@ -283,7 +283,7 @@ def _named(runs: pd.DataFrame) -> list[str]:
 
 
 def _mixed(runs: pd.DataFrame) -> list[str]:
-    """In what the runs of the table were trained differently, which can move the last bits."""
+    """The settings in which the runs were trained differently, which can move the last bits."""
     made = [p for p in runs["provenance"] if p]
     words = {"True": "yes", "False": "no"}
     found = []
@@ -296,7 +296,7 @@ def _mixed(runs: pd.DataFrame) -> list[str]:
 
 
 def _draws(runs: pd.DataFrame) -> str:
-    """How many draws of the hyperparameters a row has, and how they were chosen."""
+    """The number of draws of the hyperparameters of a row, and how they were chosen."""
     told = {}
     for label, group in runs.groupby("label", sort=False):
         count, search = str(group["draw"].nunique()), group["search"].dropna()

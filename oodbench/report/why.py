@@ -32,10 +32,10 @@ class Why:
     classes: tuple[str, ...]
     """The names of the dataset's classes, if they have names."""
     runs: pd.DataFrame
-    """A run a row, by trial and then best first: `trial`, `draw`, `id`, `state`, `step` (the run's best
-    by the rule), `score`, `value` (mean over the test environments' `in` splits at that step) and
-    `chosen`. Scores and values are NaN where a run cannot be judged, and values of a metric that is
-    computed from kept predictions where the run is not chosen."""
+    """One run in each row, by trial and then best first: `trial`, `draw`, `id`, `state`, `step` (the
+    run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that
+    step) and `chosen`. Scores and values are NaN where a run cannot be judged, and values of a metric
+    that is computed from kept predictions where the run is not chosen."""
 
     @property
     def waiting(self) -> list[int]:
@@ -100,7 +100,7 @@ def why(
 
 
 def _one(kind: str, option: str, name: str | None, there: Iterable[str]) -> str:
-    """The named one of those that are there; the only one if none is named."""
+    """The named value among those that are there; the only one if none is named."""
     known = list(dict.fromkeys(there))
     if name is None and len(known) > 1:
         raise UserError(f"{option} must say which {kind}: {', '.join(known)}")

@@ -27,8 +27,8 @@ from oodbench.train.settings import TrainSettings
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     """The algorithm of a run with its initial weights, on its device.
 
-    The network's weights depend on (dataset, test environments, trial) alone; what the algorithm
-    adds to it depends on its name too.
+    The network's weights depend on the network with its hyperparameters and on (dataset, test
+    environments, trial) alone; what the algorithm adds to it depends on its name too.
     """
     shared = ("init", spec.dataset, spec.test_environments, spec.trial)
     network = build(

@@ -48,7 +48,7 @@ FIRST_UNSEEN = 1_000_000
 
 
 class Expert(Protocol):
-    """One that plays a level."""
+    """An expert that plays one level."""
 
     def episode(self, random: np.random.Generator) -> Episode:
         """The images and distributions of one game; none where it cannot win."""
@@ -151,7 +151,7 @@ def make_shard(shard: Shard, folder: Path, settings: Settings, policy: Path | No
 
 @cache
 def _expert(policy: Path | None) -> Callable[[int], Expert]:
-    """What makes the expert of a level; a policy is loaded once a process."""
+    """The function that makes the expert of a level; a policy is loaded once a process."""
     if policy is None:
         return Planner
     import torch

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from oodbench.data.coinrun.simulator import ACTIONS, LONGEST, Scene, Simulator, scene
 
 MOVES = np.array([7, 8, 5, 1, 2, 4])
-"""Right, right and up, up, left, left and up, none; what else there is does no more."""
+"""The actions that are searched: right, right and up, up, left, left and up, none; no other action
+does more."""
 FRAMES = 4
-"""A move is held for so long: a decision."""
+"""The number of frames for which a move is held: a decision."""
 TEMPERATURE = 0.5
-"""Of the expert's distribution, in decisions."""
+"""The temperature of the expert's distribution, in decisions."""
 GREED = 3.0
-"""Factor of the search's estimate; above 1 the first way found may be a little too long."""
+"""The factor of the search's estimate; above 1 the first way found may be a little too long."""
 LIMIT = 2000
-"""States from which one search looks on before it gives up."""
+"""The number of states from which one search looks on before it gives up."""
 WON = "won"
 PROBES, PROBE_FRAMES = (4, 7, 1, 8, 2), 16
 """A successor is lost if holding any of these actions for so long loses."""

@@ -12,21 +12,21 @@ from oodbench.errors import UserError
 from oodbench.files import whole_file, write_whole
 
 FOLDER = "CoinRun"
-"""Under the data directory."""
+"""The folder of sets of CoinRun data under the data directory."""
 MANIFEST = "manifest.json"
 TRAINING, UNSEEN = "training", "unseen"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a set holds."""
+    """The contents of a set."""
 
     levels: int
     states: int
-    """Of each training level; a test level gives one."""
+    """The number of states of each training level; a test level gives one."""
     test_levels: int
     expert: str
-    """`planner`, or `policy ` and the md5 of its file."""
+    """The expert: `planner`, or `policy ` and the md5 of its file."""
 
 
 @dataclass(frozen=True)

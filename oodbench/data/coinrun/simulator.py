@@ -16,9 +16,10 @@ from oodbench.errors import UserError
 
 IMAGE = (64, 64, 3)
 ACTIONS = 15
-"""Of them 0 to 8 are moves, 3 * (left, still, right) + (down, still, up); the rest do nothing."""
+"""The number of actions. 0 to 8 are moves, 3 * (left, still, right) + (down, still, up); the rest do
+nothing."""
 LONGEST = 1000
-"""Frames after which the game ends an episode."""
+"""The number of frames after which the game ends an episode."""
 
 
 class Simulator:
@@ -36,12 +37,12 @@ class Simulator:
         self._gym3 = hasattr(self._game, "observe")
 
     def images(self) -> NDArray[np.uint8]:
-        """What each copy shows, (copies, 64, 64, 3)."""
+        """The image that each copy shows, (copies, 64, 64, 3)."""
         found = self._game.observe()[1]["rgb"] if self._gym3 else self._game.reset()[0]
         return np.array(found)
 
     def states(self) -> list[bytes]:
-        """All that each copy is, its random numbers included."""
+        """The state of each copy, its random numbers included."""
         states: list[bytes] = self._game.get_state()
         return states
 
@@ -50,7 +51,7 @@ class Simulator:
         self._game.set_state(list(states))
 
     def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """One frame; which copies took the coin, and whose episodes ended, (copies,) each."""
+        """Do one frame; returns which copies took the coin, and whose episodes ended, (copies,) each."""
         if self._gym3:
             self._game.act(actions)
             rewards, _, ended = self._game.observe()
@@ -61,7 +62,7 @@ class Simulator:
     def advance(
         self, actions: NDArray[np.int64], frames: int
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """The same actions for some frames; which copies won and which lost within, (copies,) each."""
+        """Hold actions for some frames; returns which copies won and which lost within, (copies,) each."""
         won, lost = np.zeros((2, self.copies), bool)
         for _ in range(frames):
             coin, ended = self.step(actions)
@@ -96,7 +97,7 @@ def _game(copies: int, settings: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Scene:
-    """What moves in a state; places in tiles, velocities in tiles a frame."""
+    """The things that move in a state; places are in tiles, velocities in tiles a frame."""
 
     x: float
     y: float

@@ -120,7 +120,7 @@ def _codes(values: Iterable[Any], names: Iterable[Any]) -> list[int]:
 
 
 def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The runs' columns; and the tables of hyperparameters, provenances and reasons they point to."""
+    """The runs' columns, and the tables of hyperparameters, provenances and reasons to which they point."""
     hparams, provenance = Distinct(), Distinct()
     steps = [int(v) for v in runs["last_step"].astype(float).fillna(0)]
     ends = zip(runs["state"], runs["error"], steps, strict=True)
@@ -157,7 +157,7 @@ def _short(hparams: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reason(state: str, error: object, step: int) -> str:
-    """Why a run has not ended, or ended early; empty if nothing is wrong."""
+    """The reason why a run has not ended, or ended early; empty if nothing is wrong."""
     if state in (State.FAILED, State.BROKEN):
         return str(error or "no reason recorded")
     if state == State.DIVERGED:
@@ -168,7 +168,7 @@ def _reason(state: str, error: object, step: int) -> str:
 
 
 def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]:
-    """What each (dataset, label) cost: `seconds` a step (the median over runs), its `ratio` to the
+    """The cost of each (dataset, label): `seconds` a step (the median over runs), its `ratio` to the
     baseline on the same machines, `waiting` (the share of training that waited for data, over all
     runs), `memory` (MiB, the largest), `hours` of training in all.
     """
@@ -205,7 +205,7 @@ def _rule(
     rule: str,
     baseline: str,
 ) -> tuple[dict[str, Any], Leaderboard | None]:
-    """All that depends on the selection rule, and its leaderboard.
+    """The part of the page that depends on the selection rule, and its leaderboard.
 
     There is an `error` in place of all of it, and no leaderboard, where the sweep cannot serve the
     rule.

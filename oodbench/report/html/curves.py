@@ -16,7 +16,7 @@ import pandas as pd
 from oodbench.results.frames import Frames
 
 ROLES = ("other", "training", "validation", "test")
-"""What an environment is to a run."""
+"""The roles that an environment can have in a run."""
 SPLITS = ("in", "out")
 CURVE_VALUES = 200_000
 """The curves of a rule are thinned, at even steps, to about this many points."""
@@ -29,9 +29,9 @@ class Traces:
     environments: list[str]
     steps: Sequence[int]
     holdout: np.ndarray[Any, Any]
-    """(runs,): whether the run holds examples out of its training environments."""
+    """(runs,) booleans: whether a run holds examples out of its training environments."""
     rows: pd.DataFrame
-    """A value a row: `run` (its row in the runs' frame), `step`, `environment`, `split` and `role`
+    """One value in each row: `run` (its row in the runs' frame), `step`, `environment`, `split` and `role`
     (codes into `steps`, `environments`, SPLITS and ROLES), `value`."""
 
 
@@ -43,7 +43,7 @@ class Distinct:
         self._places: dict[str, int] = {}
 
     def place(self, value: Any) -> int:
-        """Where the value stands in `values`."""
+        """The place of the value in `values`, to which it is added if it is new."""
         key = json.dumps(value, sort_keys=True, default=str)
         if key not in self._places:
             self._places[key] = len(self.values)
@@ -147,5 +147,5 @@ def curves(
 
 
 def significant(values: Any, digits: int) -> list[float | None]:
-    """(n,) values to so many significant digits; None for what is not finite."""
+    """Values (n,), rounded to so many significant digits; None for those that are not finite."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values, float)]

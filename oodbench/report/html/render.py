@@ -1,6 +1,7 @@
 """The report as one HTML file that needs nothing else: no network, no second file, no server.
 
-The numbers are in the page as JSON (`page.contents`), the scripts in web/ draw them. Imports no torch.
+The numbers are in the page as JSON (`contents.contents`), and the scripts in assets/ draw them. The
+module imports no torch.
 """
 
 import base64
@@ -22,7 +23,8 @@ POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
     "connect-src {connect}; base-uri 'none'; form-action 'none'"
 )
-"""What the browser may load: nothing but these two texts; and the data that a watched page asks for."""
+"""The content policy: the browser may load these two texts, the data that a watched page asks for,
+and nothing else."""
 
 
 def write(
@@ -36,7 +38,7 @@ def write(
 
 
 def render(tree: dict[str, Any]) -> str:
-    """The page of what `page.contents` told; `watch` in it has the seconds between two questions."""
+    """The page of a tree of `contents.contents`; its `watch` has the seconds between two requests."""
     style = (WEB / "page.css").read_text()
     script = "\n".join((WEB / f"{name}.js").read_text() for name in SCRIPTS)
     script = f'"use strict";\n{{\n{script}}}\n'

@@ -19,7 +19,7 @@ from oodbench.results.run_spec import State
 
 HOST = "127.0.0.1"
 POLL = 5.0
-"""Seconds between two questions of an open page."""
+"""The number of seconds between two requests of an open page."""
 WATCHED = ("run.json", "metrics.jsonl", "heartbeat", "done.json", "failed.json")
 """The files of a run whose change can change the report."""
 
@@ -83,7 +83,7 @@ def _stamps(path: Path) -> Iterator[tuple[str, int, int]]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers for the page (/) and its contents (/data.json), and nothing else."""
+    """A handler that serves the page (/) and its contents (/data.json), and nothing else."""
 
     server: "Server"
     protocol_version = "HTTP/1.1"
@@ -91,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
     """Seconds without a request, or for a slow one, after which a connection is closed."""
 
     def do_GET(self) -> None:
-        """The page, or its contents; 304 where the asker has these already."""
+        """Send the page or its contents, or 304 to a browser that has them already."""
         port = self.server.server_address[1]
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             # a page from elsewhere whose name was pointed at this machine
@@ -120,11 +120,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: an open page asks every few seconds."""
+        """Log nothing: an open page asks every few seconds."""
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the report of results directories on loopback."""
+    """A server of the report of results directories, on loopback alone."""
 
     daemon_threads = True
 
@@ -139,11 +139,11 @@ class Server(ThreadingHTTPServer):
             raise UserError(f"port {port} cannot be served: {error.strerror}") from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was closed while it was answered is no error."""
+        """Ignore a page that was closed while it was answered: that is no error."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
-        """Where the report is."""
+        """The address of the report."""
         return f"http://{HOST}:{self.server_address[1]}/"
