@@ -51,9 +51,8 @@ def batchable() -> list[str]:
     """The registered methods whose runs can be trained together."""
     names = []
     for name in OURS:
-        (spec, *_) = specs(name, draws=1, trials=1)
-        run = Run(spec, TrainSettings())
-        if why_not(run) is None:
+        found = specs(name, draws=1, trials=1) or specs(name, SPIRALS, draws=1, trials=1)
+        if why_not(Run(found[0], TrainSettings())) is None:
             names.append(name)
     return names
 
@@ -112,6 +111,8 @@ def test_a_stack_is_its_runs(
     in_float64(monkeypatch)
     lr: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
     alike = specs(algorithm, dataset, **lr)
+    if not alike:
+        pytest.skip("the method is none for this kind of task")
     alone = [Run(spec, TrainSettings()) for spec in alike]
     stacked = [Run(spec, TrainSettings()) for spec in alike]
     assert len({program_key(run) for run in stacked}) == 1
@@ -129,7 +130,8 @@ def test_a_stack_is_its_runs(
 
 @pytest.mark.parametrize("algorithm", sorted(batchable()))
 def test_in_float32_to_round_off(algorithm: str) -> None:
-    alike = specs(algorithm, lr=[1e-3, 3e-3])
+    rates = [1e-3, 3e-3]
+    alike = specs(algorithm, lr=rates) or specs(algorithm, SPIRALS, lr=rates, batch_size=16)
     require_as_alone(alike, 2e-3)
 
 

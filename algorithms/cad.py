@@ -1,0 +1,101 @@
+"""Contrastive adversarial domain bottlenecks: features from which the environment cannot be told."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.hparams import choice, hparam
+
+BASE_TEMPERATURE = 0.07
+NEGLIGIBLE = -80.0
+"""Below the largest exponent of a sum; exponentials that underflow take a hundred times as long."""
+
+
+@register("CAD", paper="arXiv:2201.00057")
+class CAD(Algorithm):
+    """Mean risk, with features whose nearest others are not those of their own environment.
+
+    With p_ij the softmax over j != i of phi_i . phi_j / temperature, over all examples of the batch,
+    the penalty is temperature / 0.07 * mean_i -log sum_{j: e_j != e_i} p_ij: the contrastive estimate
+    of p(e | phi), in the form that raises the other environments' share. Constants are those of
+    arXiv:2007.01434's code, which leaves out examples whose class no other of the batch has and drops
+    infinite terms; here none is infinite. The cost is quadratic in the size of the batch.
+    """
+
+    conditional = False
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Defaults and ranges: arXiv:2007.01434's code."""
+
+        penalty_weight: float = hparam(0.1, choice(1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2), low=0.0)
+        temperature: float = hparam(0.1, choice(0.05, 0.1), low=1e-3)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be environments to tell apart, by one feature vector of an example."""
+        if len(problem.environments) < 2:
+            return "its bottleneck needs at least two training environments to tell apart"
+        if problem.task.kind in ("tokens", "boxes"):
+            return "its bottleneck takes one feature vector of an example"
+        return super().skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without a penalty."""
+        return {"penalty_weight": 0.0}
+
+    def objective(self, out: Outputs) -> Tensor:
+        """Mean risk plus the weighted penalty."""
+        penalty = self.penalty(out)
+        out.metrics["penalty"] = penalty.detach()
+        return out.risks.mean() + self.hparams.penalty_weight * penalty
+
+    def penalty(self, out: Outputs) -> Tensor:
+        """The mean over the examples that have a partner in another environment; 0 without any."""
+        environments, examples = out.losses.shape
+        features = out.features.flatten(0, 1)
+        lowest = torch.finfo(features.dtype).min / 4  # finite, so that no gradient is NaN
+        scores = (features / self.hparams.temperature) @ features.mT
+        scores = torch.where(self.compared(out), scores, lowest)
+        by_environment = logsumexp(scores.unflatten(1, (environments, examples)))
+        places = torch.arange(environments, device=features.device).repeat_interleave(examples)
+        own = places[:, None] == places.unique()
+        others = torch.where(own, lowest, by_environment).logsumexp(1)
+        terms = by_environment.logsumexp(1) - others
+        has_partner = others > lowest / 2
+        mean = torch.where(has_partner, terms, 0.0).sum() / has_partner.sum().clamp(min=1)
+        return self.hparams.temperature / BASE_TEMPERATURE * mean
+
+    def compared(self, out: Outputs) -> Tensor:
+        """Which examples j an example i is compared with, (E * B, E * B): the others."""
+        count = out.losses.numel()
+        return ~torch.eye(count, dtype=torch.bool, device=out.losses.device)
+
+
+@register("CondCAD", paper="arXiv:2201.00057")
+class CondCAD(CAD):
+    """CAD within each class: an example is compared with those of its own class alone.
+
+    Examples whose class no other environment of the batch has do not count in the mean.
+    """
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be classes."""
+        if problem.task.kind not in ("binary", "multiclass"):
+            return "it compares examples of one class, and the targets are no classes"
+        return super().skip(problem)
+
+    def compared(self, out: Outputs) -> Tensor:
+        """The others of the same class."""
+        targets = out.targets.flatten()
+        return super().compared(out) & (targets[:, None] == targets)
+
+
+def logsumexp(x: Tensor) -> Tensor:
+    """log sum exp over the last dimension, up to e^NEGLIGIBLE; finite where all are."""
+    largest = x.amax(-1, keepdim=True).detach()
+    return (x - largest).clamp(min=NEGLIGIBLE).exp().sum(-1).log() + largest.squeeze(-1)

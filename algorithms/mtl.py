@@ -1,0 +1,70 @@
+"""Marginal transfer learning."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, register
+from oodbench.hparams import choice, hparam
+from oodbench.networks.base import Network
+
+
+@register("MTL", paper="arXiv:1711.07910")
+class MTL(Algorithm):
+    """A classifier that sees, beside an example's features, the mean features of its environment.
+
+    The mean over environments of the risks of w . (phi, m_e) with the embedding
+    m_e <- ema * mean_i phi_ei + (1 - ema) m_e, from zero on (so `ema` is what the new mean counts for,
+    and its gradient flows); as m_e is that of a linear layer, w . (phi, m_e) is the network's
+    classifier of phi plus a linear layer of m_e. A prediction has no environment: its embedding is the
+    mean of the examples that are predicted together (in evaluations of one environment, and
+    at most 8,192), so that it depends on them, as in the paper.
+
+    The embedding stands for the paper's kernel mean of an environment's inputs (section 3), as in
+    arXiv:2007.01434, D.2; its code, from before its published numbers on, replaces it by normal noise
+    in training and prediction, and sums the risks.
+    """
+
+    embeddings: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Default and range: arXiv:2007.01434, D.2."""
+
+        ema: float = hparam(0.99, choice(0.5, 0.9, 0.99, 1.0), low=0.0, high=1.0)
+
+    def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
+        super().__init__(network, problem, hparams)
+        outputs = problem.task.num_outputs
+        self.of_embedding = nn.Linear(network.num_features, outputs, bias=False)
+        count = len(problem.environments)
+        self.register_buffer("embeddings", torch.zeros(count, network.num_features))
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """An embedding is a mean of feature vectors."""
+        if problem.task.kind in ("tokens", "boxes"):
+            return "its embedding is a mean of one feature vector of an example"
+        return super().skip(problem)
+
+    def outputs(self, batch: Batch, step: int) -> Outputs:
+        """One forward pass, with the embeddings that it gives."""
+        out = super().outputs(batch, step)
+        ema = self.hparams.ema
+        embeddings = ema * out.features.mean(1) + (1 - ema) * out.of_step(self.embeddings)
+        logits = out.logits + self.of_embedding(embeddings).unsqueeze(1)
+        losses = out.task.losses(logits, out.targets)
+        made = {"embeddings": embeddings}
+        return replace(out, logits=logits, losses=losses, risks=losses.mean(1), made=made)
+
+    def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
+        """The environments' embeddings; those that the step does not draw stay."""
+        return {"embeddings": out.over_environments(out.made["embeddings"], self.embeddings)}
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, *input_shape), with the mean of their features as embedding."""
+        features = self.network.featurizer(x)
+        embedding = features.mean(0, keepdim=True)
+        logits: Tensor = self.network.classifier(features) + self.of_embedding(embedding)
+        return logits

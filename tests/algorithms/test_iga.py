@@ -1,0 +1,68 @@
+"""IGA against one backward pass for each environment."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    network_step,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.networks.base import build
+from oodbench.tasks import Task
+
+IGA: Any = algorithms.get("IGA")
+
+
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+def test_a_step_is_that_of_the_equation(task: Task) -> None:
+    """R + lambda sum_e |g_e - mean g|^2, with the mean's gradient in the graph."""
+    algorithm = tiny_algorithm(IGA, tiny_problem(task), {**PLAIN, "penalty_weight": 7.0})
+    batch = tiny_batch(task)
+    parameters = list(algorithm.network.parameters())
+    risks = algorithm.outputs(batch, 0).risks
+
+    def flat(value: torch.Tensor) -> torch.Tensor:
+        gradients = torch.autograd.grad(value, parameters, create_graph=True)
+        return torch.cat([g.flatten() for g in gradients])
+
+    mean = flat(risks.mean())
+    penalty = sum(((flat(risk) - mean) ** 2).sum() for risk in risks)
+    total = risks.mean() + 7 * penalty
+    wanted = flat(total).detach()
+    torch.testing.assert_close(algorithm.objective(algorithm.outputs(batch, 0)), total)
+    torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
+
+
+def test_parameters_that_are_not_trained_do_not_count() -> None:
+    network = build("Linear", {"diagonal": True}, (4,), 1, 0)
+    task = Task("regression")
+    algorithm = IGA(network, Problem((4,), task, ("a", "b"), 10), IGA.Hparams())
+    out = algorithm.outputs(Batch(torch.randn(2, 3, 4), torch.randn(2, 3, 1)), 0)
+    assert {name: g.shape for name, g in algorithm.gradients(out).items()} == {
+        "featurizer.1.weight": (2, 4)
+    }
+
+
+def test_batch_normalisation_takes_each_environment_by_itself_and_counts_once() -> None:
+    network = build("FastResNet", {"width": 2}, (1, 8, 8), 2, 0)
+    problem = Problem((1, 8, 8), Task("multiclass", 2), ("a", "b"), 10)
+    algorithm = IGA(network, problem, IGA.Hparams()).double()
+    x = torch.randn(2, 4, 1, 8, 8, dtype=torch.double)
+    batch = Batch(x, torch.tensor([[0, 1, 0, 1]] * 2))
+    out = algorithm.outputs(batch, 0)
+    before = {name: b.clone() for name, b in network.named_buffers()}
+    together = algorithm.gradients(out)
+    assert all(torch.equal(b, before[name]) for name, b in network.named_buffers())
+    for e in range(2):
+        algorithm.network.zero_grad()
+        task = problem.task
+        task.losses(network(x[e]), batch.y[e]).mean().backward()
+        for name, p in network.named_parameters():
+            torch.testing.assert_close(together[name][e], p.grad)
