@@ -1,6 +1,7 @@
 """CAD and CondCAD against sums over examples, one by one."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def test_environments_that_are_alike_cost_the_logarithm_of_their_number() -> Non
     task = TASKS["binary"]
     algorithm = tiny_algorithm(CAD, tiny_problem(task), {"temperature": 0.1})
     out = algorithm.outputs(tiny_batch(task), 0)
-    out.features.detach_().fill_(1.0)
+    out = replace(out, features=torch.ones_like(out.features))
     wanted = 0.1 / 0.07 * math.log((5 * 6 - 1) / (4 * 6))
     assert algorithm.penalty(out).item() == pytest.approx(wanted)
 
@@ -66,7 +67,7 @@ def test_large_features_cost_much_and_stay_finite() -> None:
     task = TASKS["binary"]
     algorithm = tiny_algorithm(CAD, tiny_problem(task), dtype=torch.float32)
     batch = tiny_batch(task)
-    batch = type(batch)(1e4 * batch.x.float(), batch.y.float())
+    batch = replace(batch, x=1e4 * batch.x.float(), y=batch.y.float())
     out = algorithm.outputs(batch, 0)
     found = algorithm.penalty(out)
     found.backward()
