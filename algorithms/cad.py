@@ -51,7 +51,8 @@ class CAD(Algorithm):
         """Mean risk plus the weighted penalty."""
         penalty = self.penalty(out)
         out.metrics["penalty"] = penalty.detach()
-        return out.risks.mean() + self.hparams.penalty_weight * penalty
+        total: Tensor = out.risks.mean() + self.hparams.penalty_weight * penalty
+        return total
 
     def penalty(self, out: Outputs) -> Tensor:
         """The mean over the examples that have a partner in another environment; 0 without any."""
@@ -60,14 +61,15 @@ class CAD(Algorithm):
         lowest = torch.finfo(features.dtype).min / 4  # finite, so that no gradient is NaN
         scores = (features / self.hparams.temperature) @ features.mT
         scores = torch.where(self.compared(out), scores, lowest)
-        by_environment = logsumexp(scores.unflatten(1, (environments, examples)))
+        by_environment = logsumexp(torch.unflatten(scores, 1, (environments, examples)))
         places = torch.arange(environments, device=features.device).repeat_interleave(examples)
-        own = places[:, None] == places.unique()
+        own = places[:, None] == torch.arange(environments, device=features.device)
         others = torch.where(own, lowest, by_environment).logsumexp(1)
         terms = by_environment.logsumexp(1) - others
         has_partner = others > lowest / 2
         mean = torch.where(has_partner, terms, 0.0).sum() / has_partner.sum().clamp(min=1)
-        return self.hparams.temperature / BASE_TEMPERATURE * mean
+        penalty: Tensor = self.hparams.temperature / BASE_TEMPERATURE * mean
+        return penalty
 
     def compared(self, out: Outputs) -> Tensor:
         """Which examples j an example i is compared with, (E * B, E * B): the others."""

@@ -55,7 +55,8 @@ class IGA(Algorithm):
             half = half + torch.dot(away.flatten(), g.flatten())
         penalty = 2 * half - half.detach()
         out.metrics["penalty"] = penalty.detach()
-        return out.risks.mean() + self.hparams.penalty_weight * penalty
+        total: Tensor = out.risks.mean() + self.hparams.penalty_weight * penalty
+        return total
 
     def gradients(self, out: Outputs) -> dict[str, Tensor]:
         """g_e by trained parameter, (E, *shape) each, themselves differentiable."""

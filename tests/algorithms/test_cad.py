@@ -38,7 +38,7 @@ def penalty(features: Tensor, labels: Tensor | None, temperature: float) -> Tens
 def test_the_objective_and_its_gradient_are_those_of_the_equation(method: Any, kind: str) -> None:
     task = TASKS[kind]
     values = {"penalty_weight": 0.3, "temperature": 0.05}
-    algorithm = tiny_algorithm(method, tiny_problem(task), values)
+    algorithm: Any = tiny_algorithm(method, tiny_problem(task), values)
     out = algorithm.outputs(tiny_batch(task), 0)
     labels = out.targets if method is COND_CAD else None
     wanted = out.risks.mean() + 0.3 * penalty(out.features, labels, 0.05)
@@ -56,7 +56,7 @@ def test_the_objective_and_its_gradient_are_those_of_the_equation(method: Any, k
 def test_environments_that_are_alike_cost_the_logarithm_of_their_number() -> None:
     """With equal features the part of the E - 1 others is (E - 1) B / (E B - 1)."""
     task = TASKS["binary"]
-    algorithm = tiny_algorithm(CAD, tiny_problem(task), {"temperature": 0.1})
+    algorithm: Any = tiny_algorithm(CAD, tiny_problem(task), {"temperature": 0.1})
     out = algorithm.outputs(tiny_batch(task), 0)
     out = replace(out, features=torch.ones_like(out.features))
     wanted = 0.1 / 0.07 * math.log((5 * 6 - 1) / (4 * 6))
@@ -65,7 +65,7 @@ def test_environments_that_are_alike_cost_the_logarithm_of_their_number() -> Non
 
 def test_large_features_cost_much_and_stay_finite() -> None:
     task = TASKS["binary"]
-    algorithm = tiny_algorithm(CAD, tiny_problem(task), dtype=torch.float32)
+    algorithm: Any = tiny_algorithm(CAD, tiny_problem(task), dtype=torch.float32)
     batch = tiny_batch(task)
     batch = replace(batch, x=1e4 * batch.x.float(), y=batch.y.float())
     out = algorithm.outputs(batch, 0)
@@ -79,7 +79,7 @@ def test_large_features_cost_much_and_stay_finite() -> None:
 def test_an_example_without_a_partner_does_not_count() -> None:
     """Class 1 is in one environment alone: only class 0 has a mean."""
     task = TASKS["binary"]
-    algorithm = tiny_algorithm(COND_CAD, tiny_problem(task))
+    algorithm: Any = tiny_algorithm(COND_CAD, tiny_problem(task))
     out = algorithm.outputs(tiny_batch(task), 0)
     out.targets.zero_()
     out.targets[2, :3] = 1.0

@@ -44,7 +44,7 @@ def distance(v: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 def test_variances_are_those_of_the_gradients_of_examples(task: Task) -> None:
-    algorithm = tiny_algorithm(FISHR, tiny_problem(task))
+    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task))
     batch = tiny_batch(task)
     found = algorithm.head_variances(algorithm.outputs(batch, 0))
     torch.testing.assert_close(found, variances(algorithm, batch))
@@ -53,7 +53,7 @@ def test_variances_are_those_of_the_gradients_of_examples(task: Task) -> None:
 def test_a_step_without_an_average_is_that_of_the_equation() -> None:
     task = TASKS["multiclass"]
     values = {**PLAIN, "ema": 0.0, "penalty_weight": 300.0, "anneal_steps": 0}
-    algorithm = tiny_algorithm(FISHR, tiny_problem(task), values)
+    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task), values)
     batch = tiny_batch(task)
     parameters = list(algorithm.network.parameters())
     total = algorithm.outputs(batch, 0).risks.mean() + 300 * distance(variances(algorithm, batch))
@@ -65,7 +65,7 @@ def test_the_penalty_grows_with_the_average_and_its_gradient_is_of_this_step() -
     """a <- .95 a + .05 v from 0 on, and a / .05 stands for v."""
     task = TASKS["binary"]
     values = {**PLAIN, "penalty_weight": 2.0, "anneal_steps": 0}
-    algorithm = tiny_algorithm(FISHR, tiny_problem(task), values)
+    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task), values)
     average = torch.zeros_like(algorithm.variances)
     for step in range(3):
         batch = tiny_batch(task, seed=step)
@@ -79,7 +79,7 @@ def test_the_penalty_grows_with_the_average_and_its_gradient_is_of_this_step() -
 
 def test_before_the_switch_it_is_erm_and_the_average_goes_on() -> None:
     task = TASKS["regression"]
-    algorithm = tiny_algorithm(FISHR, tiny_problem(task), PLAIN)
+    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task), PLAIN)
     erm = tiny_algorithm(Algorithm, tiny_problem(task), PLAIN)
     batch = tiny_batch(task)
     torch.testing.assert_close(network_step(algorithm, batch, 0), network_step(erm, batch, 0))
@@ -88,13 +88,13 @@ def test_before_the_switch_it_is_erm_and_the_average_goes_on() -> None:
 
 def test_environments_that_are_not_drawn_keep_their_variances() -> None:
     task = TASKS["binary"]
-    algorithm = tiny_algorithm(FISHR, tiny_problem(task))
+    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task))
     algorithm.update(tiny_batch(task).of([3, 1]), 0)
     assert (algorithm.variances.abs().sum(1) > 0).tolist() == [False, True, False, True, False]
 
 
 def test_a_classifier_of_several_layers_costs_one_sentence() -> None:
-    algorithm = tiny_algorithm(FISHR, tiny_problem(TASKS["binary"]))
+    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(TASKS["binary"]))
     algorithm.network.classifier = nn.Sequential(algorithm.network.classifier, nn.Identity())
     with pytest.raises(UserError, match="a single linear layer"):
         FISHR(algorithm.network, algorithm.problem, algorithm.hparams)

@@ -23,7 +23,7 @@ IGA: Any = algorithms.get("IGA")
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 def test_a_step_is_that_of_the_equation(task: Task) -> None:
     """R + lambda sum_e |g_e - mean g|^2, with the mean's gradient in the graph."""
-    algorithm = tiny_algorithm(IGA, tiny_problem(task), {**PLAIN, "penalty_weight": 7.0})
+    algorithm: Any = tiny_algorithm(IGA, tiny_problem(task), {**PLAIN, "penalty_weight": 7.0})
     batch = tiny_batch(task)
     parameters = list(algorithm.network.parameters())
     risks = algorithm.outputs(batch, 0).risks
@@ -63,6 +63,7 @@ def test_batch_normalisation_takes_each_environment_by_itself_and_counts_once() 
     for e in range(2):
         algorithm.network.zero_grad()
         task = problem.task
-        task.losses(network(x[e]), batch.y[e]).mean().backward()
+        loss: Any = task.losses(network(x[e]), batch.y[e]).mean()
+        loss.backward()
         for name, p in network.named_parameters():
             torch.testing.assert_close(together[name][e], p.grad)

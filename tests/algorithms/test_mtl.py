@@ -19,8 +19,8 @@ MTL: Any = algorithms.get("MTL")
 def test_three_steps_are_those_of_the_equation() -> None:
     """A linear classifier of (phi, m_e), with m_e <- .9 mean phi + .1 m_e."""
     task = TASKS["multiclass"]
-    algorithm = tiny_algorithm(MTL, tiny_problem(task), {**PLAIN, "ema": 0.9})
-    twin = tiny_algorithm(MTL, tiny_problem(task), {**PLAIN, "ema": 0.9})
+    algorithm: Any = tiny_algorithm(MTL, tiny_problem(task), {**PLAIN, "ema": 0.9})
+    twin: Any = tiny_algorithm(MTL, tiny_problem(task), {**PLAIN, "ema": 0.9})
     m = [torch.zeros(8, dtype=torch.float64) for _ in range(5)]
     for step in range(3):
         batch = tiny_batch(task, seed=step)
@@ -47,7 +47,7 @@ def test_three_steps_are_those_of_the_equation() -> None:
 
 def test_a_prediction_takes_the_mean_of_what_is_predicted_with_it() -> None:
     task = TASKS["binary"]
-    algorithm = tiny_algorithm(MTL, tiny_problem(task))
+    algorithm: Any = tiny_algorithm(MTL, tiny_problem(task))
     x = tiny_batch(task).x[0]
     phi = algorithm.network.featurizer(x)
     inputs = torch.cat([phi, phi.mean(0).expand_as(phi)], 1)
@@ -59,6 +59,6 @@ def test_a_prediction_takes_the_mean_of_what_is_predicted_with_it() -> None:
 
 def test_environments_that_are_not_drawn_keep_their_embeddings() -> None:
     task = TASKS["binary"]
-    algorithm = tiny_algorithm(MTL, tiny_problem(task))
+    algorithm: Any = tiny_algorithm(MTL, tiny_problem(task))
     algorithm.update(tiny_batch(task).of([3, 1]), 0)
     assert (algorithm.embeddings.abs().sum(1) > 0).tolist() == [False, True, False, True, False]
