@@ -19,11 +19,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the wheel that the sdist makes, beside a stand-in for Hugging Face's `datasets`."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder with the sdist and the wheel that it makes, and what building them printed."""
     target = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target)]
-    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(ROOT)]
+    done = subprocess.run(build, check=True, capture_output=True, text=True)
+    return target, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def site(built: tuple[Path, str]) -> Path:
+    """The files of the wheel, beside a stand-in for Hugging Face's `datasets`."""
+    target, _ = built
     (wheel,) = target.glob("*.whl")
     site = target / "site"
     zipfile.ZipFile(wheel).extractall(site)
@@ -69,6 +76,11 @@ print(",".join(load_experiment(n).name for n in experiment_names()))
 def own(registry: Registry[Any]) -> list[str]:
     """What is registered, but for what other tests registered."""
     return [name for name in registry if "tests" not in registry.get(name).__module__]
+
+
+def test_building_warns_of_nothing(built: tuple[Path, str]) -> None:
+    assert "Successfully built" in built[1]
+    assert "Warning" not in built[1], built[1]
 
 
 def test_the_wheel_leaves_other_packages_alone(site: Path) -> None:
