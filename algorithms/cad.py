@@ -10,7 +10,8 @@ from oodbench.hparams import choice, hparam
 
 BASE_TEMPERATURE = 0.07
 NEGLIGIBLE = -80.0
-"""Below the largest exponent of a sum; exponentials that underflow take a hundred times as long."""
+"""The least exponent of a sum below its largest: exponentials that underflow take a hundred times as
+long."""
 
 
 @register("CAD", paper="arXiv:2201.00057")
@@ -44,7 +45,7 @@ class CAD(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a penalty."""
+        """Without a penalty the method is ERM."""
         return {"penalty_weight": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:
@@ -86,18 +87,18 @@ class CondCAD(CAD):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """There must be classes."""
+        """Examples are compared within classes, so that the task must have classes."""
         if problem.task.kind not in ("binary", "multiclass"):
             return "it compares examples of one class, and the targets are no classes"
         return super().skip(problem)
 
     def compared(self, out: Outputs) -> Tensor:
-        """The others of the same class."""
+        """The other examples of the same class, (E * B, E * B)."""
         targets = out.targets.flatten()
         return super().compared(out) & (targets[:, None] == targets)
 
 
 def logsumexp(x: Tensor) -> Tensor:
-    """log sum exp over the last dimension, up to e^NEGLIGIBLE; finite where all are."""
+    """The log of the sum of exponentials of the last dimension, up to e^NEGLIGIBLE; finite if all are."""
     largest = x.amax(-1, keepdim=True).detach()
     return (x - largest).clamp(min=NEGLIGIBLE).exp().sum(-1).log() + largest.squeeze(-1)

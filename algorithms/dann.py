@@ -63,7 +63,7 @@ class DANN(Algorithm):
         return {"penalty_weight": 0.0}
 
     def reversal_weight(self, step: int) -> float:
-        """How strongly the features work against the discriminator at `step`."""
+        """The weight with which the features work against the discriminator at `step`."""
         weight: float = self.hparams.penalty_weight
         if self.hparams.schedule == "constant":
             return weight

@@ -75,13 +75,13 @@ class Fishr(Penalized):
         return super().skip(problem)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """a_e; of environments that the step does not draw it stays."""
+        """The running means a_e after this step; those of environments that it does not draw stay."""
         ema = self.hparams.ema
         mean = ema * out.of_step(self.variances) + (1 - ema) * self.head_variances(out)
         return {"variances": out.over_environments(mean, self.variances)}
 
     def head_variances(self, out: Outputs) -> Tensor:
-        """v_e, (E, K): of gradients that are slope x feature, as E[slope^2 feature^2] - mean^2."""
+        """The variances v_e, (E, K), of gradients slope x feature, as E[slope^2 feature^2] - mean^2."""
         losses = out.task.losses
         slopes = grad(lambda logits: losses(logits, out.targets).sum())(out.logits)
         count = slopes.shape[1]

@@ -44,11 +44,11 @@ class IGA(Algorithm):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a penalty."""
+        """Without a penalty the method is ERM."""
         return {"penalty_weight": 0.0}
 
     def objective(self, out: Outputs) -> Tensor:
-        """R + penalty_weight * sum_e |g_e - mean g|^2."""
+        """The objective R + penalty_weight * sum_e |g_e - mean g|^2."""
         half = out.risks.new_zeros(())
         for g in self.gradients(out).values():
             away = (g - g.mean(0)).detach()  # adds up to 0, so that <away, g> is |away|^2
@@ -59,7 +59,7 @@ class IGA(Algorithm):
         return total
 
     def gradients(self, out: Outputs) -> dict[str, Tensor]:
-        """g_e by trained parameter, (E, *shape) each, themselves differentiable."""
+        """The gradients g_e by trained parameter, (E, *shape) each, themselves differentiable."""
         assert out.batch is not None
         x, y = out.batch.x, out.batch.y
         trained = {n: p for n, p in self.network.named_parameters() if n in self._trained}

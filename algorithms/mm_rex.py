@@ -61,7 +61,7 @@ class MMREx(Penalized):
         return {"lambda_min": 1 / len(problem.environments), "anneal_steps": 0}
 
     def penalty(self, out: Outputs) -> Tensor:
-        """How far the largest risk lies above the mean."""
+        """The distance of the largest risk from the mean risk."""
         return out.risks.max() - out.risks.mean()
 
     def count(self, step: int) -> int:

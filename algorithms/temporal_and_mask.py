@@ -14,7 +14,7 @@ from oodbench.optimizers import UpdateRule
 from oodbench.seeds import derive
 
 DECAYS = ("after", "coupled")
-"""How weight decay enters `TemporalANDMask`."""
+"""The ways in which weight decay enters `TemporalANDMask`."""
 ROUND_OFF = 1e-6
 """The round-off by which a mean of signs may fall short of a threshold and still meet it."""
 
@@ -47,7 +47,10 @@ class TemporalANDMask(torch.optim.Optimizer):
         decay: str = "after",
         bias_correction: bool = False,
     ) -> None:
-        """Raises UserError for betas outside [0, 1), tau outside [0, 1] or an unknown `decay`."""
+        """Set the optimizer up.
+
+        Raises UserError for betas outside [0, 1), tau outside [0, 1] or an unknown `decay`.
+        """
         if not all(0 <= beta < 1 for beta in betas):
             raise UserError(f"TemporalANDMask: 'betas' must be in [0, 1), not {betas}")
         if not 0 <= tau <= 1:

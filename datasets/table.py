@@ -195,7 +195,7 @@ class Table(Listed):
         return self.examples({name: self.x[places] for name, places in self.places.items()})
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """Subtracts each column's mean and divides by its standard deviation, unless it is constant."""
+        """A function that standardises each column, or only centres it where it is constant."""
         known = torch.cat([environment.x for environment in training.values()])
         mean, varies = known.mean(0), known.amin(0) < known.amax(0)
         scale = torch.where(varies, known.std(0, correction=0), 1.0)

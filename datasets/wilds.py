@@ -145,7 +145,7 @@ class WILDS(Dataset):
 
     @cached_property
     def places(self) -> dict[str, Tensor]:
-        """Where the examples (n,) of every environment are among all of the package's."""
+        """The positions (n,) of the examples of every environment among all of the package's."""
         splits = official.positions(self.data)
         fields = self.options.group_by or self.row.group_by
         try:

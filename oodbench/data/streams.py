@@ -24,7 +24,7 @@ class Stored(ABC):
     """Inputs of an environment that are not a tensor in memory."""
 
     shape: tuple[int, ...]
-    """Of an example as it is read, before `Dataset.transform`."""
+    """The shape of an example as it is read, before `Dataset.transform`."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -28,8 +28,8 @@ from oodbench.data.streams import Stored
 from oodbench.errors import UserError
 
 Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
-"""What a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs for labels,
-real numbers, a class number a token, or boxes with scores."""
+"""The outputs that a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs
+for labels, real numbers, a class number a token, or boxes with scores."""
 LONGEST_ROW = 2**16
 """The last row of a table is looked for in so many bytes at its end."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs", "pyBigWig": "genome"}
@@ -102,7 +102,7 @@ def construct(
     *,
     download: bool,
 ) -> Any:
-    """As `read`, each time anew; with `download`, files that are missing are fetched."""
+    """The package's object for a set, made anew each time; with `download`, missing files are fetched."""
     arguments: dict[str, Any] = {"version": version, "root_dir": str(root), "download": download}
     try:
         with warnings.catch_warnings():

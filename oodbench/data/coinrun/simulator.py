@@ -30,7 +30,7 @@ class Simulator:
     """
 
     def __init__(self, level: int, copies: int) -> None:
-        """Raises UserError without a package of the game."""
+        """Start the copies; raises UserError without a package of the game."""
         self.copies = copies
         settings = {"env_name": "coinrun", "distribution_mode": "hard", "start_level": level}
         self._game = _game(copies, settings | {"num_levels": 1, "rand_seed": 0, "num_threads": 0})

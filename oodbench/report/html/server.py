@@ -30,7 +30,7 @@ class Watched:
     def __init__(
         self, directories: Sequence[Path], baseline: str, allow_mixed: bool = False
     ) -> None:
-        """Raises UserError where the results cannot be read."""
+        """Make the contents for the first time; raises UserError where the results cannot be read."""
         self._directories, self._baseline = directories, baseline
         self._allow_mixed = allow_mixed
         self._lock = threading.Lock()
