@@ -28,9 +28,9 @@ def kept(
     out: Out = OUT,
 ) -> None:
     """Fraction kept and weight norm of each layer during a run of AND-mask."""
-    from oodbench.diagnose import kept_components as kept
+    from oodbench.diagnose.kept_components import kept_components
 
-    _show(kept.kept(run, steps, tau, trial), "kept", out)
+    _show(kept_components(run, steps, tau, trial), "kept", out)
 
 
 @app.command("random-gradients")
@@ -43,10 +43,10 @@ def random_gradients(
     out: Out = OUT,
 ) -> None:
     """Size of the mean of random gradients, masked and not: exact and measured."""
-    from oodbench.diagnose import random_gradients as noise
+    from oodbench.diagnose import random_gradients as finding
 
     counts = _counts(environments)
-    _show(noise.random_gradients(counts, tau, components, draws), "random-gradients", out)
+    _show(finding.random_gradients(counts, tau, components, draws), "random-gradients", out)
 
 
 @app.command()

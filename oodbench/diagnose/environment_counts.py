@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from oodbench.diagnose.random_gradients import expected
+from oodbench.diagnose.random_gradients import expected_size
 from oodbench.errors import UserError
 from oodbench.report.figures import Finding
 from oodbench.sweep.plan import single
@@ -30,7 +30,9 @@ def threshold(environments: int, noise: float = NOISE) -> float:
     So tau = 1 for few environments and less for many, of which all hardly ever agree.
     """
     taus = [net / environments for net in range(environments % 2, environments + 1, 2)]
-    return min((tau for tau in taus if expected(environments, tau, 1).kept <= noise), default=1.0)
+    return min(
+        (tau for tau in taus if expected_size(environments, tau, 1).kept <= noise), default=1.0
+    )
 
 
 def accuracy(algorithm: str, environments: int, steps: int, trial: int) -> float:

@@ -21,14 +21,16 @@ Array = NDArray[np.float64]
 KEPT, NORM = "kept ", "weight norm "
 
 
-def kept(run: Path | None = None, steps: int = 300, tau: float = 1.0, trial: int = 0) -> Finding:
+def kept_components(
+    run: Path | None = None, steps: int = 300, tau: float = 1.0, trial: int = 0
+) -> Finding:
     """The curves of a run of AND-mask: those recorded in `run`, else a new one on `Spirals`.
 
     Raises UserError for a run without such records.
     """
     if run is not None:
         directory = RunDirectory(run)
-        return _finding(read(directory), f"AND-mask during the run {run.name}")
+        return _finding(read_curves(directory), f"AND-mask during the run {run.name}")
     from oodbench.train.execute import execute
     from oodbench.train.settings import TrainSettings
 
@@ -45,10 +47,10 @@ def kept(run: Path | None = None, steps: int = 300, tau: float = 1.0, trial: int
         if state is State.FAILED:
             raise UserError(message)
         title = f"AND-mask on Spirals, tau {tau:g}, trial {trial}, {steps} steps"
-        return _finding(read(directory), title)
+        return _finding(read_curves(directory), title)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Curves:
     """A run's records, L layers long in one direction and K records in the other."""
 
@@ -57,12 +59,12 @@ class Curves:
     kept: Array
     """(K, L): mean fraction of a layer's components that the updates since the last record kept."""
     norms: Array
-    """(K, L): mean norm of its weights, biases included."""
+    """(K, L): mean norm of each layer's weights, biases included."""
     accuracy: dict[str, list[float]]
     """K values each: over the training environments and, if there is one, the first test environment."""
 
 
-def read(run: RunDirectory) -> Curves:
+def read_curves(run: RunDirectory) -> Curves:
     """The curves of a run directory; raises UserError where AND-mask recorded none."""
     info = run.info()
     records = [r for r in run.records() if any(k.startswith(KEPT) for k in r["train"])]
@@ -79,7 +81,8 @@ def read(run: RunDirectory) -> Curves:
         scores = [_accuracy(r, environments) for r in records]
         if not np.isnan(scores).any():
             accuracy[name] = scores
-    return Curves([r["step"] for r in records], layers, kept, norms, accuracy)
+    steps = [r["step"] for r in records]
+    return Curves(steps=steps, layers=layers, kept=kept, norms=norms, accuracy=accuracy)
 
 
 def _accuracy(record: dict[str, Any], environments: Sequence[str]) -> float:

@@ -22,7 +22,7 @@ from oodbench.seeds import derive
 from oodbench.tasks import Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Size:
     """Expected squared norms of the mean gradient and the expected fraction that is kept."""
 
@@ -31,8 +31,8 @@ class Size:
     kept: float
 
 
-def expected(environments: int, tau: float, components: int, sigma: float = 1.0) -> Size:
-    """The exact values for d environments.
+def expected_size(environments: int, tau: float, components: int, sigma: float = 1.0) -> Size:
+    """The exact sizes for d environments.
 
     Given k positive signs the magnitudes are independent half-normals, with the mean
     sigma sqrt(2/pi) and the variance sigma^2 (1 - 2/pi), so that the mean of the d gradients has
@@ -45,10 +45,11 @@ def expected(environments: int, tau: float, components: int, sigma: float = 1.0)
     weight = binom.pmf(k, environments, 0.5) * (net >= tau * environments - 1e-4)
     moment = environments * (1 - 2 / np.pi) + net**2 * 2 / np.pi
     masked = components * (sigma / environments) ** 2 * float(weight @ moment)
-    return Size(components * sigma**2 / environments, masked, float(weight.sum()))
+    unmasked = components * sigma**2 / environments
+    return Size(unmasked=unmasked, masked=masked, kept=float(weight.sum()))
 
 
-def measured(
+def sampled_sizes(
     environments: int, tau: float, components: int, sigma: float, draws: int, seed: int
 ) -> tuple[list[float], list[float]]:
     """Squared norms of the mean of random gradients, unmasked and after AND-mask, per draw."""
@@ -82,8 +83,8 @@ def random_gradients(
             "random-gradients needs at least 1 environment, 1 component and 2 draws, "
             f"not {min(counts)}, {components} and {draws}"
         )
-    exact = [expected(d, tau, components) for d in counts]
-    found = [measured(d, tau, components, 1.0, draws, seed) for d in counts]
+    exact = [expected_size(d, tau, components) for d in counts]
+    found = [sampled_sizes(d, tau, components, 1.0, draws, seed) for d in counts]
     rows = [
         [
             str(d),

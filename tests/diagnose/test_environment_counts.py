@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.diagnose.environment_counts import accuracy, environments, threshold
-from oodbench.diagnose.random_gradients import expected
+from oodbench.diagnose.random_gradients import expected_size
 from oodbench.errors import UserError
 from tests.diagnose.test_cli import call
 
@@ -12,8 +12,8 @@ def test_the_threshold_lets_little_noise_pass() -> None:
     assert [threshold(d) for d in (2, 8)] == [1, 1]
     for environments_ in (16, 33, 64):
         tau = threshold(environments_)
-        assert expected(environments_, tau, 1).kept <= 1e-3
-        assert expected(environments_, tau - 2 / environments_, 1).kept > 1e-3
+        assert expected_size(environments_, tau, 1).kept <= 1e-3
+        assert expected_size(environments_, tau - 2 / environments_, 1).kept > 1e-3
 
 
 def test_and_mask_needs_fewer_environments() -> None:

@@ -8,8 +8,7 @@ from torch import nn
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.diagnose.kept_components import kept as diagnose_kept
-from oodbench.diagnose.kept_components import read
+from oodbench.diagnose.kept_components import kept_components, read_curves
 from oodbench.results.directory import RunDirectory
 from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
@@ -78,7 +77,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_curves_of_a_recorded_run(recorded: Path) -> None:
-    curves = read(RunDirectory(recorded))
+    curves = read_curves(RunDirectory(recorded))
     assert curves.steps == [2, 4, 6]
     assert curves.layers == ["featurizer.1", "featurizer.3", "featurizer.5", "classifier"]
     assert curves.kept.shape == curves.norms.shape == (3, 4)
@@ -103,7 +102,7 @@ def test_kept_on_the_command_line(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_kept_trains_a_run_of_its_own() -> None:
-    finding = diagnose_kept(steps=2, tau=0.5)
+    finding = kept_components(steps=2, tau=0.5)
     assert [row[0] for row in finding.rows] == ["1", "2"]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from oodbench.diagnose.random_gradients import expected, measured
+from oodbench.diagnose.random_gradients import expected_size, sampled_sizes
 from oodbench.results.frames import Frames
 from oodbench.verify.computations import computation
 from oodbench.verify.measured import Line, Measured, Panel
@@ -17,13 +17,13 @@ def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Measured:
     values: dict[str, list[float]] = {}
     for tau, counts in taus.items():
         for d in counts:
-            unmasked, masked = measured(d, tau, 3000, 1.0, trials, 0)
+            unmasked, masked = sampled_sizes(d, tau, 3000, 1.0, trials, 0)
             values |= {f"unmasked, d = {d}": unmasked, f"AND-mask, tau {tau:g}, d = {d}": masked}
     x = [float(d) for d in taus[0.6]]
     lines = []
     for name, exact in (
-        ("unmasked", [expected(d, 0.6, 3000).unmasked for d in taus[0.6]]),
-        ("AND-mask, tau 0.6", [expected(d, 0.6, 3000).masked for d in taus[0.6]]),
+        ("unmasked", [expected_size(d, 0.6, 3000).unmasked for d in taus[0.6]]),
+        ("AND-mask, tau 0.6", [expected_size(d, 0.6, 3000).masked for d in taus[0.6]]),
     ):
         found = [float(np.mean(values[f"{name}, d = {d}"])) for d in taus[0.6]]
         lines.append(Line(label=f"{name}: exact", x=x, y=exact))
