@@ -26,6 +26,7 @@ from oodbench.results.join import joined
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.terminal import Terminal
 from tests.helpers.paths import GOLDEN
+from tests.report.test_leaderboard import with_references
 
 NASTY = r"a_b%<x>|&[*]\$"
 
@@ -396,12 +397,20 @@ def test_a_directory_without_a_sweep(tmp_path: Path, arguments: list[str]) -> No
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 @pytest.mark.parametrize("verb", ["table", "compare"])
-def test_latex_compiles(sweep: Sweep, tmp_path: Path, verb: str) -> None:
-    arguments = [verb, str(sweep.results.path), "--format", "latex"]
-    result = CliRunner().invoke(app, arguments)
+@pytest.mark.parametrize("grey", [False, True])
+def test_latex_compiles(sweep: Sweep, tmp_path: Path, verb: str, grey: bool) -> None:
+    results = sweep.results
+    if grey:
+        values = {"clean_100%": 0.9, "ERM": 0.7, NASTY: 0.65}
+        results = with_references(tmp_path / "grey", values, {"clean_100%"}).results
+    result = CliRunner().invoke(app, [verb, str(results.path), "--format", "latex"])
     labels = re.findall(r"\\label\{(.*)\}", result.stdout)
     assert len(set(labels)) == len(labels) == result.stdout.count(r"\begin{table}")
-    before = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
+    assert result.stdout.count(r"\textcolor{gray}{constant}") == grey
+    first, _, _ = result.stdout.partition("\n")
+    packages = first.removeprefix("% needs ")
+    assert ("xcolor" in packages) == grey
+    before = rf"\documentclass{{article}}{packages}\begin{{document}}"
     (tmp_path / "t.tex").write_text(f"{before}\n{result.stdout}\\end{{document}}\n")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -1,3 +1,4 @@
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,13 @@ def answered(value: float) -> dict[str, dict[str, dict[str, float]]]:
     return {"accuracy": {e: {"in": value, "out": value} for e in ("a", "b", "c")}}
 
 
-def with_references(path: Path, values: dict[str, float], constant: float = 0.6) -> Made:
-    """Three trials of each label, which vary by 0.01; the row `clean` is a ceiling."""
+def with_references(
+    path: Path,
+    values: dict[str, float],
+    ceilings: Collection[str] = ("clean",),
+    constant: float = 0.6,
+) -> Made:
+    """Three trials of each label, which vary by 0.01, with a constant answer and ceilings."""
     made = Made(path)
     for label, value in values.items():
         for trial in range(3):
@@ -75,7 +81,7 @@ def with_references(path: Path, values: dict[str, float], constant: float = 0.6)
                 trial,
                 flat(value + trial / 100),
                 constant=answered(constant + trial / 1000),
-                ceiling=label == "clean",
+                ceiling=label in ceilings,
             )
     return made
 
