@@ -25,7 +25,7 @@ ALGORITHMS = (
     *("SelfReg", "Fishr", "TRM", "IB_ERM", "IB_IRM", "CAD", "CondCAD", "Transfer"),
     *("CausIRL_CORAL", "CausIRL_MMD", "EQRM", "RDM", "ADRMX", "URM"),
 )
-"""The order of its rows; others follow."""
+"""The algorithms in the order of the rows of DomainBed's tables; others follow."""
 NOTHING = "X"
 
 
@@ -34,9 +34,9 @@ class Sweep:
     """Accuracies of the runs of one dataset."""
 
     runs: pd.DataFrame
-    """Those with one test environment (`test`) or two, with `label`, `trial`, `draw`."""
+    """The runs with one test environment (`test`) or two, with `label`, `trial`, `draw`."""
     values: dict[str, pd.DataFrame]
-    """By run: steps in the order of the file by (split, environment)."""
+    """Accuracies by run: a row a step, in the order of the file; a column a (split, environment)."""
     environments: list[str]
 
 
@@ -98,7 +98,7 @@ METHODS: Sequence[tuple[str, str, Callable[[Sweep, Any], Choice | None]]] = (
     ("leave-one-domain-out cross-validation", "leave_one_out", _leave_one_out),
     ("test-domain validation set (oracle)", "oracle", _oracle),
 )
-"""Its name of a rule, ours, and what it chooses of a run."""
+"""DomainBed's name of each rule, our name of it, and the function that applies it to a run."""
 
 
 def tables(frames: Frames) -> Sheet:
@@ -161,7 +161,7 @@ def _sweep(frames: Frames, runs: pd.DataFrame, dataset: str) -> Sweep:
 def _cells(
     sweep: Sweep, choose: Callable[[Sweep, Any], Choice | None]
 ) -> list[tuple[str, str, int, float]]:
-    """label, environment, trial and the accuracy of the best draw, of all that have one."""
+    """Label, environment, trial and accuracy of the best draw of each cell that has a draw."""
     found = []
     singles = sweep.runs[sweep.runs["test"] != ""].sort_values("draw", kind="stable")
     for key, cell in singles.groupby(["label", "test", "trial"], sort=False):
@@ -175,7 +175,7 @@ def _cells(
 
 
 def _cell(values: "pd.Series[float]") -> tuple[float, str]:
-    """The mean, and how it is printed with the population's standard error."""
+    """The mean of a cell, and its text: the mean and the population's standard error."""
     if values.empty:
         return np.nan, NOTHING
     mean, error = _mean_and_error(values)

@@ -13,7 +13,7 @@ from oodbench.printable import printable
 from oodbench.terminal import terminal
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Told apart by the colour-blind too (Okabe and Ito, 2008)."""
+"""Colours of the lines of a picture, which the colour-blind tell apart too (Okabe and Ito, 2008)."""
 STYLE: Any = {
     "axes.prop_cycle": cycler(color=COLOURS),
     "axes.spines.right": False,
@@ -61,7 +61,7 @@ def show(finding: Finding, name: str, directory: Path) -> None:
 
 
 def save(finding: Finding, name: str, directory: Path) -> tuple[Path, Path]:
-    """Write the picture as PNG and SVG; the two paths."""
+    """Write the picture as PNG and SVG; returns the two paths."""
     directory.mkdir(parents=True, exist_ok=True)
     png, svg = directory / f"{name}.png", directory / f"{name}.svg"
     with matplotlib.rc_context(STYLE):

@@ -30,13 +30,13 @@ LATEX = {
 } | {c: f"\\{c}" for c in "&%$#_{}"}
 
 LATEX_MARKS = (r"\textbf{{{}}}", r"\underline{{{}}}", r"\textcolor{{gray}}{{{}}}")
-"""The marks of the best values, of those near them, and of grey rows."""
+"""LaTeX around the best values, around those near them, and around grey rows."""
 
 ERRORS = (
     "stderr: standard error of the mean over n trials (ddof=1); "
     "low, high: its 95 % interval by Student's t with n - 1 degrees of freedom"
 )
-"""What a file of numbers says of its errors, in each row."""
+"""The explanation of its errors that every row of a file of numbers carries."""
 
 
 def to_terminal(sheet: Sheet, console: Terminal | None = None) -> str:
@@ -106,7 +106,7 @@ def latex(sheet: Sheet) -> str:
 
 
 def _by_metric(block: Block) -> list[Block]:
-    """The block; where its columns are of several metrics, one of each metric and the counts."""
+    """The block alone, or, where its columns are of several metrics, one block of each metric."""
     if block.one_metric:
         return [block]
     last = len(block.header) - 1
@@ -164,7 +164,7 @@ def to_json(sheet: Sheet) -> str:
 
 
 def _with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """With `low` and `high` by Student's t, and ERRORS, where the frame has a standard error."""
+    """The frame with `low` and `high` by Student's t, and ERRORS, where it has a standard error."""
     if "stderr" not in frame:
         return frame
     half = frame["stderr"] * half_width(frame["n"].to_numpy())

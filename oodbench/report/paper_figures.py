@@ -40,8 +40,10 @@ HANDLE = 30 / 72
 """Inches of the line or marker before a name in a legend, with the gap after the name."""
 NAME_SHARE = 0.35
 """Share of a panel's width that names beside its axes take at most; longer ones are wrapped."""
+TITLE_SHARE = 0.8
+"""Share of a panel's width that its title takes at most."""
 LEAST_SPAN = 0.1
-"""What an axis shows at least: 10 points of a proportion, else this share of the largest value."""
+"""An axis spans at least 10 points of a proportion, else this share of its largest value."""
 SCATTER_MARGIN = 0.03
 """Room around the points of a scatter as a share of its axes, so that the frame cuts no marker."""
 PAPER = STYLE | {
@@ -66,12 +68,12 @@ class Panel:
 
     @property
     def scale(self) -> float:
-        """What values are multiplied with: proportions are shown in %."""
+        """The factor of every value shown: 100 for proportions, which are shown in %, else 1."""
         return 100.0 if self.metric in PROPORTIONS else 1.0
 
     @property
     def unit(self) -> str:
-        """The metric with its unit."""
+        """The name of the metric with its unit, as axes show it."""
         return plain(self.metric) + (" (%)" if self.metric in PROPORTIONS else "")
 
 
@@ -168,6 +170,7 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     columns = 1 if figure.get_figwidth() < WIDTHS[2] else min(3, len(found))
     width = figure.get_figwidth() / columns
     names = {label: _wrapped(str(label), NAME_SHARE * width) for label in table["label"].unique()}
+    room = (1 - NAME_SHARE) * width
     lines = -(-len(found) // columns)
     figure.set_figheight(lines * (0.75 + 0.2 * count * _most_lines(names.values())))
     grid = figure.subplots(lines, columns, squeeze=False)
@@ -187,8 +190,8 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
             yticks=range(len(ordered)),
             yticklabels=[names[d.label] for d in ordered],
             ylim=(-0.6, len(ordered) - 0.4),
-            title=_wrapped(dataset, width),
-            xlabel=_wrapped(f"gain over {baseline} ({'points' if scale > 1 else metric})", width),
+            title=_wrapped(dataset, room),
+            xlabel=_wrapped(f"gain over {baseline} ({'points' if scale > 1 else metric})", room),
         )
         _widen(axes, "x", scale)
     for axes in grid.flat[len(found) :]:
@@ -215,8 +218,13 @@ def _ranks(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     ruler = top + 2.1
     end = min(1 + found.width, len(names))
     axes.plot([1, end], [ruler] * 2, color="0", lw=0.8)
-    wider = ", wider than the axis" if 1 + found.width > len(names) else ""
-    axes.text(1, ruler + 0.2, f"critical difference {found.width:.2f}{wider}", va="bottom")
+    text = f"critical difference {found.width:.2f}"
+    if 1 + found.width > len(names):
+        middle = (1 + len(names)) / 2  # a short axis is narrower than the text
+        text += ", wider than the axis"
+        axes.text(middle, ruler + 0.2, text, ha="center", va="bottom")
+    else:
+        axes.text(1, ruler + 0.2, text, va="bottom")
     for i, clique in enumerate(cliques):
         at = found.mean[clique]
         y = top - 0.45 - 0.6 * i
@@ -242,7 +250,7 @@ FIGURES: Mapping[str, Callable[[Figure, Frames, str, str], None]] = {
     "ranks": _ranks,
     "gains": _gains,
 }
-"""What draws a figure, by its name."""
+"""The functions that draw the figures, by the names of these."""
 
 
 def _panels(figure: Figure, frames: Frames, rule: str) -> Iterator[tuple[Panel, Axes]]:
@@ -259,7 +267,7 @@ def _panels(figure: Figure, frames: Frames, rule: str) -> Iterator[tuple[Panel, 
         axes.set_visible(False)
     for panel, axes in zip(panels, grid.flat, strict=False):
         if len(panels) > 1:
-            axes.set_title(_wrapped(panel.dataset, width))
+            axes.set_title(_wrapped(panel.dataset, TITLE_SHARE * width))
         yield panel, axes
 
 

@@ -18,6 +18,7 @@ from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import RULES, choose
 
 BINS = 15
+"""The number of bins of equal width between confidence 0 and 1."""
 
 
 def probabilities(logits: Array) -> npt.NDArray[np.float64]:
@@ -59,7 +60,7 @@ def calibration_error(p: Predictions) -> float:
 
 
 def worst_group_accuracy(p: Predictions) -> float:
-    """The accuracy on the class of the environment on which it is lowest (arXiv:1911.08731)."""
+    """The lowest accuracy on a class of the environment; its groups are classes (arXiv:1911.08731)."""
     right, classes = _right(p), _classes(p.targets)
     return float(min(right[classes == c].mean() for c in np.unique(classes)))
 

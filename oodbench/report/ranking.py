@@ -67,10 +67,10 @@ def friedman(table: pd.DataFrame) -> Friedman | None:
 
 
 def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Every other label against the baseline by mean rank (Demšar 2006, section 3.2.2).
+    """Test every other label against the baseline by mean rank (Demšar 2006, section 3.2.2).
 
-    A row a label, the smallest p first: `rank_difference` (negative is better), `z`, `p`, and `holm`,
-    p after Holm's step-down correction.
+    Returns a row for each label, the smallest p first: `rank_difference` (negative is better), `z`,
+    `p`, and `holm`, p after Holm's step-down correction.
     """
     blocks, labels = table.shape
     mean = mean_ranks(table)
@@ -123,7 +123,7 @@ class Ranks:
     """Mean ranks of the labels that are complete everywhere, and the tests of their differences."""
 
     over: str
-    """What a block is: `dataset` or `environment`."""
+    """The kind of the blocks: `dataset` or `environment`."""
     blocks: int
     mean: "pd.Series[float]"
     """The mean rank of each label, the best first."""

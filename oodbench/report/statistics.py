@@ -75,10 +75,10 @@ class Difference:
     wins: int
     ties: int
     losses: int
-    """Pairs outside and inside of the indifference band."""
+    """Numbers of pairs above, within and below the indifference band."""
     pairs: int
     planned: int
-    """Pairs that there are of the baseline; a row with fewer pairs than that is incomplete."""
+    """The number of the baseline's values; a row with fewer pairs than that is incomplete."""
     detectable: float
     """The smallest gain over all that as many clusters find with 80 % power."""
     equal: bool
@@ -226,10 +226,10 @@ class Noise:
     """Where the spread of a row of one dataset and test set comes from, as standard deviations."""
 
     seed: float
-    """Over trials of the draw with the best mean score; NaN for one trial."""
+    """Standard deviation over trials of the draw with the best mean score; NaN for one trial."""
     search: float
-    """Of the mean over trials when the draws are drawn again and the best is chosen in each trial;
-    NaN for one draw."""
+    """Standard deviation of the mean over trials when the draws are drawn again and the best is
+    chosen in each trial; NaN for one draw."""
 
 
 def noise(scores: npt.ArrayLike, values: npt.ArrayLike, resamples: int = RESAMPLES) -> Noise:

@@ -1,4 +1,4 @@
-"""How a sweep will be trained, and how long it takes: a few measured steps of each kind of run."""
+"""A forecast of how a sweep is trained and for how long, from a few measured steps of its runs."""
 
 import random
 import time
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from oodbench.train.run import Run
 
 BUDGET = 0.1
-"""Seconds of updates, and of forward passes, that are measured of each kind of run."""
+"""Seconds for which the updates of a kind of run are measured, and as many for its evaluation."""
 SLOW_STEP = 0.5
-"""Seconds of a first step that stands for all: others, which are faster, are not measured."""
+"""Seconds of a first step above which no further step is measured: it stands for all."""
 TOTAL = 20.0
-"""Seconds after which nothing more is measured: the limit of a forecast, up to its last kind of run."""
+"""Seconds after which a forecast begins to measure no further kind of run."""
 SAMPLE = 8
-"""Runs that are measured together where they are trained together."""
+"""The number of runs that are measured as one program where runs are vectorized."""
 
 
 @dataclass
 class Forecast:
-    """What to expect of some runs."""
+    """The expected time of some runs, and how they are trained."""
 
     seconds: float = 0.0
     """Seconds of training and evaluation of all runs on one thread."""
     unmeasured: list[str] = field(default_factory=list)
-    """The rows of which nothing was measured in time; they are taken to be like the others."""
+    """The rows that were not measured in time; they are assumed to cost what the others do."""
     alone: dict[str, str] = field(default_factory=dict)
-    """Why runs are trained one at a time, by their row of the table, as `LABEL on DATASET`."""
+    """The reason why runs are trained one at a time, by their row, `LABEL on DATASET`."""
 
 
 def forecast(
@@ -82,7 +82,7 @@ def forecast(
 
 
 def _measure(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
-    """Seconds of all runs of a kind, and why they are trained one at a time if they are."""
+    """Seconds of all runs of a kind, and the reason if they are trained one at a time."""
     from oodbench.train.loop import SingleProgram
     from oodbench.train.run import Run
     from oodbench.train.vectorized.packing import why_alone
@@ -103,7 +103,7 @@ def _measure(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, 
 
 
 def _timed_steps(program: "Program", most: int) -> float:
-    """Seconds of a step, the mean of as many as take BUDGET."""
+    """Mean seconds of a step, over as many steps as fit into BUDGET and at least one."""
     start, steps = time.perf_counter(), 0
     while steps < most and (not steps or time.perf_counter() - start < BUDGET):
         program.run_steps(1)
@@ -112,7 +112,7 @@ def _timed_steps(program: "Program", most: int) -> float:
 
 
 def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
-    """Seconds of an evaluation of a run; that of a run trained alone is judged by its beginning."""
+    """Seconds of one evaluation of a run; for a run trained alone they follow from its beginning."""
     import torch
 
     from oodbench.train.evaluate import predictions

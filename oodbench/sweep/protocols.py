@@ -11,7 +11,7 @@ from typing import Any
 from oodbench.errors import UserError
 
 FREE = ("name", "protocol", "algorithms", "trials", "plugins", "resources")
-"""What a sweep under a protocol may say itself."""
+"""The keys that a sweep under a protocol may set itself."""
 
 
 def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -43,6 +43,6 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
 
 
 def _label(item: Any) -> str | None:
-    """The row of an algorithm in a sweep file; None for what the checks of the file refuse."""
+    """The label of an algorithm's row in a sweep file; None for what the checks of the file refuse."""
     label = item.get("label") or item.get("name") if isinstance(item, dict) else item
     return label if isinstance(label, str) else None

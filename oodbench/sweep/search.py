@@ -22,13 +22,13 @@ from oodbench.seeds import derive
 from oodbench.sweep.tpe import Space, suggest
 
 STARTUP = 10
-"""Results that TPE has seen before it chooses; the draws before are those of a random search."""
+"""The number of results that TPE sees before it chooses; earlier draws are random."""
 
 MAX_RUNS = 100_000
 """The most runs of one sweep."""
 
 NETWORK = "network."
-"""Before the names of a network's hyperparameters in a study's space."""
+"""The prefix of the names of a network's hyperparameters in a study's space."""
 
 
 class Search(BaseModel):
@@ -57,7 +57,7 @@ class Search(BaseModel):
 
     @property
     def startup(self) -> int:
-        """How many draws are random."""
+        """The number of random draws."""
         return STARTUP + self.at_a_time - 1
 
 
@@ -66,23 +66,23 @@ class Study:
     """The search of one (dataset, test environments, algorithm), or of one trial of it."""
 
     search: Search
-    """With the name of a rule as its objective."""
+    """The search, whose objective is the name of a selection rule."""
     specs: tuple[RunSpec, ...]
     """The runs of the random draws, by draw, then trial."""
     trials: int
-    """How many trials have the same values in a draw."""
+    """The number of trials that share the values of a draw."""
     space: Space
     per_trial: bool = False
     """Whether the study is of one trial alone, whose draws have values of their own."""
 
     @property
     def id(self) -> str:
-        """The name of its journal: what all its runs share."""
+        """The name of the study's journal: the id of its first run."""
         return self.specs[0].id
 
     @property
     def total(self) -> int:
-        """How many runs it has in the end."""
+        """The number of runs that the study ends with."""
         return self.search.draws(self.trials) * self.trials
 
     def seed(self, draw: int) -> int:
@@ -182,7 +182,7 @@ def check(studies: Sequence[Study], test_environments: object) -> None:
 
 
 def objectives(studies: Sequence[Study]) -> str:
-    """The rules by which the studies of a sweep are searched, for people."""
+    """The names of the rules that the studies of a sweep optimise, joined for people."""
     return " and ".join(dict.fromkeys(study.search.objective for study in studies))
 
 
@@ -193,15 +193,15 @@ class Searches:
         self.results = results
         self.studies = {study.id: study for study in studies}
         self.costs: dict[tuple[str, int], float] = {}
-        """Of the draws that have ended, by study."""
+        """The cost of each draw that has ended, by the study's id and the number of the draw."""
         self.of_run: dict[str, str] = {}
-        """The study of each run that is known."""
+        """The id of the study of each known run."""
         for study in studies:
             chosen = (s for draw in results.journal(study.id).draws() for s in draw)
             self.of_run |= {s.id: study.id for s in (*study.specs, *chosen)}
 
     def of(self, ids: Collection[str]) -> tuple[Study, ...]:
-        """The studies that these runs are of."""
+        """The studies to which these runs belong."""
         wanted = {self.of_run[i] for i in ids if i in self.of_run}
         return tuple(study for i, study in self.studies.items() if i in wanted)
 
@@ -220,7 +220,7 @@ class Searches:
         return found
 
     def _advance(self, study: Study, journal: Journal) -> list[RunSpec]:
-        """What the study's journal holds, with what could be added now."""
+        """The runs in the study's journal, with those that could be chosen now and were added."""
         n, search = study.trials, study.search
         random = [study.specs[i : i + n] for i in range(0, len(study.specs), n)]
         draws = [*random, *journal.draws()]

@@ -1,4 +1,4 @@
-"""What `status` shows: counts, what runs where, what went wrong and where its log is."""
+"""The screen of `status`: counts of runs, where each runs, why others failed and where logs are."""
 
 from typing import TYPE_CHECKING
 
@@ -30,10 +30,11 @@ from oodbench.sweep.launchers.states import RunStatus, slurm_answers, states
 from oodbench.terminal import Terminal
 
 LINES = 20
-"""Runs of one state that are listed."""
+"""The number of runs of one state that are listed."""
 TAIL = 3
-"""Lines of a log that are shown."""
+"""The number of last lines of a log that are shown."""
 REFRESH_SECONDS = 2.0
+"""Seconds between two looks of `--watch` at the disk and at Slurm."""
 IDLE_POLLS = 4
 """Polls in a row with nothing queued or running after which `--watch` ends though a search is not done."""
 
@@ -94,7 +95,7 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
 def _counts(
     specs: Mapping[str, RunSpec], now: Mapping[str, RunStatus], console: Terminal
 ) -> Iterator[RenderableType]:
-    """A table for each dataset, and one of all runs: how many are in which state."""
+    """Tables of the numbers of runs in each state: one for each dataset, then one of all runs."""
     totals = Counter(s.state for s in now.values())
     columns = [s for s in State if totals[s] or s is State.DONE]
     rows: dict[str, dict[str, Counter[str]]] = {}
@@ -109,7 +110,7 @@ def _counts(
 
 
 def _total(stored: Mapping[str, Any]) -> int:
-    """How many runs the sweep has in the end, of a search those that it has yet to choose too."""
+    """The number of runs that the sweep ends with, those included that a search has yet to choose."""
     runs, search = stored["runs"].values(), stored["settings"].get("search")
     if search is None:
         return len(runs)
@@ -118,7 +119,7 @@ def _total(stored: Mapping[str, Any]) -> int:
 
 
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
-    """A run, what there is to say about it and, if it went wrong, the end of its log."""
+    """One run with its note and, if it went wrong, the end of its log."""
     run = results.run(run_id)
     if state.state is State.LOST and state.log is None:
         return f"paused at step {_last_step(run)}: {title(spec)}"
@@ -143,7 +144,7 @@ def _last_step(run: RunDirectory) -> int:
 
 
 def show_plan(made: "Plan", console: Terminal) -> None:
-    """Print how many runs of what a sweep holds, and what is impossible and why."""
+    """Print the numbers of runs of a sweep by dataset and algorithm, then its impossible cells."""
     search = made.sweep.search
     datasets: dict[str, list[RunSpec]] = {}
     for spec in made.runs.values():

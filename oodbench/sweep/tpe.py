@@ -1,4 +1,4 @@
-"""What a tree-structured Parzen estimator tries next, by optuna. Imports no torch."""
+"""The next values of a search by optuna's tree-structured Parzen estimator. Imports no torch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from oodbench.errors import MissingError
 from oodbench.hparams import Distribution, Value
 
 Space = Mapping[str, Distribution]
-"""What is searched."""
+"""The distribution of each hyperparameter that is searched, by its name."""
 
 
 def suggest(
@@ -64,7 +64,7 @@ def _bounds(distribution: Distribution) -> tuple[float, float]:
 
 
 def _distribution(distribution: Distribution) -> Any:
-    """Ours as optuna's, with the same support."""
+    """Optuna's distribution with the support of ours."""
     distributions = optuna().distributions
     if distribution.kind == "choice":
         return distributions.CategoricalDistribution(distribution.arguments)
