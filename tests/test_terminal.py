@@ -84,8 +84,8 @@ def test_output_without_utf_8_is_whole(results: Path, arguments: tuple[str, ...]
 
 
 def test_an_error_without_utf_8_is_one_sentence(results: Path) -> None:
-    environment = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
-    done = oodbench(results, "report", "why", "out", "--algorithm", "Bühn", **environment)
+    why = ("report", "why", "out", "--algorithm", "Bühn")
+    done = oodbench(results, *why, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
     assert done.returncode == 2 and done.stdout == b""
     text = done.stderr.decode("ascii")
     assert text.startswith("error: ") and text.count("\n") == 1

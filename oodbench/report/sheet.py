@@ -14,44 +14,44 @@ from oodbench.report.references import METHOD
 
 @dataclass(frozen=True)
 class Block:
-    """A table as texts."""
+    """A table of texts, and which of its cells are marked."""
 
     title: str
     header: list[str]
     rows: list[list[str]]
     ranked: int
-    """The first so many rows are complete, the best one first; the others are not ranked."""
+    """The number of first rows that are complete, the best one first; others are not ranked."""
     best: set[tuple[int, int]] = field(default_factory=set)
     """(row, column) of the best values."""
     near: set[tuple[int, int]] = field(default_factory=set)
     """(row, column) of the values within the best one's standard error."""
     grey: int = 0
-    """The last so many rows are no methods: the constant answer and ceilings."""
+    """The number of last rows that are no methods: the constant answer and ceilings."""
     one_metric: bool = True
     """Whether the columns of numbers are of one metric; else each but the last has its own."""
 
     @property
     def grey_places(self) -> list[tuple[int, int]]:
-        """(row, column) of what is not ranked because it is no method."""
+        """(row, column) of the cells of the grey rows."""
         rows = range(len(self.rows) - self.grey, len(self.rows))
         return [(row, column) for row in rows for column in range(len(self.header))]
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What is printed: tables as texts, what must be said beside them, and the numbers behind."""
+    """A leaderboard as it is printed: tables of texts, notes on them, and the numbers behind."""
 
     blocks: list[Block]
     notes: tuple[str, ...]
-    """What a caption says."""
+    """The notes that belong into a caption."""
     remarks: tuple[str, ...]
-    """What a paper does not repeat: counts and code."""
+    """The notes that a paper does not repeat: counts and code."""
     frame: pd.DataFrame
-    """The numbers, a row each."""
+    """The numbers behind the tables, a row each."""
 
 
 def sheet(board: Leaderboard) -> Sheet:
-    """A leaderboard as it is printed."""
+    """The sheet of a leaderboard."""
     found = blocks(board)
     marks = []
     if any(block.best for block in found):
@@ -121,7 +121,7 @@ def _block(
     frame: pd.DataFrame,
     higher: Mapping[str, bool],
 ) -> Block:
-    """Some columns of a dataset's numbers, and the counts of trials.
+    """A block of some columns of a dataset's numbers, with the counts of trials.
 
     The rows are the complete ones of `averages` in its order, then its others, then those of `grey`.
     """
@@ -149,7 +149,7 @@ def _block(
 
 
 def _rounded(mean: float) -> float:
-    """Without the last bits, so that equal values are equal however they were added up."""
+    """A mean in 12 digits, so that equal values are equal however they were added up."""
     return float(f"{mean:.12g}")
 
 
