@@ -7,7 +7,7 @@ from oodbench.algorithms import Batch, Outputs, register
 
 from .coral import squared_norm
 from .feature_matching import FeatureMatching
-from .mmd import GAMMAS, gaussian_kernels
+from .mmd import GAMMAS, gaussian_kernels, squared_distances
 
 
 class CausIRL(FeatureMatching):
@@ -71,4 +71,4 @@ class CausIRLMMD(CausIRL):
         """sum_ij a_i a_j K(x_i, x_j), where a is 1 / n in the first part of n and -1 / n in the other."""
         other = 1 - first
         signed = first / first.sum().clamp(min=1) - other / other.sum().clamp(min=1)
-        return signed @ gaussian_kernels(x, GAMMAS) @ signed
+        return signed @ gaussian_kernels(squared_distances(x), GAMMAS) @ signed
