@@ -1,0 +1,45 @@
+"""Conditional value at risk over environments."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.hparams import hparam, uniform
+
+
+@register("CVaR", paper="Rockafellar and Uryasev, Optimization of conditional value-at-risk (2000)")
+class CVaR(Algorithm):
+    """The mean of the largest risks: of a share of the training environments.
+
+    min_t t + mean_e max(R_e - t, 0) / share, which is the mean of the share * E largest risks, the last
+    of them counted in part. A share of 1 is ERM, one of at most 1 / E the worst environment's risk (`RI`).
+    In the paper's terms the level is 1 - share.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Default and range: one minus those of `EQRM`, whose quantile bounds the same risks."""
+
+        share: float = hparam(0.25, uniform(0.01, 0.5), low=1e-6, high=1.0)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be risks to choose from."""
+        if len(problem.environments) < 2:
+            return "the largest risks need at least two training environments"
+        return super().skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """All environments."""
+        return {"share": 1.0}
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The risks in falling order, of which share * E count, over their number."""
+        risks = out.risks.sort(descending=True).values
+        chosen = self.hparams.share * len(risks)
+        ranks = torch.arange(len(risks), dtype=risks.dtype, device=risks.device)
+        loss: Tensor = ((chosen - ranks).clamp(0, 1) * risks).sum() / chosen
+        return loss
