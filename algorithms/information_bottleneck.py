@@ -1,0 +1,104 @@
+"""Invariance with an information bottleneck: IB-ERM and IB-IRM."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Problem, first_step, register
+from oodbench.hparams import altered, hparam, log_uniform
+
+from .irm import IRM
+from .penalized import Penalized
+
+
+def bottleneck(out: Outputs, of: str, pooled: bool) -> Tensor:
+    """The mean unbiased variance of each feature or logit over examples; 0 of a single example.
+
+    It is taken in each environment, or with `pooled` over the examples of all together.
+    """
+    values = out.features if of == "features" else out.logits
+    if pooled:
+        values = values.flatten(0, 1).unsqueeze(0)
+    return values.var(1, correction=min(1, values.shape[1] - 1)).mean()
+
+
+def _skip(problem: Problem) -> str | None:
+    if problem.task.kind in ("tokens", "boxes"):
+        return "its penalty takes one feature vector of an example"
+    return None
+
+
+@register("IB_ERM", paper="arXiv:2106.06607")
+class IBERM(Penalized):
+    """Mean risk plus the variance of the features, so that they keep no more than they need.
+
+    R + penalty_weight * mean_e mean_k Var_i(feature k of example i of e), with unbiased variances, and
+    without a penalty before `anneal_steps` (arXiv:2007.01434's code). The paper's code for linear
+    problems takes the variance of the logits over the pooled examples: `variance_of` logits, `pooled`.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Penalized.Hparams):
+        """Ranges: arXiv:2007.01434's registry."""
+
+        initial_weight: float = hparam(0.0, low=0.0)
+        penalty_weight: float = hparam(100.0, log_uniform(1e-1, 1e5), low=0.0)
+        variance_of: str = hparam("features", options=("features", "logits"))
+        pooled: bool = hparam(False)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be one feature vector of an example."""
+        return _skip(problem) or super().skip(problem)
+
+    def penalty(self, out: Outputs) -> Tensor:
+        """The mean variance."""
+        return bottleneck(out, self.hparams.variance_of, self.hparams.pooled)
+
+
+@register("IB_IRM", paper="arXiv:2106.06607")
+class IBIRM(IRM):
+    """IRM plus the variance of the features: invariance and an information bottleneck.
+
+    R + penalty_weight * IRM's penalty + bottleneck_weight * that of `IB_ERM`, each from a step of its
+    own on; before it IRM's weight is `initial_weight` and the bottleneck's 0. The optimizer starts anew
+    at either step, and `divide_by_weight` divides everything by IRM's weight.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(IRM.Hparams):
+        """Ranges: arXiv:2007.01434's registry."""
+
+        bottleneck_weight: float = hparam(100.0, log_uniform(1e-1, 1e5), low=0.0)
+        bottleneck_anneal_steps: int | float = altered(Penalized.Hparams, "anneal_steps", {})
+        variance_of: str = hparam("features", options=("features", "logits"))
+        pooled: bool = hparam(False)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be one feature vector of an example."""
+        return _skip(problem) or super().skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without either penalty."""
+        return {"penalty_weight": 0.0, "anneal_steps": 0, "bottleneck_weight": 0.0}
+
+    def bottleneck_weight(self, step: int) -> float:
+        """The bottleneck's weight at `step`."""
+        late = step >= first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
+        weight: float = late * self.hparams.bottleneck_weight
+        return weight
+
+    def objective(self, out: Outputs) -> Tensor:
+        """IRM's objective, and the bottleneck over the same divisor."""
+        variance = bottleneck(out, self.hparams.variance_of, self.hparams.pooled)
+        out.metrics["bottleneck"] = variance.detach()
+        weight = self.bottleneck_weight(out.step) / self.divisor(out.step)
+        return super().objective(out) + weight * variance
+
+    def restarts(self, step: int) -> bool:
+        """At either switch, if asked for."""
+        switch = first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
+        here = bool(self.hparams.reset_optimizer and step == switch > 0)
+        return here or super().restarts(step)
