@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import grad
 
 from oodbench.algorithms import Outputs, Problem, register
 from oodbench.errors import UserError
@@ -22,7 +23,10 @@ class IRM(Penalized):
     closed form (`Task.scale_gradients`), so that a single backward pass is enough. `split_half`
     multiplies the gradients of two halves of the examples, drawn anew in each step, instead of
     squaring that of all: an estimate without bias, which can be negative (the code of
-    arXiv:2007.01434 does so with the even and the odd examples of a batch).
+    arXiv:2007.01434 does so with the even and the odd examples of a batch). `shift` adds the squared
+    gradient with respect to a constant added to the logits, as the code of arXiv:2102.10867 does: its
+    (1 - l) mean R + l sum_e is a `penalty_weight` of l E / (1 - l), and under Adam its weight decay is
+    ours times 1 - l.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class IRM(Penalized):
             },
         )
         split_half: bool = hparam(False)
+        shift: bool = hparam(False, neutral=False)
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -56,7 +61,12 @@ class IRM(Penalized):
             order = orders(out.step, *gradients.shape).to(gradients.device)
             drawn = gradients.gather(1, order)
             return (drawn[:, ::2].mean(1) * drawn[:, 1::2].mean(1)).mean()
-        return gradients.mean(1).square().mean()
+        penalty = gradients.mean(1).square().mean()
+        if self.hparams.shift:
+            shifts = grad(lambda b: out.task.losses(out.logits + b, out.targets).mean(1).sum())
+            zeros = out.logits.new_zeros(len(out.logits), *[1] * (out.logits.ndim - 1))
+            penalty = penalty + shifts(zeros).square().mean()
+        return penalty
 
 
 def orders(step: int, environments: int, examples: int) -> Tensor:

@@ -245,3 +245,17 @@ def test_the_covariate_shift_protocols_row_follows_the_papers_code() -> None:
     for step in (0, LAST):
         assert covariate_shift_cosine("rex-2021-v2", step) == pytest.approx(1, abs=1e-12)
     assert covariate_shift_cosine("rex-2021", 0) < 0.9999  # twice the constants, until a new name
+
+
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+def test_a_shift_adds_the_gradient_of_a_constant_added_to_the_logits(task: Task) -> None:
+    """sum over the dummies w = 1 and b = 0 of (dR_e / d dummy)^2, by autograd."""
+    algorithm: Any = tiny_algorithm(IRM, tiny_problem(task), {"shift": True})
+    out = algorithm.outputs(tiny_batch(task), LAST)
+    terms = []
+    for logits, y in zip(out.logits, out.targets, strict=True):
+        dummies = [torch.tensor(v, dtype=torch.double, requires_grad=True) for v in (1.0, 0.0)]
+        risk = task.losses(dummies[0] * logits + dummies[1], y).mean()
+        found = torch.autograd.grad(risk, dummies)
+        terms.append(found[0] ** 2 + found[1] ** 2)
+    torch.testing.assert_close(algorithm.penalty(out), torch.stack(terms).mean())
