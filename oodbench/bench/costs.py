@@ -13,6 +13,7 @@ import json
 import statistics
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,8 +31,8 @@ from oodbench.commands import commands
 from oodbench.errors import reports_mistakes
 from oodbench.report.figures import Finding, save
 
-BLOCKS, BLOCK_SECONDS = 5, 0.15
-"""A figure is the median of so many blocks of at least so long each."""
+BLOCKS = 5
+"""A figure is the median of so many blocks of calls."""
 ENVIRONMENTS = (2, 4, 8, 16, 32, 64, 128)
 BATCHES = (4, 16, 64, 256, 1024)
 EXAMPLES = (64, 256, 1024, 4096, 16384)
@@ -58,20 +59,11 @@ def fit(terms: Mapping[str, Sequence[float]], seconds: Sequence[float]) -> Fit:
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """The median CPU seconds of a call."""
-    repeat = 1
-    found: list[float] = []
-    work()
-    while len(found) < BLOCKS:
-        start = time.process_time()
-        for _ in range(repeat):
-            work()
-        seconds = time.process_time() - start
-        if seconds < BLOCK_SECONDS and not found:
-            repeat = max(repeat + 1, round(repeat * 1.2 * BLOCK_SECONDS / max(seconds, 1e-4)))
-        else:
-            found.append(seconds / repeat)
-    return statistics.median(found)
+    """The median CPU seconds of a call, over blocks that `timeit` makes long enough to measure."""
+    work()  # the first call is slower
+    timer = timeit.Timer(work, timer=time.process_time)
+    number, _ = timer.autorange()
+    return statistics.median(timer.repeat(BLOCKS, number)) / number
 
 
 def run_of(algorithm: str, environments: int, batch: int, examples: int) -> Any:

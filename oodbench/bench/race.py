@@ -43,7 +43,7 @@ COSTS = ("wall_seconds", "cpu_seconds", "memory_mb", "processes")
 PARTS = ("importing", "setting up", "loading", "stepping", "evaluating", "the rest")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entrant:
     """One way to run the sweep."""
 
@@ -57,14 +57,20 @@ class Entrant:
 
 
 ENTRANTS = (
-    Entrant("oodbench"),
-    Entrant("DomainBed as shipped", theirs=True),
-    Entrant("DomainBed, no loader workers", theirs=True, loader_workers=0),
-    Entrant("DomainBed, no loader workers, 2 x 1 thread", True, 0, "multi_gpu", 1),
+    Entrant(name="oodbench"),
+    Entrant(name="DomainBed as shipped", theirs=True),
+    Entrant(name="DomainBed, no loader workers", theirs=True, loader_workers=0),
+    Entrant(
+        name="DomainBed, no loader workers, 2 x 1 thread",
+        theirs=True,
+        loader_workers=0,
+        launcher="multi_gpu",
+        threads=1,
+    ),
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Peer:
     """A checkout of DomainBed and a Python that has what it imports."""
 
@@ -72,7 +78,7 @@ class Peer:
     python: Path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lap:
     """One sweep by one entrant."""
 
@@ -271,7 +277,7 @@ def race(
     if domainbed is not None:
         if not (domainbed / "domainbed" / "scripts" / "sweep.py").is_file():
             raise UserError(f"{domainbed} is no checkout of DomainBed")
-        peer = Peer(domainbed, python.absolute())
+        peer = Peer(path=domainbed, python=python.absolute())
     entrants = [e for e in ENTRANTS if peer or not e.theirs]
     out.mkdir(parents=True, exist_ok=True)
     laps: list[Lap] = []
@@ -286,7 +292,10 @@ def race(
                     cost, parts = theirs(peer, entrant, batch, steps, folder)
                 else:
                     cost, parts = ours(batch, steps, folder, launch.split())
-                laps.append(Lap(entrant.name, batch, cost, dict(parts), load))
+                lap = Lap(
+                    entrant=entrant.name, batch=batch, cost=cost, parts=dict(parts), load=load
+                )
+                laps.append(lap)
                 print(f"{entrant.name}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
                 _write(out, laps, steps, peer)
     print((out / "race.md").read_text())

@@ -84,7 +84,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def lap(folder: Path, checkout: Path) -> tuple[Cost, dict[str, float]]:
     folder.mkdir()
-    peer = race.Peer(checkout, Path(sys.executable))
+    peer = race.Peer(path=checkout, python=Path(sys.executable))
     return race.theirs(peer, race.ENTRANTS[2], "12 and 29", 16, folder)
 
 
@@ -137,7 +137,9 @@ def test_our_side_alone(tmp_path: Path) -> None:
 
 
 def made_up(entrant: str, wall: float, batch: str = "256") -> race.Lap:
-    return race.Lap(entrant, batch, Cost(wall, 2 * wall, 100.0, 4, 0), {"stepping": wall / 2}, 0.5)
+    cost = Cost(wall, 2 * wall, 100.0, 4, 0)
+    parts = {"stepping": wall / 2}
+    return race.Lap(entrant=entrant, batch=batch, cost=cost, parts=parts, load=0.5)
 
 
 def test_the_table_has_medians_and_ratios_to_ours() -> None:
