@@ -1,0 +1,32 @@
+"""Gradients of a network at other parameters than its own, for methods whose step looks around."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+def trained(network: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained, in the module's order."""
+    return [p for p in network.parameters() if p.requires_grad]
+
+
+def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of a scalar for each of the parameters, of its shape."""
+    return list(torch.autograd.grad(loss, parameters, materialize_grads=True))
+
+
+@contextmanager
+def excursion(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """The tensors may be changed inside; afterwards they are what they were, bit for bit.
+
+    With a network's parameters go its buffers, where the running statistics of batch normalisation are
+    to be those of passes at the network's own parameters.
+    """
+    before = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_copy_(list(tensors), before)

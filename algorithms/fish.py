@@ -1,0 +1,60 @@
+"""Gradient matching by a walk over the environments."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.hparams import choice, hparam
+
+
+@register("Fish", paper="arXiv:2104.09937")
+class Fish(Algorithm):
+    """A part of the way that an optimizer goes over one environment after the other.
+
+    Algorithm 2: theta' starts at theta and takes a step on the risk of every environment, in an order
+    drawn anew each time; then theta <- theta + meta_lr (theta' - theta). To first order that also
+    follows the gradient of the inner products of the environments' gradients. The inner optimizer is
+    the run's, and its moments go on from walk to walk, as in arXiv:2007.01434's code, which has a
+    fixed order. The paper's code divides meta_lr by the number of environments and starts from a
+    network that ERM has trained. The running statistics of batch normalisation move with theta;
+    dropout draws anew in each pass.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Default and values: arXiv:2007.01434's code."""
+
+        meta_lr: float = hparam(0.5, choice(0.05, 0.1, 0.5), low=0.0, high=1.0)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """A gradient is matched with another."""
+        if len(problem.environments) < 2:
+            return "it matches the gradients of at least two training environments"
+        return super().skip(problem)
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """The order of the walk, (E,)."""
+        return {"order": torch.randperm(len(batch.x), generator=generator)}
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """A pass and an inner step for every environment; `loss` is the mean risk along the way."""
+        batch = self.prepared(batch, step)
+        optimizer = self.optimizers["main"]
+        moving: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
+        moving += [b for b in self.network.buffers() if b.is_floating_point()]
+        with torch.no_grad():
+            before = [tensor.clone() for tensor in moving]
+        risks = []
+        for e in batch.draws["order"].tolist():
+            optimizer.zero_grad()
+            risk = self.outputs(batch.of([e]), step).risks.mean()
+            risk.backward()  # type: ignore[no-untyped-call]
+            self.step_optimizer(optimizer, step)
+            risks.append(risk.detach())
+        with torch.no_grad():
+            for tensor, start in zip(moving, before, strict=True):
+                tensor.copy_(start + self.hparams.meta_lr * (tensor - start))
+        return {"loss": torch.stack(risks).mean()}

@@ -1,0 +1,88 @@
+"""Sharpness-aware minimisation: SAM and SAGM."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.hparams import choice, hparam
+
+from .elsewhere import excursion, gradients, trained
+
+
+@register("SAM", paper="arXiv:2010.01412")
+class SAM(Algorithm):
+    """The mean risk at the worst point nearby: a step with the gradient at theta + rho g / ||g||.
+
+    g is the gradient at theta, over all trained parameters (eq. 2 with p = 2; eq. 3 without its second
+    order, as the paper's algorithm 1). Weight decay is no part of g. Both passes are of the whole
+    batch; batch normalisation keeps the statistics of the first, and dropout draws anew in the second.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """The paper's default, and the smaller values of its search."""
+
+        rho: float = hparam(0.05, choice(0.01, 0.02, 0.05, 0.1), low=0.0)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without a way to go the second gradient is the first."""
+        return {"rho": 0.0}
+
+    def shift(self, norm: Tensor) -> Tensor:
+        """How far the second gradient's point lies from theta, in units of g, which has this norm."""
+        rho: float = self.hparams.rho
+        return rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
+
+    def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
+        """What the optimizer is given, from the gradients at theta and at the point nearby."""
+        return second
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Two passes and one step; `loss` is the mean risk at theta."""
+        batch = self.prepared(batch, step)
+        parameters: list[Tensor] = [*trained(self.network)]
+        loss = self.outputs(batch, step).risks.mean()
+        first = gradients(loss, parameters)
+        shift = self.shift(torch.stack(torch._foreach_norm(first)).norm())
+        with excursion([*parameters, *self.network.buffers()]):
+            with torch.no_grad():
+                torch._foreach_add_(parameters, list(torch._foreach_mul(first, shift)))
+            second = gradients(self.outputs(batch, step).risks.mean(), parameters)
+        for p, gradient in zip(parameters, self.step_gradients(first, second), strict=True):
+            p.grad = gradient
+        self.step_optimizer(self.optimizers["main"], step)
+        return {"loss": loss.detach()}
+
+
+@register("SAGM", paper="arXiv:2303.10353")
+class SAGM(SAM):
+    """The mean risk at theta and, aligned with it, at the worst point nearby.
+
+    The step is with (g + g') / 2, g' the gradient at theta + (rho / ||g|| - alpha) g: that of
+    L(theta) + L_p(theta - alpha g), where L_p is SAM's perturbed loss, without second order.
+    The paper adds the two; like its code we take the mean, so that the learning rate means what it
+    does elsewhere. Batch normalisation and dropout are as in SAM.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(SAM.Hparams):
+        """Alpha: the paper's code, 1e-3 for PACS and VLCS, 5e-4 for OfficeHome."""
+
+        alpha: float = hparam(1e-3, choice(5e-4, 1e-3), low=0.0)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Both gradients at the same point."""
+        return {"rho": 0.0, "alpha": 0.0}
+
+    def shift(self, norm: Tensor) -> Tensor:
+        """rho / ||g|| - alpha."""
+        alpha: float = self.hparams.alpha
+        return super().shift(norm) - alpha
+
+    def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
+        """The mean of the two."""
+        return list(torch._foreach_lerp(first, second, 0.5))

@@ -1,0 +1,96 @@
+"""MLDG against its equation, by a loop over copies of the network."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oodbench.algorithms import algorithms
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    network_step,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.networks.base import Network
+from oodbench.tasks import Task
+
+MLDG: Any = algorithms.get("MLDG")
+INNER = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def gradient(network: Network, task: Task, x: Tensor, y: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(task.losses(network(x), y).mean(), list(network.parameters())))
+
+
+def brute_force(algorithm: Any, task: Task, inner: Any, step: int) -> Tensor:
+    """mean over pairs of grad R_i(theta) + beta grad R_j(theta'), (P,)."""
+    batch, h = tiny_batch(task), algorithm.hparams
+    order = algorithm.drawn(batch, step)["order"].tolist()
+    total = torch.zeros(sum(p.numel() for p in algorithm.network.parameters()))
+    for k, i in enumerate(order):
+        j = order[(k + 1) % len(order)]
+        other = copy.deepcopy(algorithm.network)
+        first = gradient(other, task, batch.x[i], batch.y[i])
+        for p, g in zip(other.parameters(), first, strict=True):
+            p.grad = g
+        inner(other.parameters(), lr=h.lr, weight_decay=h.weight_decay).step()
+        second = gradient(other, task, batch.x[j], batch.y[j])
+        both = [g + h.beta * s for g, s in zip(first, second, strict=True)]
+        total = total + torch.cat([b.flatten() for b in both]) / len(order)
+    return total
+
+
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@pytest.mark.parametrize("environments", [2, 5])
+def test_the_gradient_is_that_of_a_ring_of_pairs(task: Task, environments: int) -> None:
+    problem = tiny_problem(task, tuple("abcde"[:environments]))
+    values = {**PLAIN, "lr": 0.2, "beta": 0.7}
+    algorithm = tiny_algorithm(MLDG, problem, values)
+    batch = tiny_batch(task).of(range(environments))
+    order = algorithm.drawn(batch, 3)["order"]
+    assert sorted(order.tolist()) == list(range(environments))
+    algorithm.drawn = lambda batch, step: {"order": order}  # type: ignore[method-assign]
+    wanted = brute_force(algorithm, task, torch.optim.SGD, 3)
+    torch.testing.assert_close(network_step(algorithm, batch, 3), wanted, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", list(INNER))
+def test_the_inner_step_is_the_first_of_a_new_optimizer_of_the_same_kind(name: str) -> None:
+    task = TASKS["binary"]
+    values = {"optimizer": name, "lr": 0.05, "weight_decay": 0.3, "beta": 0.7}
+    algorithm = tiny_algorithm(MLDG, tiny_problem(task), values)
+    for step in range(2):  # at the second the run's own optimizer has moments
+        wanted = brute_force(algorithm, task, INNER[name], step)
+        algorithm.update(tiny_batch(task), step)
+        found = [p.grad for p in algorithm.network.parameters()]
+        if name == "sgd":  # whose weight decay stays out of .grad as well
+            assert all(g is not None for g in found)
+        flat = torch.cat([g.flatten() for g in found if g is not None])
+        torch.testing.assert_close(flat, wanted, check_dtype=False)
+
+
+def test_running_statistics_are_those_of_the_passes_at_theta() -> None:
+    task, batch = TASKS["binary"], tiny_batch(TASKS["binary"])
+    algorithm = tiny_algorithm(MLDG, tiny_problem(task), PLAIN)
+    assert isinstance(algorithm.network.featurizer, nn.Sequential)
+    algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
+    twin = copy.deepcopy(algorithm.network)
+    for e in algorithm.drawn(batch, 0)["order"].tolist():
+        twin(batch.x[e])
+    algorithm.update(batch, 0)
+    for (name, ours), theirs in zip(algorithm.network.named_buffers(), twin.buffers(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def test_one_environment_is_refused() -> None:
+    reason = MLDG.skip(tiny_problem(TASKS["binary"], ("a",)))
+    assert reason is not None and "second training environment" in reason

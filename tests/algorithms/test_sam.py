@@ -1,0 +1,83 @@
+"""SAM and SAGM against their equations, with gradients by autograd at copies of the network."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oodbench.algorithms import Algorithm, algorithms
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    network_step,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.tasks import Task
+
+ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+
+
+def flat_gradient(network: nn.Module, task: Task, shift: Tensor | None = None) -> Tensor:
+    """The gradient of the pooled batch's mean risk at the network's parameters plus `shift`, (P,)."""
+    network, batch = copy.deepcopy(network), tiny_batch(task)
+    vector = nn.utils.parameters_to_vector(network.parameters()).detach()
+    nn.utils.vector_to_parameters(vector if shift is None else vector + shift, network.parameters())
+    risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
+    found = torch.autograd.grad(torch.stack(risks).mean(), list(network.parameters()))
+    return torch.cat([g.flatten() for g in found])
+
+
+@ALL
+def test_sam_steps_with_the_gradient_a_distance_rho_uphill(task: Task) -> None:
+    algorithm = tiny_algorithm(algorithms.get("SAM"), tiny_problem(task), {**PLAIN, "rho": 0.3})
+    g = flat_gradient(algorithm.network, task)
+    wanted = flat_gradient(algorithm.network, task, 0.3 * g / g.square().sum().sqrt())
+    torch.testing.assert_close(network_step(algorithm, tiny_batch(task), 0), wanted)
+
+
+@ALL
+def test_sagm_steps_with_the_mean_of_two_gradients(task: Task) -> None:
+    values = {**PLAIN, "rho": 0.3, "alpha": 0.2}
+    algorithm = tiny_algorithm(algorithms.get("SAGM"), tiny_problem(task), values)
+    g = flat_gradient(algorithm.network, task)
+    other = flat_gradient(algorithm.network, task, (0.3 / g.square().sum().sqrt() - 0.2) * g)
+    torch.testing.assert_close(network_step(algorithm, tiny_batch(task), 0), (g + other) / 2)
+
+
+def test_weight_decay_does_not_move_the_point_nearby() -> None:
+    task = TASKS["binary"]
+    algorithm, other = (
+        tiny_algorithm(algorithms.get("SAM"), tiny_problem(task), {**PLAIN, "weight_decay": decay})
+        for decay in (0.0, 0.5)
+    )
+    weights = nn.utils.parameters_to_vector(algorithm.network.parameters()).detach()
+    plain, decayed = (network_step(a, tiny_batch(task), 0) for a in (algorithm, other))
+    torch.testing.assert_close(decayed, plain + 0.5 * weights)
+
+
+def test_where_the_gradient_is_zero_nothing_moves() -> None:
+    task = Task("regression", 2)
+    algorithm = tiny_algorithm(algorithms.get("SAM"), tiny_problem(task), PLAIN)
+    batch = tiny_batch(task)
+    for p in algorithm.network.parameters():
+        p.data.zero_()
+    batch.y.zero_()
+    assert not network_step(algorithm, batch, 0).any()
+
+
+@pytest.mark.parametrize("name", ["SAM", "SAGM"])
+def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
+    task, batch = TASKS["binary"], tiny_batch(TASKS["binary"])
+    built = []
+    for cls in (algorithms.get(name), Algorithm):
+        algorithm = tiny_algorithm(cls, tiny_problem(task), PLAIN)
+        assert isinstance(algorithm.network.featurizer, nn.Sequential)
+        algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
+        algorithm.update(batch, 0)
+        built.append(dict(algorithm.network.named_buffers()))
+    assert len(built[0]) == 3
+    for key, value in built[1].items():
+        assert torch.equal(built[0][key], value)
