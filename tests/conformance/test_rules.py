@@ -38,7 +38,7 @@ def test_six_methods_and_two_variants_are_registered() -> None:
 
 def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -> None:
     """But those that are about classes."""
-    classes = {"CondCAD", "RSC"}
+    classes = {"CondCAD", "RSC", "SelfReg"}
     for name in FOLDER:
         for task in TASKS.values() if algorithms.get(name).trains_network else ():
             has_classes = task.kind in ("binary", "multiclass")

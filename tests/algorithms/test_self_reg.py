@@ -1,0 +1,79 @@
+"""SelfReg against its equation, example by example."""
+
+from typing import Any
+
+import pytest
+import torch
+from oodbench.algorithms.self_reg import in_class_partners
+from torch import Tensor
+
+from oodbench.algorithms import algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+
+SELF_REG: Any = algorithms.get("SelfReg")
+
+
+def partners(targets: list[float], noise: list[float]) -> list[int]:
+    """The examples of each class in order take those of the class in the order of their noise."""
+    found = [0] * len(targets)
+    for y in set(targets):
+        members = [i for i, t in enumerate(targets) if t == y]
+        shuffled = sorted(members, key=lambda i: noise[i])
+        for i, j in zip(members, shuffled, strict=True):
+            found[i] = j
+    return found
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+@pytest.mark.parametrize("scale", [0.1, 10.0], ids=["low risk", "high risk"])
+def test_the_loss_and_its_gradient_are_those_of_all_pairs(kind: str, scale: float) -> None:
+    task, batch = TASKS[kind], tiny_batch(TASKS[kind])
+    algorithm: Any = tiny_algorithm(SELF_REG, tiny_problem(task))
+    algorithm.network.classifier.weight.data.mul_(scale)
+    batch = algorithm.prepared(batch, 4)
+    out = algorithm.outputs(batch, 4)
+    found = algorithm.objective(out)
+
+    y, l = batch.y.flatten(), batch.draws["share"]  # noqa: E741
+    phi = algorithm.network.featurizer(batch.x.flatten(0, 1))
+    z, h = algorithm.network.classifier(phi), algorithm.projection(phi)
+    p, q = (partners(y.tolist(), noise.flatten().tolist()) for noise in batch.draws["noise"])
+    risk, penalty = task.losses(z, y).mean(), torch.zeros((), dtype=torch.float64)
+
+    def mse(a: Tensor, b: Tensor) -> Tensor:
+        return (a - b).square().mean() / len(y)
+
+    for i in range(len(y)):
+        z_mix, h_mix = l * z[p[i]] + (1 - l) * z[q[i]], l * h[p[i]] + (1 - l) * h[q[i]]
+        penalty = penalty + l * (mse(z[i], z[p[i]]) + 0.3 * mse(phi[i], h[p[i]]))
+        penalty = penalty + (1 - l) * (mse(z[i], z_mix) + 0.3 * mse(phi[i], h_mix))
+    assert (risk > 1) == (scale > 1 or kind == "multiclass")  # of which chance is 1.1
+    wanted = risk + min(risk.item(), 1.0) * penalty
+    torch.testing.assert_close(found, wanted)
+    parameters = list(algorithm.parameters())
+    gradients = (torch.autograd.grad(v, parameters) for v in (found, wanted))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_every_permutation_within_a_class_is_as_likely() -> None:
+    targets = torch.tensor([2.0, 0.0, 2.0, 1.0, 0.0, 2.0])
+    generator, counts = torch.Generator().manual_seed(0), dict[tuple[int, ...], int]()
+    for noise in torch.rand(1200, 6, generator=generator, dtype=torch.float64):
+        found = in_class_partners(targets, noise)
+        assert torch.equal(targets[found], targets) and sorted(found.tolist()) == list(range(6))
+        counts[tuple(found.tolist())] = counts.get(tuple(found.tolist()), 0) + 1
+    assert len(counts) == 12  # 3! 2! 1!
+    assert min(counts.values()) > 60 and max(counts.values()) < 145  # 100 expected
+
+
+def test_the_projection_keeps_no_statistics_and_the_predictor_has_none() -> None:
+    algorithm: Any = tiny_algorithm(SELF_REG, tiny_problem(TASKS["binary"]))
+    assert dict(algorithm.named_buffers()) == {}
+    x = tiny_batch(TASKS["binary"]).x[0]
+    assert torch.equal(algorithm.predict(x), algorithm.network(x))
+
+
+@pytest.mark.parametrize("kind", ["regression", "multilabel", "distribution"])
+def test_targets_that_are_no_class_are_refused(kind: str) -> None:
+    assert "same class" in SELF_REG.skip(tiny_problem(TASKS[kind]))
