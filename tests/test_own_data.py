@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from filelock import FileLock
+from PIL import Image
 
 from oodbench.datasets import make
 from oodbench.sweep.file import read, validate
@@ -20,24 +21,38 @@ TEXT = (ROOT / "docs" / "guide" / "own_data.md").read_text()
 RECIPE = ROOT / "docs" / "guide" / "own_data"
 
 
-def block(language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
-    return str(found)
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
 
 
-def test_its_sweep_can_be_planned(tmp_path: Path) -> None:
+def test_its_sweep_of_a_table_can_be_planned(tmp_path: Path) -> None:
     rows = ["age,size,nodes,target,environment"]
     for i, name in enumerate(("Leiden", "Rotterdam", "Utrecht") * 10):
         rows.append(f"{40 + i},{i % 7},{i % 4},{'relapse' if i % 2 else 'none'},{name}")
     (tmp_path / "mine.csv").write_text("\n".join(rows))
-    plan = make_plan(validate(yaml.safe_load(block("yaml")), "own_data.md"), tmp_path)
+    plan = make_plan(validate(yaml.safe_load(blocks("yaml")[0]), "own_data.md"), tmp_path)
     assert len(plan.runs) == 9
     assert {r.test_environments for r in plan.runs.values()} == {("Leiden",)}
 
 
+def test_its_sweep_of_images_in_folders_can_be_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i, environment in enumerate(("bright", "dark", "dim")):
+        for k, name in enumerate(("one", "two")):
+            folder = tmp_path / "scans" / environment / name
+            folder.mkdir(parents=True)
+            for j in range(10):
+                Image.new("RGB", (16, 16), (i * 90, k * 90, j)).save(folder / f"{j}.png")
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan(validate(yaml.safe_load(blocks("yaml")[1]), "own_data.md"), None)
+    assert len(plan.runs) == 6
+    assert {r.test_environments for r in plan.runs.values()} == {("dim",)}
+
+
 @pytest.mark.slow
 def test_its_class_is_short_and_runs(tmp_path: Path) -> None:
-    text = block("python")
+    (text,) = blocks("python")
     assert len([line for line in text.splitlines() if line]) <= 20
     (tmp_path / "hospitals.py").write_text(text)
     stream = np.random.default_rng(0)
