@@ -1,0 +1,43 @@
+"""Run ids do not move; `python -m tests.sweep.test_ids DATA_DIR` writes the golden file anew."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from oodbench.registry import folder
+from oodbench.sweep.file import read
+from oodbench.sweep.plan import make_plan
+from tests.helpers.paths import ROOT
+
+GOLDEN = ROOT / "tests" / "golden" / "ids.json"
+ELSEWHERE = {"coinrun", "coinrun-small", "label-noise", "memorization", "wilds"}
+"""Sweeps on data that have to be made or downloaded first."""
+EACH = 8
+
+
+def ids(sweep: str, data_dir: Path) -> list[str]:
+    """Some of the ids of a sweep's first trial, evenly spread over its runs in their order."""
+    (path,) = folder("sweeps").rglob(f"{sweep}.yaml")
+    runs = list(make_plan(read(path, ["trials=1"]), data_dir).runs)
+    return runs[:: max(1, len(runs) // EACH)][:EACH]
+
+
+def names() -> list[str]:
+    return sorted({p.stem for p in folder("sweeps").rglob("*.yaml")} - ELSEWHERE)
+
+
+@pytest.mark.slow
+def test_the_ids_of_released_sweeps_do_not_move(mnist_dir: Path) -> None:
+    """A field or hyperparameter that is added enters an id only where it is not neutral."""
+    golden = json.loads(GOLDEN.read_text())
+    assert sum(map(len, golden.values())) >= 200
+    moved = {name for name, wanted in golden.items() if ids(name, mnist_dir) != wanted}
+    assert not moved, "their results would be trained again"
+
+
+if __name__ == "__main__":
+    found = {name: ids(name, Path(sys.argv[1])) for name in names()}
+    rows = (f" {json.dumps(name)}: {json.dumps(values)}" for name, values in found.items())
+    GOLDEN.write_text("{\n" + ",\n".join(rows) + "\n}\n")
