@@ -25,6 +25,13 @@ settings.register_profile(
 )
 settings.load_profile("seeded")
 
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands print as on a wide terminal, however long the paths of a test are."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 MNIST = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",

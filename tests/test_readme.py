@@ -57,7 +57,7 @@ def test_its_sweep_prints_its_leaderboard(tmp_path: Path) -> None:
 def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     (method,) = blocks("python")
     (tmp_path / "my_method.py").write_text(method)
-    sweep = {"name": "mine", "datasets": ["Spirals"], "algorithms": ["ERM", "SD"], "trials": 2}
+    sweep = {"name": "mine", "datasets": ["Spirals"], "algorithms": ["ERM", "MySD"], "trials": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sweep | {"steps": 40}))
     command = [sys.executable, "-m", "oodbench.sweep", "launch", "mine.yaml", "--yes"]
     command += ["--plugin", "my_method", "--workers", "1"]
@@ -65,9 +65,7 @@ def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 done of 4 runs" in done.stdout
-    check = (
-        "import my_method; from oodbench.conformance import check_algorithm; check_algorithm('SD')"
-    )
+    check = "import my_method; from oodbench.conformance import check_algorithm; check_algorithm('MySD')"
     command = [sys.executable, "-c", check]
     checked = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr

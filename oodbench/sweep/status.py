@@ -15,6 +15,7 @@ from oodbench.results.run_spec import RunSpec, State
 if TYPE_CHECKING:
     from oodbench.sweep.plan import Plan
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -115,7 +116,8 @@ def _total(stored: Mapping[str, Any]) -> int:
     if search is None:
         return len(runs)
     key = ("dataset", "options", "label", "test_environments", "trial")
-    return int(search["draws"]) * len({str([run[k] for k in key]) for run in runs})
+    cells = {json.dumps([run[k] for k in key], sort_keys=True) for run in runs}
+    return int(search["draws"]) * len(cells)
 
 
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import chdir
@@ -14,7 +16,7 @@ from oodbench.__main__ import main
 from oodbench.sweep.status import show_plan
 from oodbench.terminal import Terminal
 from tests.helpers.made import Made, rising
-from tests.helpers.paths import GOLDEN
+from tests.helpers.paths import GOLDEN, ROOT
 from tests.helpers.sweeps import tiny
 
 FOLDER = GOLDEN / "screens"
@@ -73,6 +75,12 @@ def plan(width: int) -> str:
 def screen(name: str, width: int) -> str:
     if name == "plan":
         return plan(width)
+    if name == "data-list":  # in a process without the datasets that other tests register
+        command = [sys.executable, "-m", "oodbench", *SCREENS[name]]
+        environment = os.environ | {"COLUMNS": str(width), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment
+        ).stdout
     result = CliRunner().invoke(
         main, SCREENS[name], prog_name="oodbench", env={"COLUMNS": str(width)}
     )

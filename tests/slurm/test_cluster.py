@@ -65,7 +65,10 @@ def test_a_dry_run_shows_what_is_then_submitted(tmp_path: Path) -> None:
     flags = ("--runs-per-job", "1", "--partition", "low", "--slurm", "comment=mine")
     shown = launch(sweep, out, "--dry-run", *flags)
     assert shown.exit_code == 0, shown.output
-    assert not out.exists() and "ERM on LinearSEM (test 5), draw 0, trial 0" in shown.output
+    assert (
+        not out.exists()
+        and "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" in shown.output
+    )
     launched = launch(sweep, out, *flags)
     assert "2 runs queued" in launched.output
     (script,) = out.glob("jobs/*/*_submission.sh")
