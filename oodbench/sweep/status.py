@@ -123,7 +123,7 @@ def _total(stored: Mapping[str, Any]) -> int:
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
     """One run with its note and, if it went wrong, the end of its log."""
     run = results.run(run_id)
-    if state.state is State.LOST and state.log is None:
+    if state.state is State.LOST and not state.note:
         return f"paused at step {_last_step(run)}: {title(spec)}"
     text = f"{state.state}: {title(spec)}: {state.note}"
     tail: list[str] = []
