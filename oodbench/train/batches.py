@@ -57,6 +57,7 @@ class Batches:
         self._repeat = repeat
         self._seed = seed
         self._transform = transform
+        self._draws_environments = environments_at is not None
         self._environments_at = environments_at or (lambda step: range(len(self.sizes)))
         self._y = torch.cat([y for _, y in environments])
         self._attributes = None if attributes is None else torch.cat(list(attributes))
@@ -149,6 +150,8 @@ class Batches:
 
     def _visits(self, environment: int, step: int) -> int:
         """How many of the steps before `step` the environment was in."""
+        if not self._draws_environments:
+            return step
         for earlier in range(self._counted, step):
             there = self._environments_at(earlier)
             if len(there) < len(self.sizes):
