@@ -112,7 +112,7 @@ def problem(data_dir: Path | None, **options: object) -> str:
             read(find("coinrun-small"), [f"datasets={json.dumps([DATASET | options])}"]), data_dir
         )
     assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return str(caught.value).removeprefix("sweep 'coinrun-small': ")
 
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
