@@ -1,0 +1,112 @@
+"""SagNet against its algorithm, example by example and with optimizers of torch's on copies."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from oodbench.algorithms.sagnet import uniform_losses
+from torch import Tensor
+
+from oodbench.algorithms import algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.networks.base import build
+
+SAGNET: Any = algorithms.get("SagNet")
+ADAM = {"lr": 0.02, "weight_decay": 0.1, "lr_schedule": "constant"}
+
+
+def style(features: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of one example's features, and their variance with what is added to it."""
+    return features.mean(), features.var() + 1e-5
+
+
+def restyled(phi: Tensor, order: Tensor, share: Tensor) -> Tensor:
+    found = []
+    for i, j in enumerate(order.tolist()):
+        (m, v), (m_j, v_j), a = style(phi[i]), style(phi[j]), share[i, 0]
+        variance = a * (v - 1e-5) + (1 - a) * (v_j - 1e-5) + 1e-5
+        found.append((phi[i] - m) / v.sqrt() * variance.sqrt() + a * m + (1 - a) * m_j)
+    return torch.stack(found)
+
+
+def refilled(phi: Tensor, order: Tensor) -> Tensor:
+    found = []
+    for i, j in enumerate(order.tolist()):
+        (m, v), (m_j, v_j) = style(phi[i]), style(phi[j])
+        found.append(((phi[j] - m_j) / v_j.sqrt()).detach() * v.sqrt() + m)
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_three_updates_are_nine_steps_of_three_optimizers(kind: str) -> None:
+    task = TASKS[kind]
+    values = {**ADAM, "adversary_weight": 0.7}
+    algorithm: Any = tiny_algorithm(SAGNET, tiny_problem(task), values)
+    f, c, s = (
+        copy.deepcopy(m)
+        for m in (algorithm.network.featurizer, algorithm.network.classifier, algorithm.style)
+    )
+    of_f, of_c, of_s = (
+        torch.optim.Adam(m.parameters(), lr=0.02, weight_decay=0.1) for m in (f, c, s)
+    )
+    for step in range(3):
+        batch = tiny_batch(task, seed=step)
+        draws = algorithm.drawn(batch, step)
+        share, orders = draws["share"].double(), draws["orders"]
+        x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
+        losses = (
+            lambda: task.losses(c(restyled(f(x), orders[0], share)), y).mean(),
+            lambda: task.losses(s(refilled(f(x), orders[1])), y).mean(),
+            lambda: 0.7 * uniform_losses(task, s(refilled(f(x), orders[2]))).mean(),
+        )
+        wanted = []
+        for loss, trained in zip(losses, ((of_f, of_c), (of_s,), (of_f,)), strict=True):
+            for optimizer in (of_f, of_c, of_s):
+                optimizer.zero_grad()
+            value = loss()
+            value.backward()
+            wanted.append(value.detach())
+            for optimizer in trained:
+                optimizer.step()
+        found = algorithm.update(batch, step)
+        for name, value in zip(("loss", "style_loss", "adversarial_loss"), wanted, strict=True):
+            torch.testing.assert_close(found[name], value)
+        pairs = ((algorithm.network.featurizer, f), (algorithm.network.classifier, c))
+        for ours, theirs in (*pairs, (algorithm.style, s)):
+            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+                torch.testing.assert_close(p, q)
+
+
+def test_a_uniform_prediction_has_the_least_loss() -> None:
+    for kind, classes in (("binary", 2), ("multiclass", 3)):
+        task = TASKS[kind]
+        zeros, others = torch.zeros(1, task.num_outputs), torch.randn(50, task.num_outputs)
+        (least,) = uniform_losses(task, zeros).tolist()
+        assert least == pytest.approx(math.log(classes))
+        assert uniform_losses(task, others).min() > least
+
+
+def test_a_binary_loss_is_that_of_two_classes() -> None:
+    scores = torch.linspace(-5, 5, 11, dtype=torch.float64).unsqueeze(1)
+    both = torch.cat([torch.zeros_like(scores), scores], 1)
+    wanted = uniform_losses(TASKS["multiclass"], both)
+    torch.testing.assert_close(uniform_losses(TASKS["binary"], scores), wanted)
+
+
+def test_a_network_without_features_of_its_own_trains_its_classifier() -> None:
+    task = TASKS["binary"]
+    problem, batch = tiny_problem(task), tiny_batch(task)
+    network = build("Head", {}, problem.input_shape, 1, seed=0)
+    algorithm: Any = SAGNET(network, problem, SAGNET.Hparams()).double()
+    algorithm.optimizers = algorithm.configure()
+    before = copy.deepcopy(network.classifier.state_dict())
+    algorithm.update(batch, 0)
+    after = network.classifier.state_dict()
+    assert not any(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("kind", ["regression", "multilabel", "distribution"])
+def test_targets_that_are_no_class_are_refused(kind: str) -> None:
+    assert "predictions of classes" in SAGNET.skip(tiny_problem(TASKS[kind]))
