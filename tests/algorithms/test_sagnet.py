@@ -56,16 +56,17 @@ def test_three_updates_are_nine_steps_of_three_optimizers(kind: str) -> None:
         draws = algorithm.drawn(batch, step)
         share, orders = draws["share"].double(), draws["orders"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
-        losses = (
-            lambda: task.losses(c(restyled(f(x), orders[0], share)), y).mean(),
-            lambda: task.losses(s(refilled(f(x), orders[1])), y).mean(),
-            lambda: 0.7 * uniform_losses(task, s(refilled(f(x), orders[2]))).mean(),
-        )
+        stages = ((of_f, of_c), (of_s,), (of_f,))
         wanted = []
-        for loss, trained in zip(losses, ((of_f, of_c), (of_s,), (of_f,)), strict=True):
+        for order, trained in zip(orders, stages, strict=True):
             for optimizer in (of_f, of_c, of_s):
                 optimizer.zero_grad()
-            value = loss()
+            if of_c in trained:
+                value = task.losses(c(restyled(f(x), order, share)), y).mean()
+            elif of_s in trained:
+                value = task.losses(s(refilled(f(x), order)), y).mean()
+            else:
+                value = 0.7 * uniform_losses(task, s(refilled(f(x), order))).mean()
             value.backward()
             wanted.append(value.detach())
             for optimizer in trained:
