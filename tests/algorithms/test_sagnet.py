@@ -67,7 +67,7 @@ def test_three_updates_are_nine_steps_of_three_optimizers(kind: str) -> None:
                 value = task.losses(s(refilled(f(x), order)), y).mean()
             else:
                 value = 0.7 * uniform_losses(task, s(refilled(f(x), order))).mean()
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
             wanted.append(value.detach())
             for optimizer in trained:
                 optimizer.step()
