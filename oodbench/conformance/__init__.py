@@ -1,6 +1,8 @@
 """The contract of a method, as a test that anyone can call.
 
-It imports algorithms and networks.
+It imports algorithms and networks. A module of rules is imported here, so that every rule is in `checks`.
 """
 
-from oodbench.conformance.rules import check_algorithm as check_algorithm
+from oodbench.conformance import functions as functions
+from oodbench.conformance import updates as updates
+from oodbench.conformance.check import check_algorithm as check_algorithm

@@ -23,7 +23,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.sweep.file import find, read
 from oodbench.tasks import Task
-from tests.algorithms.test_erm import POPULATION, example_1
+from tests.algorithms.risks.test_erm import POPULATION, example_1
 
 IRM: Any = algorithms.get("IRM")
 BINARY = TASKS["binary"]

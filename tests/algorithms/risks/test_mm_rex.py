@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_problem
 from oodbench.errors import UserError
-from tests.algorithms.test_vrex import RISKS, objective
+from tests.algorithms.risks.test_vrex import RISKS, objective
 
 
 def brute_force(risks: list[float], lambda_min: float) -> float:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from oodbench.algorithms.dann import reverse_gradient
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, algorithms
+from oodbench.algorithms import Algorithm, Problem, algorithms
 from oodbench.conformance.tiny_problems import (
     LAST,
     PLAIN,
@@ -127,3 +127,15 @@ def test_the_conditional_discriminator_sees_the_targets(task: Task) -> None:
 def test_one_environment_is_refused(name: str) -> None:
     reason = algorithms.get(name).skip(tiny_problem(BINARY, ("a",)))
     assert reason is not None and "at least two" in reason
+
+
+def test_a_discriminator_is_told_which_environments_a_step_is_of() -> None:
+    problem = Problem((4,), TASKS["binary"], tuple("abcde"), 1000)
+    algorithm: Any = tiny_algorithm(algorithms.get("DANN"), problem, {"environments_per_step": 2})
+    algorithm.environments_at = lambda step: [4, 1]
+    out = algorithm.outputs(tiny_batch(TASKS["binary"], 0, 2), 7)
+    algorithm.objective(out)
+    logits = algorithm.discriminator(out.features.flatten(0, 1))
+    labels = torch.tensor([4] * 6 + [1] * 6)
+    wanted = torch.nn.functional.cross_entropy(logits, labels)
+    torch.testing.assert_close(out.metrics["discriminator_loss"], wanted)

@@ -1,0 +1,181 @@
+"""Rules about the functions that a method overrides: what they may read, draw and change."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from oodbench.algorithms import Algorithm, Batch, Outputs
+from oodbench.conformance.rule import DoesNotApply, require_close, rule
+from oodbench.conformance.tiny_problems import (
+    ENVIRONMENTS,
+    LAST,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.hparams import distributions, draw
+from oodbench.tasks import Task
+
+
+@rule
+def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
+    """It has a docstring, and overrides `objective`, `combine` or the whole of `update`."""
+    assert (cls.__dict__.get("__doc__") or "").strip(), "it has no docstring for the tables"
+    own_update = cls.update is not Algorithm.update
+    both = cls.objective is not Algorithm.objective and cls.combine is not Algorithm.combine
+    assert own_update or not both, (
+        "it overrides both `objective` and `combine`, which ignores the first"
+    )
+
+
+@rule
+def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
+    """`objective` gives the same value twice, and changes neither state nor random numbers."""
+    algorithm = tiny_algorithm(cls, tiny_problem(task))
+    batch = tiny_batch(task)
+    out = _outputs(algorithm, replace(batch, draws=algorithm.drawn(batch, 3)), 3)
+    with _unchanged(algorithm):
+        first, second = algorithm.objective(out), algorithm.objective(out)
+    assert torch.equal(first, second), f"it gives {first.item()}, then {second.item()}"
+
+
+def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
+    """The outputs that `objective` is given at a step of a batch that has its draws."""
+    out = algorithm.outputs(algorithm.prepare(batch), step)
+    out.buffers.update(algorithm.next_buffers(out))
+    return out
+
+
+@contextmanager
+def _unchanged(algorithm: Algorithm) -> Iterator[None]:
+    """Asserts that neither the method's state nor torch's random numbers change meanwhile."""
+    state = {name: value.clone() for name, value in algorithm.state_dict().items()}
+    rng = torch.get_rng_state()
+    yield
+    for name, value in algorithm.state_dict().items():
+        assert torch.equal(value, state[name]), f"it changes '{name}'"
+    assert torch.equal(torch.get_rng_state(), rng), "it draws random numbers"
+
+
+@rule
+def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
+    """`next_buffers` gives the same values twice, for buffers that there are, and changes nothing."""
+    if cls.next_buffers is Algorithm.next_buffers:
+        raise DoesNotApply("it remembers nothing from step to step")
+    algorithm = tiny_algorithm(cls, tiny_problem(task))
+    out = algorithm.outputs(algorithm.prepared(tiny_batch(task), 3), 3)
+    with _unchanged(algorithm):
+        first, second = algorithm.next_buffers(out), algorithm.next_buffers(out)
+    for name, value in first.items():
+        buffer = algorithm.get_buffer(name)
+        assert value.shape == buffer.shape, f"'{name}' becomes {tuple(value.shape)}"
+        assert torch.equal(value, second[name]), f"'{name}' has two values"
+
+
+@rule
+def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
+    """`draw` draws from the step's generator alone, and `prepare` draws nothing."""
+    if cls.draw is Algorithm.draw and cls.prepare is Algorithm.prepare:
+        raise DoesNotApply("it trains on the batches as they are")
+    algorithm, batch = tiny_algorithm(cls, tiny_problem(task)), tiny_batch(task)
+    with _unchanged(algorithm):
+        first, second = algorithm.prepared(batch, 3), algorithm.prepared(batch, 3)
+    for one, other in ((first.x, second.x), (first.y, second.y)):
+        assert torch.equal(one.nan_to_num(), other.nan_to_num()), "the same step has two batches"
+    if cls.draw is not Algorithm.draw:
+        drawn = [algorithm.drawn(batch, step) for step in range(20)]
+        for name, value in drawn[0].items():
+            varies = any(not torch.equal(value, d[name]) for d in drawn[1:])
+            assert varies, f"'{name}' is the same in twenty steps"
+
+
+class _Objective(nn.Module):
+    """The objective as a function of the parameters and the hyperparameters."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        super().__init__()
+        self.algorithm = algorithm
+        self._hparams = algorithm.hparams
+
+    def forward(
+        self, values: dict[str, Any], draws: dict[str, Tensor], batch: Batch, step: int
+    ) -> Tensor:
+        self.algorithm.hparams = replace(self._hparams, **values)
+        return self.algorithm.objective(_outputs(self.algorithm, replace(batch, draws=draws), step))
+
+    def drawn(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
+        """What the method draws at these values, outside of what is vectorized."""
+        self.algorithm.hparams = replace(self._hparams, **values)
+        return self.algorithm.drawn(batch, step)
+
+
+def _drawn(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
+    """The numbers among the hyperparameters of the first random draws."""
+    drawn = [draw(cls.Hparams, cls.__name__, index) for index in range(1, count + 1)]
+    numbers = [
+        name
+        for name, distribution in distributions(cls.Hparams).items()
+        if distribution is not None and all(type(values[name]) in (int, float) for values in drawn)
+    ]
+    return [{name: values[name] for name in numbers} for values in drawn]
+
+
+def _stacked(drawn: list[dict[str, Any]]) -> dict[str, Tensor]:
+    return {name: torch.tensor([v[name] for v in drawn], dtype=torch.float64) for name in drawn[0]}
+
+
+@rule
+def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
+    """`objective` and `combine` take a drawn number as a tensor: `vmap` over runs changes nothing.
+
+    Instead of a branch in Python (`if`, `or`, `min`) on it write arithmetic or `torch.where`; instead of
+    a function of the module `math` that of torch; what an objective remembers belongs in a buffer.
+    """
+    module = _Objective(tiny_algorithm(cls, tiny_problem(task)))
+    drawn, batch = _drawn(cls, 3), tiny_batch(task)
+    torch.manual_seed(2)
+    parameters = {
+        name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in drawn])
+        for name, p in module.named_parameters()
+    }
+
+    for step in (0, 50, LAST):
+
+        def value(p: Any, values: Any, draws: Any, step: int = step) -> Tensor:
+            result: Tensor = functional_call(module, p, (values, draws, batch, step))
+            return result
+
+        draws = [module.drawn(values, batch, step) for values in drawn]
+        every = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
+        gradients, together = vmap(grad_and_value(value))(parameters, _stacked(drawn), every)
+        for k, values in enumerate(drawn):
+            alone = {name: p[k] for name, p in parameters.items()}
+            gradient, wanted = grad_and_value(value)(alone, values, draws[k])
+            require_close(together[k], wanted, f"the objective of run {k} differs at step {step}")
+            for name, g in gradient.items():
+                require_close(gradients[name][k], g, f"the gradient of '{name}' differs")
+
+    stacks = torch.randn(len(drawn), len(ENVIRONMENTS), 40, dtype=torch.float64)
+
+    def combined(values: Any, stack: Tensor) -> Tensor:
+        module.algorithm.hparams = replace(module._hparams, **values)
+        return module.algorithm.combine(stack)
+
+    together = vmap(combined)(_stacked(drawn), stacks)
+    for k, values in enumerate(drawn):
+        require_close(together[k], combined(values, stacks[k]), "`combine` differs")
+
+
+@rule
+def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
+    """Where the reduction has `combine_signs`, it gives what `combine` gives."""
+    reduction = tiny_algorithm(cls, tiny_problem(task)).reduction
+    if reduction is not None and reduction.combine_signs is not None:
+        stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        found = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
+        require_close(found, reduction.combine(stack), "`combine_signs` differs")

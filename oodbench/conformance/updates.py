@@ -1,0 +1,210 @@
+"""Rules about whole updates: that they train, as ERM where they should, and go on where they stopped."""
+
+import io
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from oodbench.algorithms import Algorithm, Batch
+from oodbench.conformance.rule import DoesNotApply, require_close, rule
+from oodbench.conformance.tiny_problems import (
+    ENVIRONMENTS,
+    LAST,
+    PLAIN,
+    TASKS,
+    network_step,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.hparams import checked, defaults, distributions, draw
+from oodbench.tasks import Task
+
+
+def _float32(batch: Batch) -> Batch:
+    y = batch.y.float() if batch.y.is_floating_point() else batch.y
+    return replace(batch, x=batch.x.float(), y=y)
+
+
+def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> None:
+    metrics = algorithm.update(_float32(batch), step)
+    assert "loss" in metrics, "update returns no 'loss'"
+    for name, value in metrics.items():
+        assert value.dim() == 0, f"the metric '{name}' is not a scalar"
+        assert not value.requires_grad, f"the metric '{name}' is not detached"
+        assert value.isfinite(), f"'{name}' is {value.item()} at step {step}"
+    for name, parameter in algorithm.named_parameters():
+        assert parameter.isfinite().all(), f"'{name}' is not finite after step {step}"
+
+
+def _shared(cls: type[Algorithm], index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A draw of a method's hyperparameters, and those of ERM with what the two share."""
+    values = draw(cls.Hparams, cls.__name__, index)
+    common = {f.name for f in fields(Algorithm.Hparams)}
+    return values, {name: value for name, value in values.items() if name in common}
+
+
+@rule
+def every_draw_trains(cls: type[Algorithm], task: Task) -> None:
+    """In a run of 300 steps the defaults and random draws move the network, and elsewhere than ERM."""
+    if task.kind != "binary" and cls.skip(tiny_problem(TASKS["binary"])) is None:
+        return  # one kind of task is enough
+    problem = replace(tiny_problem(task), steps=300)
+    batches = [_float32(tiny_batch(task, seed)) for seed in range(10)]
+    for index in range(4):
+        values, common = _shared(cls, index)
+        ends = []
+        for method, given in ((cls, values), (Algorithm, common)):
+            algorithm = tiny_algorithm(method, problem, given, dtype=torch.float32)
+            start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+            for step in range(300):
+                algorithm.update(batches[step % 10], step)
+            ends.append(parameters_to_vector(algorithm.network.parameters()).detach())
+            moved = not torch.equal(start, ends[-1])
+            assert moved or not cls.trains_network, f"draw {index} leaves the network as it was"
+        other = cls.neutral(problem) == {} or not torch.equal(*ends)
+        assert other or not cls.trains_network, f"draw {index} ends with ERM's weights"
+
+
+@rule
+def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
+    """Losses, metrics and parameters stay finite, the network moves, and it predicts."""
+    algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
+    before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+    for step in (0, 1, 2, LAST):
+        _require_finite_update(algorithm, tiny_batch(task, step), step)
+    after = parameters_to_vector(algorithm.network.parameters()).detach()
+    moved = not torch.equal(before, after)
+    assert moved or not cls.trains_network, "four updates leave the network as it was"
+    shape = tuple(algorithm.predict(torch.zeros(7, 4)).shape)
+    wanted = (7, task.num_outputs)
+    assert shape == wanted, f"the logits of 7 examples have the shape {shape}, not {wanted}"
+
+
+@rule
+def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
+    """At its defaults and past annealing, it gives the network another gradient than ERM."""
+    problem, batch = tiny_problem(task), tiny_batch(task)
+    if cls.neutral(problem) == {}:
+        return  # it is ERM at any hyperparameters
+    erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, LAST)
+    own = network_step(tiny_algorithm(cls, problem, PLAIN), batch, LAST)
+    difference = float((own - erm).abs().max())
+    assert difference > 1e-6 * float(erm.abs().max()), "the two gradients are equal"
+
+
+@rule
+def is_erm_when_neutral(cls: type[Algorithm], task: Task) -> None:
+    """At its `neutral` hyperparameters it gives the network ERM's gradient, to round-off."""
+    problem, batch = tiny_problem(task), tiny_batch(task)
+    neutral = cls.neutral(problem)
+    if neutral is None:
+        return
+    for step in (0, LAST):
+        erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, step)
+        own = network_step(tiny_algorithm(cls, problem, {**PLAIN, **neutral}), batch, step)
+        require_close(own, erm, f"the gradient differs from ERM's at step {step}")
+
+
+@rule
+def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
+    """Permuting the environments changes the network's gradient by no more than round-off.
+
+    What the method itself owns is permuted with them along every axis that is as long as there
+    are environments, such as the output units of a discriminator.
+    """
+    if cls.draw is not Algorithm.draw:
+        raise DoesNotApply("its random numbers belong to the environments' places")
+    order = [3, 0, 4, 1, 2]
+    batch = tiny_batch(task)
+    plain = tiny_algorithm(cls, tiny_problem(task), PLAIN)
+    permuted = tiny_algorithm(cls, tiny_problem(task, tuple(ENVIRONMENTS[i] for i in order)), PLAIN)
+    state = plain.state_dict()
+    for name, value in state.items():
+        if not name.startswith("network."):
+            for axis, size in enumerate(value.shape):
+                if size == len(order):
+                    state[name] = state[name].index_select(axis, torch.tensor(order))
+    permuted.load_state_dict(state)
+    wanted = network_step(plain, batch, LAST)
+    found = network_step(permuted, replace(batch, x=batch.x[order], y=batch.y[order]), LAST)
+    require_close(found, wanted, "the gradient depends on the environments' order")
+
+
+@rule
+def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
+    """What is saved is all there is: a resumed run goes on bit for bit like one that never stopped."""
+    problem = tiny_problem(task)
+    batches = [_float32(tiny_batch(task, seed)) for seed in range(6)]
+    whole = tiny_algorithm(cls, problem, dtype=torch.float32)
+    for step in range(3):
+        whole.update(batches[step], step)
+    file = io.BytesIO()
+    torch.save((_state(whole), torch.get_rng_state()), file)
+    for step in range(3, 6):
+        whole.update(batches[step], step)
+    resumed = tiny_algorithm(cls, problem, dtype=torch.float32)
+    file.seek(0)
+    (state, optimizers), rng = torch.load(file, weights_only=True)
+    resumed.load_state_dict(state)
+    for name, optimizer in resumed.optimizers.items():
+        optimizer.load_state_dict(optimizers[name])
+    torch.set_rng_state(rng)
+    for step in range(3, 6):
+        resumed.update(batches[step], step)
+    (wanted, wanted_optimizers), (found, found_optimizers) = _state(whole), _state(resumed)
+    for name, value in wanted.items():
+        assert torch.equal(found[name], value), f"'{name}' differs after resuming"
+    same = _tensors(found_optimizers), _tensors(wanted_optimizers)
+    assert all(map(torch.equal, *same)), "the optimizers' states differ after resuming"
+
+
+def _state(algorithm: Algorithm) -> tuple[dict[str, Any], dict[str, Any]]:
+    return algorithm.state_dict(), {n: o.state_dict() for n, o in algorithm.optimizers.items()}
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    """The tensors in nested dictionaries, in order."""
+    if isinstance(tree, dict):
+        return [tensor for value in tree.values() for tensor in _tensors(value)]
+    return [tree] if isinstance(tree, Tensor) else []
+
+
+@rule
+def takes_one_environment_or_says_why_not(cls: type[Algorithm], task: Task) -> None:
+    """With a single training environment `skip` gives a reason, or an update works."""
+    problem = tiny_problem(task, ENVIRONMENTS[:1])
+    reason = cls.skip(problem)
+    if reason is None:
+        algorithm = tiny_algorithm(cls, problem, dtype=torch.float32)
+        _require_finite_update(algorithm, tiny_batch(task, environments=1), LAST)
+    else:
+        assert isinstance(reason, str) and reason.strip(), "`skip` gives an empty reason"
+
+
+@rule
+def takes_one_example(cls: type[Algorithm], task: Task) -> None:
+    """An update works with a single example of each environment."""
+    algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
+    for step in (0, LAST):
+        _require_finite_update(algorithm, tiny_batch(task, examples=1), step)
+
+
+@rule
+def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
+    """Every default, and every value that a draw can take, is one that a user may set."""
+    families = {family for f in fields(cls.Hparams) for family in f.metadata.get("by_family", {})}
+    for family in ("", *sorted(families)):
+        values = [(name, value) for name, value in defaults(cls.Hparams, family).items()]
+        for name, distribution in distributions(cls.Hparams, family).items():
+            if distribution is not None:
+                quantiles = [*(i / 100 for i in range(100)), math.nextafter(1, 0)]
+                values += [(name, distribution.at(u)) for u in quantiles]
+        for name, value in values:
+            place = f"the hyperparameters of {cls.__name__}"
+            taken = getattr(checked(cls.Hparams, {name: value}, place), name)
+            assert type(taken) is type(value) and taken == value, f"'{name}' would become {taken}"

@@ -1,0 +1,111 @@
+"""Methods that break one rule each of updates."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Outputs
+from oodbench.conformance import check_algorithm
+from oodbench.hparams import hparam, log_uniform
+
+
+class Infinite(Algorithm):
+    """A loss that is not finite."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() / (out.step < 2)
+
+
+class JustERM(Algorithm):
+    """ERM that says it is something else."""
+
+
+class NotNeutral(Algorithm):
+    """Never ERM, although it says so."""
+
+    @classmethod
+    def neutral(cls, problem: Any) -> dict[str, Any]:
+        return {"lr": 0.02}
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.max()
+
+
+class Ordered(Algorithm):
+    """The first environment alone."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks[0]
+
+
+class Forgetful(Algorithm):
+    """A running mean of the risk in a plain attribute, lost when a run resumes."""
+
+    mean = 1.0
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        self.optimizers["main"].zero_grad()
+        loss = self.outputs(batch, step).risks.mean() * (1 + self.mean)
+        self.mean = 0.5 * self.mean + loss.item()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.step_optimizer(self.optimizers["main"], step)
+        return {"loss": loss.detach()}
+
+
+class Attached(Algorithm):
+    """A metric that keeps the graph alive."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        out.metrics["worst"] = out.risks.max()
+        return out.risks.max()
+
+
+class NeedsTwoExamples(Algorithm):
+    """A sample variance within each environment."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() + out.losses.var(1).mean()
+
+
+class NeedsTwoEnvironments(Algorithm):
+    """A sample variance over environments."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() + out.risks.var()
+
+
+class OutOfLimits(Algorithm):
+    """Draws that a user could not set."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """With a weight."""
+
+        weight: float = hparam(1.0, log_uniform(0.1, 10.0), low=0.5)
+
+    def objective(self, out: Outputs) -> Tensor:
+        return torch.mul(out.risks.max(), self.hparams.weight)
+
+
+@pytest.mark.parametrize(
+    ("cls", "sentence"),
+    [
+        (Infinite, "'loss' is inf at step 2"),
+        (JustERM, "the two gradients are equal"),
+        (NotNeutral, "differs from ERM's at step 0"),
+        (Ordered, "depends on the environments' order"),
+        (Forgetful, "differs after resuming"),
+        (Attached, "'worst' is not detached"),
+        (NeedsTwoExamples, "a single example .* 'loss' is nan"),
+        (NeedsTwoEnvironments, "single training environment .* 'loss' is nan"),
+        (OutOfLimits, "'weight' in the hyperparameters of OutOfLimits must be at least 0.5"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+@pytest.mark.filterwarnings("ignore:var..:UserWarning")
+def test_a_broken_rule_is_named(cls: type[Algorithm], sentence: str) -> None:
+    with pytest.raises(AssertionError, match=rf"{cls.__name__} breaks the rule .*{sentence}"):
+        check_algorithm(cls)
