@@ -1,7 +1,7 @@
 """Colored MNIST's construction on the scans of digits that scikit-learn ships."""
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -55,8 +55,8 @@ class ColoredDigits(ColoredImages):
         environments = {}
         for i, name in enumerate(self.environments):
             scans = order[i :: len(self.environments)].repeat_interleave(self.options.copies)
-            x, y = self.colored(i, images[scans], digits[scans], trial)
-            environments[name] = Environment(x, y, scans)
+            colored = self.colored(i, images[scans], digits[scans], trial)
+            environments[name] = replace(colored, groups=scans)
         return environments
 
 

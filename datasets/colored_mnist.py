@@ -31,7 +31,7 @@ class ColoredImages(Dataset):
 
     The clean label says whether the digit is below 5; the label is flipped with probability
     `label_noise`, and the colour is the label, flipped with the probability that names the
-    environment. The image is in channel 0 or 1 according to its colour.
+    environment. The image is in channel 0 or 1 according to its colour, its attribute.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,7 @@ class ColoredImages(Dataset):
 
     options: Options
     classes = ("5 to 9", "0 to 4")
+    attributes = ("colour 0", "colour 1")
 
     def __init__(self, options: Options, data_dir: Path | None, side: int) -> None:
         super().__init__(options, data_dir)
@@ -60,20 +61,21 @@ class ColoredImages(Dataset):
         self.input_shape = (1 if options.grayscale else 2, side, side)
         self.task = Task("binary")
 
-    def colored(
-        self, environment: int, images: Tensor, digits: Tensor, trial: int
-    ) -> tuple[Tensor, Tensor]:
-        """Inputs (N, channels, side, side) and labels (N,) of images (N, side, side) in [0, 1]."""
+    def colored(self, environment: int, images: Tensor, digits: Tensor, trial: int) -> Environment:
+        """The environment of images (N, side, side) in [0, 1]; inputs are (N, channels, side, side).
+
+        Without colour, too, examples have the attribute: the colour that they would have.
+        """
         seed = self.seed(trial, self.environments[environment])
         generator = torch.Generator().manual_seed(seed)
         noise = torch.rand(2, len(images), generator=generator)
         label = (digits < 5) ^ (noise[0] < self.options.label_noise)
+        color = (label ^ (noise[1] < self.options.flips[environment])).long()
         if self.options.grayscale:
-            return images.unsqueeze(1), label.float()
-        color = label ^ (noise[1] < self.options.flips[environment])
+            return Environment(images.unsqueeze(1), label.float(), attributes=color)
         x = images.new_zeros(len(images), 2, *images.shape[1:])
-        x[torch.arange(len(images)), color.long()] = images
-        return x, label.float()
+        x[torch.arange(len(images)), color] = images
+        return Environment(x, label.float(), attributes=color)
 
     def permutation(self, count: int, trial: int) -> Tensor:
         """The order, (count,), in which a trial deals images out to its environments."""
@@ -114,7 +116,7 @@ class ColoredMNIST(ColoredImages):
         parts = [order[i::training] for i in range(training)]
         parts.append(torch.arange(NUM_TRAIN, len(images)))
         return {
-            name: Environment(*self.colored(i, images[part], digits[part], trial))
+            name: self.colored(i, images[part], digits[part], trial)
             for i, (name, part) in enumerate(zip(self.environments, parts, strict=True))
         }
 

@@ -36,6 +36,7 @@ class DomainBedColoredMNIST(DealtMNIST):
     input_shape = (2, 28, 28)
     task = Task("multiclass", 2)
     classes = ColoredImages.classes
+    attributes = ColoredImages.attributes
 
     def changed(
         self, images: np.ndarray, digits: torch.Tensor, degree: float, generator: torch.Generator
@@ -43,7 +44,7 @@ class DomainBedColoredMNIST(DealtMNIST):
         """The images coloured; `degree` is how often the colour contradicts the label."""
         noise = torch.rand(2, len(images), generator=generator)
         label = (digits < 5) ^ (noise[0] < 0.25)
-        color = label ^ (noise[1] < degree)
+        color = (label ^ (noise[1] < degree)).long()
         x = torch.zeros(len(images), 2, 28, 28)
-        x[torch.arange(len(images)), color.long()] = torch.from_numpy(images).float() / 255
-        return Environment(x, label.long())
+        x[torch.arange(len(images)), color] = torch.from_numpy(images).float() / 255
+        return Environment(x, label.long(), attributes=color)

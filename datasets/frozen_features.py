@@ -69,6 +69,7 @@ class FrozenFeatures(Dataset):
         self.test_environments = images.test_environments
         self.task = images.task
         self.classes = images.classes
+        self.attributes = images.attributes
         with torch.device("meta"):
             features = self._network("none").num_features
         self.input_shape = (features,)
@@ -86,7 +87,7 @@ class FrozenFeatures(Dataset):
             file = folder / f"{i}.npy"
             small = file.stat().st_size <= IN_MEMORY
             x = torch.from_numpy(np.load(file)) if small else MemoryMapped(file)
-            found[name] = Environment(x, environment.y)
+            found[name] = Environment(x, environment.y, attributes=environment.attributes)
         return found
 
     def check(self) -> None:

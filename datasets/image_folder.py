@@ -1,7 +1,11 @@
 """Your own images, in folders."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from oodbench.data.images import ImageFolders, OwnImages, Place, class_folders
 from oodbench.datasets import Metadata, register
@@ -25,7 +29,8 @@ class ImageFolder(OwnImages, ImageFolders):
     """Images in ROOT/ENVIRONMENT/CLASS/; the last environment is the test one by default.
 
     `root` is under the data directory unless it is absolute. It belongs to a run's identity: keep it
-    relative where the data may move.
+    relative where the data may move. With `attributes` the images are in
+    ROOT/ENVIRONMENT/CLASS/ATTRIBUTE/.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,8 @@ class ImageFolder(OwnImages, ImageFolders):
         """Where the images are."""
 
         root: str = hparam("")
+        attributes: bool = hparam(False, neutral=False)
+        """Whether the folders in those of the classes say an attribute of their images."""
 
     options: Options
 
@@ -42,11 +49,28 @@ class ImageFolder(OwnImages, ImageFolders):
         names = class_folders(root) if given and root.is_dir() else ()
         self.places = tuple(Place(name, name) for name in names)
         self.classes = tuple(sorted({c for name in names for c in class_folders(root / name)}))
+        if options.attributes:
+            classes = [folder for name in names for folder in (root / name).iterdir()]
+            found = {a for folder in classes if folder.is_dir() for a in class_folders(folder)}
+            self.attributes = tuple(sorted(found))
         super().__init__(options, data_dir)
         if self.places:
             self.fit_size()
         self.test_environments = self.environments[-1:]
         self.task = Task("multiclass", max(2, len(self.classes)))
+
+    def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
+        """The attributes, by the folders in the classes' own; raises UserError for a file beside them."""
+        if not self.options.attributes:
+            return None
+        folders = [file.relative_to(self.root).parts[2] for file in files]
+        for file, folder in zip(files, folders, strict=True):
+            if folder == file.name:
+                raise UserError(
+                    f"ImageFolder: {file} is in no folder of an attribute "
+                    f"(with `attributes` it takes {self.root}/ENVIRONMENT/CLASS/ATTRIBUTE/IMAGE)"
+                )
+        return torch.tensor([self.attributes.index(folder) for folder in folders])
 
     @property
     def root(self) -> Path:

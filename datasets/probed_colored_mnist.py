@@ -49,6 +49,6 @@ class ProbedColoredMNIST(ColoredImages):
         parts = [order[i::2] for i in range(2)]
         parts += [torch.arange(NUM_TRAIN + i, len(images), probes) for i in range(probes)]
         return {
-            name: Environment(*self.colored(i, images[part], digits[part], trial))
+            name: self.colored(i, images[part], digits[part], trial)
             for i, (name, part) in enumerate(zip(self.environments, parts, strict=True))
         }

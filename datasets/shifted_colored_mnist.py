@@ -1,6 +1,6 @@
 """Colored MNIST whose training environments also differ in classes, digits or shades."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -73,10 +73,11 @@ class ShiftedColoredMNIST(ColoredImages):
         found = {}
         for i, (part, share) in enumerate(zip(parts, shares, strict=True)):
             kept = part[self._kept(digits[part], share)]
-            x, y = self.colored(i, images[kept], digits[kept], trial)
-            if x.shape[1] < self.input_shape[0]:
-                x = self._shaded(x, share, self.seed(trial, self.environments[i], "shade"))
-            found[self.environments[i]] = Environment(x, y)
+            colored = self.colored(i, images[kept], digits[kept], trial)
+            if colored.x.shape[1] < self.input_shape[0]:
+                seed = self.seed(trial, self.environments[i], "shade")
+                colored = replace(colored, x=self._shaded(colored.x, share, seed))
+            found[self.environments[i]] = colored
         return found
 
     def _kept(self, digits: Tensor, share: float) -> Tensor:

@@ -1,7 +1,11 @@
 """Spawrious: breeds of dogs before backgrounds that go with them, until they do not."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from oodbench.data.images import Images, Listing, image_files
 from oodbench.datasets import Metadata, register
@@ -10,6 +14,7 @@ from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 BREEDS = ("bulldog", "corgi", "dachshund", "labrador")
+BACKGROUNDS = ("beach", "desert", "dirt", "jungle", "mountain", "snow")
 TOTAL = 3168
 """The number of images of a breed before a background in one of the two folders."""
 SHARES = (0.97, 0.87)
@@ -48,8 +53,9 @@ class Spawrious(Images):
     `O2O`: in training 97 % (first environment) or 87 % (second) of a breed are before one background
     and the rest before a background that all share; in the test each breed has another's. `M2M`: pairs
     of breeds share two backgrounds, swapped between the environments; in the test the pairs change
-    places. After the authors' code in DomainBed, but the files of a folder are taken in the order of
-    their names, where that takes them as the disk has them. Layout: spawrious224/{0,1}/BACKGROUND/BREED/.
+    places. The background is the attribute. After the authors' code in DomainBed, but the files of a
+    folder are taken in the order of their names, where that takes them as the disk has them. Layout:
+    spawrious224/{0,1}/BACKGROUND/BREED/.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,8 @@ class Spawrious(Images):
     environments = ("Test", "SC_group_1", "SC_group_2")
     test_environments = ("Test",)
     task = Task("multiclass", len(BREEDS))
+    classes = BREEDS
+    attributes = BACKGROUNDS
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
@@ -96,6 +104,10 @@ class Spawrious(Images):
                 if filler:
                     found[environment] += self._files(folder, filler, breed, TOTAL - count)
         return found
+
+    def attribute_numbers(self, files: Sequence[Path]) -> Tensor:
+        """The backgrounds, by the folders that hold those of the breeds."""
+        return torch.tensor([BACKGROUNDS.index(file.parents[1].name) for file in files])
 
     def _files(
         self, folder: int, background: str, breed: str, count: int | None

@@ -42,6 +42,8 @@ class Listed(Dataset):
         """Whether targets are names of classes or real numbers."""
         environment: str = hparam("environment")
         """The column of the environments' names."""
+        attribute: str = hparam("", neutral="")
+        """The column of the examples' attribute, if there is one."""
         test_environments: tuple[str, ...] = hparam(())
         """The default test environments; the file's last one if none are given."""
 
@@ -77,6 +79,11 @@ class Listed(Dataset):
         self.test_environments = options.test_environments or self.environments[-1:]
         self.task, self.targets, self.classes = self._targets()
         self.split = self._split()
+        self.attribute_of_rows: Tensor | None = None
+        if options.attribute:
+            texts = self.rows.texts(options.attribute)
+            self.attributes = tuple(sorted(set(texts)))
+            self.attribute_of_rows = _numbered(texts)
 
     @property
     def label(self) -> str:
@@ -100,6 +107,7 @@ class Listed(Dataset):
                 self.targets[index],
                 None if groups is None else groups[index],
                 None if self.split is None else self.split[index],
+                None if self.attribute_of_rows is None else self.attribute_of_rows[index],
             )
             for name, index in self.places.items()
         }
@@ -139,6 +147,7 @@ def _rows(cls: type[Listed], options: Any, path: Path) -> NumberedRows:
 
     def wanted(known: Sequence[str]) -> list[str]:
         usual = [options.target, options.environment, *({"split", "group"} & {*known})]
+        usual += [options.attribute] * bool(options.attribute)
         return list(dict.fromkeys([*usual, *cls.columns(options, known)]))
 
     return NumberedRows(path, wanted)
@@ -184,7 +193,7 @@ class Table(Listed):
     @classmethod
     def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:
         """The columns of inputs: the option `features`, or all that have no other meaning."""
-        usual = (options.target, options.environment, "split", "group")
+        usual = (options.target, options.environment, options.attribute, "split", "group")
         found: Sequence[str] = options.features or [name for name in known if name not in usual]
         if not found:
             raise UserError(f"{options.file} has no column of inputs")

@@ -10,6 +10,9 @@ How the package's notions become ours:
   that its paper reports is the dataset's metric: selection `val_env` takes it of all of `val`,
   as the package's leaderboard does. Name `id_val` as the validation environment to select in
   distribution. There is no `train_val`.
+- The metadata field that its worst group is told by is the attribute: the region (FMoW), town or
+  land (PovertyMap), `black` (CivilComments, as its group methods), sex (CelebA), the
+  background (Waterbirds).
 - `group_by` takes other metadata fields, or `all` for one environment; how many groups a step
   stacks is the hyperparameter `environments_per_step`, drawn uniformly as by its group loader.
 
@@ -166,12 +169,20 @@ class WILDS(Dataset):
         """The splits other than `train`."""
         return tuple(name for name in self.data.split_dict if name in self.places)
 
+    @property
+    def attributes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The values of the field that the table names, if it names one; raises as `environments`."""
+        return official.values(self.data, self.row.attribute) if self.row.attribute else ()
+
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments, the same in every trial; inputs stay on disk."""
-        prepare, y = self._prepare(), self._targets()
+        prepare, y, field = self._prepare(), self._targets(), self.row.attribute
+        attributes = official.column(self.data, field) if field else None
         return {
             name: Environment(
-                official.Items(self.data, index, prepare, self.input_shape, self.name), y[index]
+                official.Items(self.data, index, prepare, self.input_shape, self.name),
+                y[index],
+                attributes=None if attributes is None else attributes[index],
             )
             for name, index in self.places.items()
         }

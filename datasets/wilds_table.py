@@ -105,7 +105,11 @@ YELP = "https://www.yelp.com/dataset, with splits/ as WILDS' preprocessing makes
 MORE: dict[str, dict[str, Any]] = {
     "Yelp": {"by_hand": YELP},
     "MolPCBA": {"folder": "ogbg_molpcba"},
-    "Waterbirds": {"margin": 256 / 224},
+    "FMoW": {"attribute": "region"},
+    "PovertyMap": {"attribute": "urban"},
+    "CivilComments": {"attribute": "black"},
+    "CelebA": {"attribute": "male"},
+    "Waterbirds": {"margin": 256 / 224, "attribute": "background"},
     "WILDSDomainNet": {"settings": {"source_domain": "real", "target_domain": "sketch"}},
     "SQF": {"settings": {"split_scheme": "all_race"}},
 }
@@ -154,6 +158,8 @@ class Set:
     """The address at which the set is to be had, if the package cannot fetch it."""
     folder: str = ""
     """The set's folder where it is not the name and version, as where another package keeps the data."""
+    attribute: str = ""
+    """The metadata field that is the examples' attribute."""
     margin: float = 1.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the package's class."""

@@ -125,6 +125,14 @@ class Dataset(ABC):
         return self.name + (f"({_words(changed)})" if changed else "")
 
     @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of the groups of examples, by the numbers of `Task.groups`; none without attributes."""
+        if not self.task.has_classes:
+            return tuple(self.attributes)
+        classes = self.classes or tuple(map(str, range(self.task.classes)))
+        return tuple(f"{each}, {attribute}" for each in classes for attribute in self.attributes)
+
+    @property
     def usual_options(self) -> Mapping[str, Any]:
         """The options that the label leaves out: the defaults."""
         return defaults(type(self.options))

@@ -49,6 +49,18 @@ class Task:
         return self.kind in ("binary", "multiclass")
 
     @property
+    def classes(self) -> int:
+        """The number of classes that targets are one of; 1 where they are none of several."""
+        return max(2, self.num_outputs) if self.has_classes else 1
+
+    def groups(self, targets: Tensor, attributes: Tensor, count: int) -> Tensor:
+        """The group of each example, (...) from 0: the pair of its target and its attribute of `count`.
+
+        Those of the first class come first; where targets are no classes, a group is an attribute.
+        """
+        return targets.long() * count + attributes if self.has_classes else attributes
+
+    @property
     def metric(self) -> str:
         """The metric that selection and tables use unless they are told another."""
         return {"regression": "mse", "distribution": "kl"}.get(self.kind, "accuracy")

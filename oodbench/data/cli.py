@@ -14,6 +14,9 @@ from oodbench.yaml_values import assignments
 if TYPE_CHECKING:
     from oodbench.datasets import Dataset
 
+MAX_GROUPS = 12
+"""Of an environment with more groups the smallest and the largest are shown."""
+
 app = commands(__doc__, no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
@@ -47,7 +50,7 @@ def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins
 def check(
     name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
 ) -> None:
-    """Read every example: environments, sizes, balance, unreadable files, what environments share."""
+    """Read every example: sizes, balance, groups, unreadable files, what environments share."""
     from oodbench.data.inspection import inspect
 
     dataset = _dataset(name, data_dir, set_, plugin)
@@ -58,6 +61,12 @@ def check(
     targets = "classes" if dataset.task.has_classes else "targets"
     tables = console.tables(("environment", "examples", targets), rows, prose=(2,))
     console.print(tables, soft_wrap=True)
+    if dataset.attributes:
+        sizes = [(c.name, name, f"{size:,}") for c in found for name, size in _listed(c.groups)]
+        tables = console.tables(("environment", "group", "examples"), sizes, prose=(1,))
+        console.print(tables, soft_wrap=True)
+        if len(dataset.groups) > MAX_GROUPS:
+            console.say(f"of {len(dataset.groups)} groups the smallest and the largest are shown")
     told: set[str] = set()
     for contents in found:
         if contents.repeated:
@@ -74,6 +83,15 @@ def check(
     if problems:
         raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
     console.say(f"{dataset.label}: all {sum(c.size for c in found):,} examples can be read")
+
+
+def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
+    """The groups of an environment, those without examples left out; of many the smallest and largest."""
+    there = [(name, size) for name, size in groups.items() if size]
+    if len(there) <= MAX_GROUPS:
+        return there
+    by_size = sorted(there, key=lambda group: group[1])
+    return [*by_size[: MAX_GROUPS // 2], *by_size[-MAX_GROUPS // 2 :]]
 
 
 @app.command()

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -130,8 +130,13 @@ class Images(Dataset):
             x: Stored = ImageFiles(paths, self.options.size)
             if cache.is_dir():
                 x = self._cached(cache / f"{i}.npy")
-            found[name] = Environment(x, torch.tensor(labels))
+            attributes = self.attribute_numbers(paths)
+            found[name] = Environment(x, torch.tensor(labels), attributes=attributes)
         return found
+
+    def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
+        """The attributes of the images in `files`, (N,), if they have one."""
+        return None
 
     def _cached(self, file: Path) -> Stored:
         try:

@@ -25,6 +25,9 @@ class Contents:
     size: int
     balance: str
     """The share of each class, or mean and standard deviation of real targets."""
+    groups: dict[str, int] = field(default_factory=dict)
+    """The number of examples of each group, by its name, empty ones too; where examples have an
+    attribute."""
     unreadable: list[str] = field(default_factory=list)
     """What is wrong with each example that cannot be read."""
     repeated: int = 0
@@ -48,7 +51,8 @@ def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
         hashes[name] = set(read)
         balance = _balance(environment.y, dataset.task, dataset.classes)
         repeated = 0 if dataset.repeats else len(read) - len(hashes[name])
-        found.append(Contents(name, len(environment.y), balance, unreadable, repeated))
+        groups = _group_sizes(dataset, environment)
+        found.append(Contents(name, len(environment.y), balance, groups, unreadable, repeated))
     for contents in () if dataset.repeats else found:
         for other, theirs in hashes.items():
             count = len(hashes[contents.name] & theirs)
@@ -87,6 +91,15 @@ def _read(x: Tensor | Stored, places: Tensor) -> Tensor:
 
 def _hash(example: Tensor) -> bytes:
     return hashlib.sha256(example.contiguous().numpy().tobytes()).digest()[:16]
+
+
+def _group_sizes(dataset: Dataset, environment: Environment) -> dict[str, int]:
+    if environment.attributes is None:
+        return {}
+    names = dataset.groups
+    number = dataset.task.groups(environment.y, environment.attributes, len(dataset.attributes))
+    sizes = torch.bincount(number, minlength=len(names)).tolist()
+    return dict(zip(names, sizes, strict=True))
 
 
 def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:

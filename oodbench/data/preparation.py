@@ -1,6 +1,6 @@
 """Between `Dataset.load` and a run: checks of the data, and what is fitted to a part of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,8 +19,8 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
 
     Raises UserError, with the dataset, the environment and what is wrong, unless the names are the
     dataset's, the names of classes are as many as the classes, every input has a target, inputs in
-    memory are finite numbers, targets are those of the task, and groups and the `out` split belong to
-    the examples.
+    memory are finite numbers, targets are those of the task, and groups, attributes and the `out` split
+    belong to the examples.
     """
     found = dataset.load(trial)
     if set(found) != set(dataset.environments):
@@ -35,6 +35,7 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
         )
     for name, environment in found.items():
         mistake = _mistake(environment) or dataset.task.mistake(environment.y)
+        mistake = mistake or _mistake_of_attributes(environment.attributes, dataset.attributes)
         if mistake is not None:
             raise _error(dataset, name, mistake)
     return found
@@ -80,7 +81,8 @@ def _mistake(environment: Environment) -> str | None:
     x, y = environment.x, environment.y
     if not isinstance(x, Tensor | Stored):
         return f"inputs are a tensor or oodbench.data.streams.Stored, not {type(x).__name__}"
-    for what, values in (("targets", y), ("groups", environment.groups), ("out", environment.out)):
+    parts = {"targets": y, "groups": environment.groups, "out": environment.out}
+    for what, values in {**parts, "attributes": environment.attributes}.items():
         if values is None:
             continue
         if not isinstance(values, Tensor):
@@ -94,6 +96,19 @@ def _mistake(environment: Environment) -> str | None:
             if not is_finite(piece):
                 odd = (~piece.flatten(1).isfinite().all(1)).nonzero()[0, 0]
                 return f"the input of example {start * CHUNK + int(odd)} is not finite"
+    return None
+
+
+def _mistake_of_attributes(found: Tensor | None, names: Sequence[str]) -> str | None:
+    """What keeps attributes from being those that the dataset names."""
+    if (found is None) != (not names):
+        return "it has attributes and the dataset names none, or none of those that it names"
+    if found is not None:
+        if found.dtype != torch.int64:
+            return f"attributes are torch.int64, not {found.dtype}"
+        if len(found) and not (0 <= found.min() and found.max() < len(names)):
+            odd = int(found.min()) if found.min() < 0 else int(found.max())
+            return f"an example has the attribute {odd}, and there are {len(names)}, from 0 on"
     return None
 
 

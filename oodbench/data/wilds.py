@@ -178,6 +178,18 @@ def positions(data: Any) -> dict[str, Tensor]:
     return {name: index for name, index in found.items() if len(index)}
 
 
+def column(data: Any, field: str) -> Tensor:
+    """A metadata field of all of the package's examples, (N,) integers."""
+    found: Tensor = data.metadata_array[:, data.metadata_fields.index(field)].long()
+    return found
+
+
+def values(data: Any, field: str) -> tuple[str, ...]:
+    """The names of a metadata field's values: the package's, or of one without, whether it holds."""
+    names = (data.metadata_map or {}).get(field, (f"not {field}", field))
+    return tuple(str(name).strip() for name in names)
+
+
 def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tensor]:
     """The examples at `index` by the package's grouper over metadata fields, as it names groups.
 

@@ -89,6 +89,7 @@ def odd(value: float) -> Tensor:
         (Environment(torch.zeros(40, 3).numpy(), Y), "inputs are a tensor or .*, not ndarray"),
         (Environment(torch.zeros(40, 3), Y, groups=Y[:3]), "it has 40 inputs and 3 groups"),
         (Environment(torch.zeros(40, 3), Y, out=Y), "`out` is true or false"),
+        (Environment(torch.zeros(40, 3), Y, attributes=Y.long()), "it has attributes and"),
     ],
 )
 def test_data_that_do_not_fit_stop_a_run_before_it_starts(
