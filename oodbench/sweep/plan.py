@@ -2,20 +2,24 @@
 
 import importlib.util
 import itertools
-import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from oodbench.errors import MissingError, UserError, unknown
-from oodbench.hparams import checked, draw, given_ranges, identity, rates_family
+from oodbench.errors import MissingError, UserError
+from oodbench.hparams import identity
 from oodbench.printable import printable
 from oodbench.results.run_spec import CONSTANT, RunSpec
-from oodbench.seeds import derive
-from oodbench.sweep.file import Component, Row, Sweep, validate
+from oodbench.sweep.draws import chosen_network, draw_indices, indices, row_hparams
+from oodbench.sweep.environments import (
+    test_environment_sets,
+    training_environments,
+    validation_environments,
+)
+from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.sweep.file_errors import several, short
 from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
@@ -78,7 +82,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
     resources((f"the resources of {sweep.name}", sweep.resources))
     rows = _rows(sweep.algorithms)
     datasets = _datasets(sweep, data_dir)
-    test_sets = [_test_sets(sweep, dataset) for dataset in datasets]
+    test_sets = [test_environment_sets(sweep, dataset) for dataset in datasets]
     _check_size(sweep, sum(map(len, test_sets)) * len(rows))
     _check_components(sweep, rows, datasets)
     _check_packages(sweep)
@@ -96,7 +100,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
                 continue
             specs = _runs(sweep, source, tests, row)
             if sweep.search is not None:
-                fixed = {**_network(sweep, dataset).hparams, **row.network}
+                fixed = {**chosen_network(sweep, dataset).hparams, **row.network}
                 per_trial = sweep.draws == "per trial"
                 studies += make_studies(sweep.search, specs, dataset, row.hparams, fixed, per_trial)
             for run in specs:
@@ -151,7 +155,7 @@ def _check_components(sweep: Sweep, rows: Sequence[Row], datasets: Sequence[Any]
     problems = []
     for dataset, row in itertools.product(datasets, rows):
         try:
-            _hparams(sweep, dataset, row, _draws(sweep)[0], None)
+            row_hparams(sweep, dataset, row, draw_indices(sweep)[0], None)
         except UserError as error:
             problems.append(error)
     _raise(problems, sweep)
@@ -225,84 +229,12 @@ def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
     return own
 
 
-def _indices(value: int | list[int], key: str) -> list[int]:
-    indices = list(range(value)) if isinstance(value, int) else value
-    if not indices or len(set(indices)) < len(indices):
-        raise UserError(f"{key} must be a list of different numbers, not {short(value)}")
-    return indices
-
-
-def _known(names: Sequence[str | float], dataset: Any, key: str) -> tuple[str, ...]:
-    """Environment names as the dataset spells them; YAML reads 0.9 as a number."""
-    spelled = tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
-    for name in spelled:
-        if name not in dataset.environments:
-            raise unknown(
-                "environment", short(name)[1:-1], dataset.environments, f"{key} of {dataset.label}"
-            )
-    return spelled
-
-
-def _test_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
-    wanted = sweep.test_environments
-    if wanted == "default":
-        sets = [dataset.test_environments]
-    elif wanted in ("each", "pairs"):
-        sets = [(name,) for name in dataset.environments]
-        if wanted == "pairs":
-            sets += list(itertools.combinations(dataset.environments, 2))
-    else:
-        sets = [_known(names, dataset, "test_environments") for names in wanted]
-    for names in sets:
-        if not names or len(set(names)) < len(names):
-            raise UserError(
-                f"test_environments must be lists of different names, not {short(list(names))}"
-            )
-    ordered = [tuple(sorted(names, key=dataset.environments.index)) for names in sets]
-    for names, count in Counter(ordered).items():
-        if count > 1:
-            raise UserError(f"test_environments lists {' and '.join(names)} more than once")
-    return ordered
-
-
-def _validation(sweep: Sweep, dataset: Any, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
-    wanted = sweep.validation_environments
-    if wanted == "none":
-        return ()
-    if wanted == "default":
-        return tuple(n for n in dataset.validation_environments if n not in tests)
-    free = dataset.trained_on(tests)
-    if isinstance(wanted, int):
-        if wanted >= len(free):
-            raise UserError(
-                f"{dataset.label} has {len(free)} environments besides the test ones: "
-                f"{wanted} validation environments leave none to train on"
-            )
-        stream = random.Random(derive("validation", dataset.name, tests, trial))
-        return tuple(sorted(stream.sample(free, wanted), key=free.index))
-    names = _known(wanted, dataset, "validation_environments")
-    for name in names:
-        if name in tests:
-            raise UserError(f"environment '{name}' of {dataset.label} is both test and validation")
-    return names
-
-
-def _training(dataset: Any, tests: Sequence[str], validation: Sequence[str]) -> tuple[str, ...]:
-    names: tuple[str, ...] = dataset.trained_on({*tests, *validation})
-    if not names:
-        raise UserError(
-            f"{dataset.label}: with {', '.join([*tests, *validation])} held out, "
-            "no environment is left to train on"
-        )
-    return names
-
-
 def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
     """How many examples each environment has to train on, by the first trial's data and splits."""
     from oodbench.data.preparation import load_checked
     from oodbench.train.splits import split
 
-    trial = _indices(sweep.trials, "trials")[0]
+    trial = indices(sweep.trials, "trials")[0]
     try:
         environments = load_checked(dataset, trial)
     except (MemoryError, OverflowError, RuntimeError) as error:
@@ -324,7 +256,7 @@ def _holdout(sweep: Sweep, dataset: Any) -> float:
 
 
 def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> None:
-    for name in _training(dataset, run.test_environments, run.validation_environments):
+    for name in training_environments(dataset, run.test_environments, run.validation_environments):
         if not sizes[name]:
             raise UserError(f"{dataset.label}: environment '{name}' has no example to train on")
 
@@ -336,8 +268,8 @@ def _steps(sweep: Sweep, dataset: Any) -> int:
 def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) -> str | None:
     from oodbench.algorithms import Problem, algorithms
 
-    validation = _validation(sweep, dataset, tests, 0)
-    names = _training(dataset, tests, validation)
+    validation = validation_environments(sweep, dataset, tests, 0)
+    names = training_environments(dataset, tests, validation)
     problem = Problem(
         dataset.input_shape,
         dataset.task,
@@ -352,17 +284,17 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
     """The runs of a cell, by draw, then trial."""
     from oodbench.networks.base import networks
 
-    name = _network(sweep, dataset).name
+    name = chosen_network(sweep, dataset).name
     network = networks.get(name)
     steps = _steps(sweep, dataset)
     every = sweep.evaluate_every
     specs = []
-    for index in _draws(sweep):
-        shared = _hparams(sweep, dataset, row, index, None)
-        for trial in _indices(sweep.trials, "trials"):
+    for index in draw_indices(sweep):
+        shared = row_hparams(sweep, dataset, row, index, None)
+        for trial in indices(sweep.trials, "trials"):
             own = sweep.draws == "per trial"
             hparams, network_hparams = (
-                _hparams(sweep, dataset, row, index, trial) if own else shared
+                row_hparams(sweep, dataset, row, index, trial) if own else shared
             )
             specs.append(
                 RunSpec(
@@ -377,7 +309,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                     network=name,
                     network_hparams=network_hparams,
                     test_environments=tests,
-                    validation_environments=_validation(sweep, dataset, tests, trial),
+                    validation_environments=validation_environments(sweep, dataset, tests, trial),
                     draw=index,
                     trial=trial,
                     steps=steps,
@@ -388,81 +320,6 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                 )
             )
     return specs
-
-
-def _network(sweep: Sweep, dataset: Any) -> Component:
-    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
-    if chosen.name not in ("default", dataset.network):
-        return chosen
-    return Component(name=dataset.network, hparams={**dataset.network_hparams, **chosen.hparams})
-
-
-def _draws(sweep: Sweep) -> list[int]:
-    """The default and random draws."""
-    if sweep.search is None:
-        return _indices(sweep.hparam_draws, "hparam_draws")
-    if "hparam_draws" in sweep.model_fields_set:
-        raise UserError(f"sweep '{sweep.name}' has both hparam_draws and a search: leave one out")
-    draws = sweep.search.draws(len(_indices(sweep.trials, "trials")))
-    return list(range(min(draws, sweep.search.startup)))
-
-
-def _hparams(
-    sweep: Sweep, dataset: Any, row: Row, index: int, trial: int | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The hyperparameters of a row's algorithm and of its network in draw `index`.
-
-    Each trial has a draw of its own, unless it is None: the draw of all trials.
-    """
-    from oodbench.algorithms import Algorithm, algorithms
-    from oodbench.networks.base import networks
-
-    chosen = _network(sweep, dataset)
-    network = networks.get(chosen.name)
-    algorithm = algorithms.get(row.name)
-    owner = f"{'network' if sweep.shared_quantiles else row.name}/{chosen.name}"
-    given = {**chosen.hparams, **row.network}
-
-    def of_network(family: str) -> dict[str, Any]:
-        drawn = draw(network.Hparams, owner, index, family, trial=trial)
-        return _with_given(network.Hparams, drawn, given, index, chosen.name)
-
-    family = dataset.metadata.family
-    family = rates_family(family, network.is_pretrained(of_network(family)))
-    network_hparams = of_network(family)
-    network.check(network_hparams)
-    of_all = {f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else set()
-    drawn = draw(
-        algorithm.Hparams,
-        row.name,
-        index,
-        family,
-        dataset.metadata.hparams,
-        shared=of_all,
-        trial=trial,
-        ranges=given_ranges(row.hparams, row.name),
-    )
-    hparams = _with_given(algorithm.Hparams, drawn, row.hparams, index, row.name)
-    return hparams, network_hparams
-
-
-def _with_given(
-    space: type, drawn: Mapping[str, Any], given: Mapping[str, Any], index: int, owner: str
-) -> dict[str, Any]:
-    """Draw `index` with a sweep file's own values over it, checked; a list has one for each draw."""
-    place = f"the hyperparameters of {owner}"
-    chosen = {}
-    for name, value in given.items():
-        if isinstance(value, dict):  # a range: it was drawn
-            continue
-        if isinstance(value, list):
-            if index >= len(value):
-                raise UserError(
-                    f"'{name}' in {place} lists {len(value)} values, none for draw {index}"
-                )
-            value = value[index]
-        chosen[name] = value
-    return identity(space, asdict(checked(space, {**drawn, **chosen}, place)))
 
 
 def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:

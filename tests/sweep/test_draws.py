@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
-from oodbench.hparams import draw, hparam, uniform
+from oodbench.hparams import defaults, draw, hparam, uniform
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
@@ -16,6 +18,10 @@ from oodbench.sweep.launch import LaunchOptions, launch
 from tests.helpers.sweeps import tiny, tiny_file
 
 DRAWS = {"datasets": [{"name": "Spirals", "num_examples": 160}], "hparam_draws": 4, "trials": 2}
+
+
+def specs(**changes: Any) -> list[Any]:
+    return list(tiny(**changes).runs.values())
 
 
 def by_row(**keys: object) -> dict[tuple[str, int, int], RunSpec]:
@@ -107,3 +113,33 @@ def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> No
     assert results.plan()["runs"].keys() == runs.keys()
     with pytest.raises(UserError, match="with shared_quantiles False, not True"):
         launch(read(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
+
+
+def test_lists_choose_draws_and_trials() -> None:
+    runs = specs(trials=[1000, 1001], hparam_draws=[0, 7], algorithms=["IRM"])
+    assert {(r.draw, r.trial) for r in runs} == {(0, 1000), (0, 1001), (7, 1000), (7, 1001)}
+
+
+def test_draw_0_is_the_defaults_and_others_are_drawn_once_for_all_trials() -> None:
+    runs = specs(hparam_draws=3, trials=2, algorithms=["IRM"])
+    weights = {(r.draw, r.trial): r.hparams["penalty_weight"] for r in runs}
+    assert (
+        weights[0, 0]
+        == weights[0, 1]
+        == defaults(algorithms.get("IRM").Hparams, "linear")["penalty_weight"]
+    )
+    assert weights[1, 0] == weights[1, 1] != weights[2, 0]
+
+
+def test_values_of_the_file_hold_in_every_draw() -> None:
+    entry = {"name": "ANDMask", "hparams": {"tau": 0.9}}
+    assert {r.hparams["tau"] for r in specs(hparam_draws=4, algorithms=[entry])} == {0.9}
+
+
+def test_a_list_has_a_value_for_each_draw() -> None:
+    entry = {"name": "ANDMask", "hparams": {"tau": [0.5, 1, 0.9], "lr": 1e-3}}
+    runs = specs(hparam_draws=[0, 2], algorithms=[entry])
+    assert {(r.draw, r.hparams["tau"], r.hparams["lr"]) for r in runs} == {
+        (0, 0.5, 1e-3),
+        (2, 0.9, 1e-3),
+    }

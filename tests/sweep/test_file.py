@@ -153,3 +153,31 @@ def test_a_protocol_is_found_by_its_name() -> None:
 def test_data_beyond_memory_cost_one_sentence() -> None:
     with pytest.raises(UserError, match="do not fit into memory"):
         tiny(datasets=[{"name": "IRMExample", "num_examples": 10**15}])
+
+
+def test_all_alternatives_are_told() -> None:
+    with pytest.raises(UserError, match=r"steps must be default or a number from 1 on, not 'many'"):
+        validate(TINY | {"steps": "many"}, "tiny")
+
+
+def test_missing_files_and_wrong_yaml(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no sweep file"):
+        find(str(tmp_path / "no.yaml"))
+    with pytest.raises(UserError, match=r"unknown sweep 'quikstart'.*did you mean quickstart"):
+        find("quikstart")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("name: [")
+    with pytest.raises(UserError, match=r"broken\.yaml is not YAML"):
+        read(broken)
+    broken.write_text("just words")
+    with pytest.raises(UserError, match="keys and values"):
+        read(broken)
+
+
+def test_settings_go_over_the_file(tmp_path: Path) -> None:
+    path = find("quickstart")
+    assert read(path, ["trials=[5]", "steps=7"]).trials == [5]
+    with pytest.raises(UserError, match="key=value"):
+        read(path, ["trials"])
+    with pytest.raises(UserError, match="unknown key 'trails'"):
+        read(path, ["trails=1"])

@@ -1,13 +1,10 @@
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
-from oodbench.hparams import defaults
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import find, read, validate
 from oodbench.sweep.plan import make_plan
@@ -61,63 +58,9 @@ def test_a_sweep_names_the_selection_rule_of_its_tables() -> None:
         tiny(selection="val_emv")
 
 
-def test_lists_choose_draws_and_trials() -> None:
-    runs = specs(trials=[1000, 1001], hparam_draws=[0, 7], algorithms=["IRM"])
-    assert {(r.draw, r.trial) for r in runs} == {(0, 1000), (0, 1001), (7, 1000), (7, 1001)}
-
-
-def test_draw_0_is_the_defaults_and_others_are_drawn_once_for_all_trials() -> None:
-    runs = specs(hparam_draws=3, trials=2, algorithms=["IRM"])
-    weights = {(r.draw, r.trial): r.hparams["penalty_weight"] for r in runs}
-    assert (
-        weights[0, 0]
-        == weights[0, 1]
-        == defaults(algorithms.get("IRM").Hparams, "linear")["penalty_weight"]
-    )
-    assert weights[1, 0] == weights[1, 1] != weights[2, 0]
-
-
-def test_values_of_the_file_hold_in_every_draw() -> None:
-    entry = {"name": "ANDMask", "hparams": {"tau": 0.9}}
-    assert {r.hparams["tau"] for r in specs(hparam_draws=4, algorithms=[entry])} == {0.9}
-
-
-def test_a_list_has_a_value_for_each_draw() -> None:
-    entry = {"name": "ANDMask", "hparams": {"tau": [0.5, 1, 0.9], "lr": 1e-3}}
-    runs = specs(hparam_draws=[0, 2], algorithms=[entry])
-    assert {(r.draw, r.hparams["tau"], r.hparams["lr"]) for r in runs} == {
-        (0, 0.5, 1e-3),
-        (2, 0.9, 1e-3),
-    }
-
-
 def test_every_option_is_in_the_spec() -> None:
     options = specs()[0].options
     assert options["num_examples"] == 40 and options["variant"] == "FOU"
-
-
-def test_each_and_pairs() -> None:
-    each = {r.test_environments for r in specs(test_environments="each", algorithms=["ERM"])}
-    assert each == {("0.2",), ("2",), ("5",)}
-    pairs = {r.test_environments for r in specs(test_environments="pairs", algorithms=["ERM"])}
-    assert pairs == each | {("0.2", "2"), ("0.2", "5"), ("2", "5")}
-
-
-def test_environments_may_be_numbers_in_yaml() -> None:
-    runs = specs(test_environments=[[0.2]], validation_environments=[5])
-    assert {(r.test_environments, r.validation_environments) for r in runs} == {(("0.2",), ("5",))}
-
-
-def test_validation_environments_are_drawn_by_trial() -> None:
-    dataset = {"name": "Spirals", "num_examples": 10, "num_test_examples": 10}
-    runs = specs(datasets=[dataset], validation_environments=4, trials=5, hparam_draws=2)
-    by_trial: dict[int, set[tuple[str, ...]]] = {}
-    for run in runs:
-        assert len(run.validation_environments) == 4
-        assert "test" not in run.validation_environments
-        by_trial.setdefault(run.trial, set()).add(run.validation_environments)
-    assert all(len(found) == 1 for found in by_trial.values())
-    assert len(set.union(*by_trial.values())) > 1
 
 
 def test_impossible_cells_have_reasons() -> None:
@@ -193,31 +136,3 @@ def test_an_empty_training_set_is_named() -> None:
     dataset = {"name": "LinearSEM", "num_examples": 1}
     with pytest.raises(UserError, match=r"environment '0\.2' has no example to train on"):
         tiny(datasets=[dataset])
-
-
-def test_all_alternatives_are_told() -> None:
-    with pytest.raises(UserError, match=r"steps must be default or a number from 1 on, not 'many'"):
-        validate(TINY | {"steps": "many"}, "tiny")
-
-
-def test_missing_files_and_wrong_yaml(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no sweep file"):
-        find(str(tmp_path / "no.yaml"))
-    with pytest.raises(UserError, match=r"unknown sweep 'quikstart'.*did you mean quickstart"):
-        find("quikstart")
-    broken = tmp_path / "broken.yaml"
-    broken.write_text("name: [")
-    with pytest.raises(UserError, match=r"broken\.yaml is not YAML"):
-        read(broken)
-    broken.write_text("just words")
-    with pytest.raises(UserError, match="keys and values"):
-        read(broken)
-
-
-def test_settings_go_over_the_file(tmp_path: Path) -> None:
-    path = find("quickstart")
-    assert read(path, ["trials=[5]", "steps=7"]).trials == [5]
-    with pytest.raises(UserError, match="key=value"):
-        read(path, ["trials"])
-    with pytest.raises(UserError, match="unknown key 'trails'"):
-        read(path, ["trails=1"])
