@@ -13,7 +13,7 @@ from filelock import FileLock
 from PIL import Image
 
 from oodbench.datasets import make
-from oodbench.sweep.file import read, validate
+from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
@@ -96,7 +96,7 @@ def test_its_recipe(rdatasets: Path, tmp_path: Path) -> None:
     assert shares is not None
     for name, share in zip(told, shares.groups(), strict=True):
         assert f"{100 * (1 - late[name]):.1f}" == share
-    plan = make_plan(read(RECIPE / "flights.yaml"), tmp_path)
+    plan = make_plan(read_sweep(RECIPE / "flights.yaml"), tmp_path)
     table = (RECIPE / "flights.md").read_text()
     assert f"of {len(plan.runs)}." in table
     assert all(f"| {run.label} " in table for run in plan.runs.values())

@@ -91,8 +91,8 @@ def test_the_wheel_leaves_other_packages_alone(site: Path) -> None:
 
 def test_a_sweep_of_the_wheel_can_be_planned(site: Path) -> None:
     code = """
-from oodbench.sweep.file import find, read
+from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
-print(len(make_plan(read(find("quickstart"), ["trials=1"])).runs))
+print(len(make_plan(read_sweep(find_sweep("quickstart"), ["trials=1"])).runs))
 """
     assert int(python(site, code)) == 12

@@ -13,7 +13,7 @@ from oodbench.commands import commands, confirmed
 from oodbench.errors import UserError, reports_mistakes
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
-from oodbench.sweep.file import Sweep, find, read
+from oodbench.sweep.file import Sweep, find_sweep, read_sweep
 from oodbench.sweep.flags import Flags, resource_flags
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
@@ -71,7 +71,7 @@ def plan(
     from oodbench.sweep.estimate import TOTAL, forecast
 
     console = terminal()
-    made = _plan(read(find(sweep), set_ or ()), plugin, data_dir)
+    made = _plan(read_sweep(find_sweep(sweep), set_ or ()), plugin, data_dir)
     show_plan(made, console)
     specs = list(made.runs.values())
     settings = TrainSettings(
@@ -148,7 +148,7 @@ def launch(
         run_timeout=run_timeout,
         confirm=not yes,
     )
-    parsed = read(find(sweep), set_ or ())
+    parsed = read_sweep(find_sweep(sweep), set_ or ())
     if not is_complete(launch_sweep(parsed, options, terminal())):
         raise SystemExit(1)
 
@@ -261,7 +261,7 @@ def _results(sweep: str, out: Path | None) -> Results:
     """The results directory that the user means by --out, by a directory or by a sweep."""
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
-    return Results(out or Path("results") / read(find(sweep)).name)
+    return Results(out or Path("results") / read_sweep(find_sweep(sweep)).name)
 
 
 def _vectorize(wanted: str) -> int | None:

@@ -134,7 +134,7 @@ PARTS: dict[str, type[BaseModel]] = {
 """The models of a file and of what stands under its keys."""
 
 
-def find(sweep: str) -> Path:
+def find_sweep(sweep: str) -> Path:
     """The file of a sweep given as a path or as a name in sweeps/; raises UserError.
 
     Names are written with hyphens; those with underscores of version 0.1.0 still find theirs.
@@ -155,7 +155,7 @@ def named_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
-def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
+def read_sweep(path: Path, settings: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError.
 
     A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
@@ -164,7 +164,7 @@ def read(path: Path, settings: Sequence[str] = ()) -> Sweep:
     for key, value in assignments("--set", settings).items():
         _assign(values, key, value)
     if values.get("protocol") is not None:
-        values = under(_file(find(str(values["protocol"]))), values, str(path))
+        values = under(_file(find_sweep(str(values["protocol"]))), values, str(path))
     return validate(values, str(path))
 
 

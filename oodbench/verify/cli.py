@@ -15,7 +15,7 @@ from oodbench.report.printing import print_sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.provenance import commit
-from oodbench.sweep import file as sweep_file
+from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.sweep.plan import check_requirements
 from oodbench.terminal import terminal
@@ -94,7 +94,7 @@ def _possible(
     for experiment in experiments:
         try:
             for name in experiment.sweeps:
-                check_requirements(sweep_file.read(sweep_file.find(name)), data_dir)
+                check_requirements(read_sweep(find_sweep(name)), data_dir)
         except MissingError as error:
             if not leave_out:
                 raise
@@ -114,7 +114,7 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
     incomplete = False
     for name in experiment.sweeps:
         settings = [] if trials is None else [f"trials={trials}"]
-        sweep = sweep_file.read(sweep_file.find(name), settings)
+        sweep = read_sweep(find_sweep(name), settings)
         counts = launch(sweep, replace(options, out=out / name))
         incomplete |= not is_complete(counts)
     return incomplete
@@ -134,9 +134,7 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[st
 
     found: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}
     for name, frame in frames.items():
-        found["Protocol"].add(
-            sweep_file.read(sweep_file.find(name)).protocol or f"none (sweep {name})"
-        )
+        found["Protocol"].add(read_sweep(find_sweep(name)).protocol or f"none (sweep {name})")
         runs = [p for p in frame.runs["provenance"] if isinstance(p, Mapping) and p]
         found["Code"] |= {str(p["commit"] or p["oodbench"]) for p in runs}
         found["torch"] |= {str(p["torch"]) for p in runs}

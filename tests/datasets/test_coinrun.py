@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.sweep.file import find, read, validate
+from oodbench.sweep.file import find_sweep, read_sweep, validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
@@ -82,7 +82,7 @@ def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> No
 
 
 def test_the_papers_sweep(coinrun_dir: Path) -> None:
-    sweep = read(find("coinrun"), [f"datasets={json.dumps([DATASET])}", "steps=2"])
+    sweep = read_sweep(find_sweep("coinrun"), [f"datasets={json.dumps([DATASET])}", "steps=2"])
     plan = make_plan(sweep, coinrun_dir)
     assert {r.label for r in plan.runs.values()} == {"TemporalANDMask", "Adam", "ERM", "SGD"}
     spec = next(r for r in plan.runs.values() if r.label == "Adam")
@@ -108,9 +108,8 @@ def test_loss_is_the_divergence_from_the_expert(coinrun_dir: Path) -> None:
 
 def problem(data_dir: Path | None, **options: object) -> str:
     with pytest.raises(UserError) as caught:
-        make_plan(
-            read(find("coinrun-small"), [f"datasets={json.dumps([DATASET | options])}"]), data_dir
-        )
+        given = [f"datasets={json.dumps([DATASET | options])}"]
+        make_plan(read_sweep(find_sweep("coinrun-small"), given), data_dir)
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix("sweep 'coinrun-small': ")
 

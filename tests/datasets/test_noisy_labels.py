@@ -19,7 +19,7 @@ from oodbench.data.cli import app
 from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.sweep.file import find, validate
+from oodbench.sweep.file import find_sweep, validate
 from oodbench.sweep.plan import Plan, make_plan, single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -293,7 +293,7 @@ def test_cifar_noise_is_cifar() -> None:
 
 def planned(name: str) -> Plan:
     """A sweep of the project, on the digits, which need no download."""
-    values = yaml.safe_load(find(name).read_text())
+    values = yaml.safe_load(find_sweep(name).read_text())
     entries = [d if isinstance(d, dict) else {"name": d} for d in values["datasets"]]
     small = {"num_examples": 100, "num_test_examples": 100}
     values["datasets"] = [{**e, **small, "name": "NoisyLabels", "base": "digits"} for e in entries]
@@ -315,7 +315,7 @@ def test_the_sweeps_of_the_paper_have_its_grids() -> None:
         assert (run.hparams["batch_size"], run.hparams["weight_decay"]) == (80, 1e-6)
         assert run.holdout == 0
     for name in ("memorization", "label-noise"):
-        values = yaml.safe_load(find(name).read_text())
+        values = yaml.safe_load(find_sweep(name).read_text())
         assert {d if isinstance(d, str) else d["name"] for d in values["datasets"]} == {
             "CIFARNoise"
         }

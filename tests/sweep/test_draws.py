@@ -13,7 +13,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose
-from oodbench.sweep.file import read
+from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from tests.helpers.sweeps import tiny, tiny_file
 
@@ -82,7 +82,7 @@ def test_draws_per_trial_are_others_in_each_trial_and_defaults_stay() -> None:
 
 def test_selection_over_draws_per_trial_is_within_each_trial(tmp_path: Path) -> None:
     file = tiny_file(tmp_path, algorithms=["ERM"], draws="per trial", hparam_draws=5, steps=40)
-    launch(read(file), LaunchOptions(out=tmp_path / "out", launcher="debug"))
+    launch(read_sweep(file), LaunchOptions(out=tmp_path / "out", launcher="debug"))
     frames = load_frames(Results(tmp_path / "out"))
     chosen = choose(frames, "oracle").set_index("trial")
     for trial in (0, 1):
@@ -102,17 +102,17 @@ def test_a_search_per_trial_has_a_study_for_each_trial() -> None:
 def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> None:
     changes = {"algorithms": ["ERM", "IRM"], "hparam_draws": 3, "steps": 4, "evaluate_every": 2}
     options = LaunchOptions(out=tmp_path / "out", launcher="debug")
-    launch(read(tiny_file(tmp_path, **changes, shared_quantiles=False)), options)
+    launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=False)), options)
     results = Results(tmp_path / "out")
     stored = results.plan()
     for key in ("draws", "shared_quantiles"):  # as it was before there were these keys
         del stored["settings"]["sweep"][key]
     runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
     results.write_plan("tiny", stored["settings"], runs)
-    launch(read(tiny_file(tmp_path, **changes)), options)
+    launch(read_sweep(tiny_file(tmp_path, **changes)), options)
     assert results.plan()["runs"].keys() == runs.keys()
     with pytest.raises(UserError, match="with shared_quantiles False, not True"):
-        launch(read(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
+        launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
 
 
 def test_lists_choose_draws_and_trials() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.sweep.file import find, named_sweeps, read, validate
+from oodbench.sweep.file import find_sweep, named_sweeps, read_sweep, validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.sweeps import TINY, tiny, tiny_file
 
@@ -45,7 +45,7 @@ def test_a_value_of_another_type_is_refused_by_its_key(key: str, value: Any) -> 
 def test_numbers_that_yaml_takes_for_text_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text("name: a\ndatasets: [Spirals]\nalgorithms: [ERM]\nholdout: 1e-1\n")
-    assert read(path).holdout == 0.1
+    assert read_sweep(path).holdout == 0.1
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:
         "datasets.0.num_examples=30",
         "network.hparams.width=4",
     ]
-    sweep = read(tiny_file(tmp_path, network="MLP"), settings)
+    sweep = read_sweep(tiny_file(tmp_path, network="MLP"), settings)
     first = sweep.algorithms[0]
     assert not isinstance(first, str)
     assert (first.name, first.hparams) == ("ERM", {"lr": 3})
@@ -108,7 +108,7 @@ def test_a_setting_reaches_into_lists_and_mappings(tmp_path: Path) -> None:
 )
 def test_a_setting_that_leads_nowhere_is_named(tmp_path: Path, setting: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        read(tiny_file(tmp_path), [setting])
+        read_sweep(tiny_file(tmp_path), [setting])
 
 
 def test_equal_test_sets_are_one_run_in_the_order_of_the_dataset() -> None:
@@ -136,18 +136,18 @@ def test_the_listed_dataset_with_one_example_an_environment_is_planned_by_defaul
 def test_names_are_written_with_hyphens_and_are_those_in_the_files() -> None:
     for name, path in named_sweeps().items():
         assert "_" not in name
-        assert read(path).name == name
+        assert read_sweep(path).name == name
 
 
 @pytest.mark.parametrize("old", ["spirals_16", "label_noise_small", "domainbed_mnist_lite"])
 def test_names_with_underscores_still_find_their_sweeps(old: str) -> None:
-    assert find(old) == named_sweeps()[old.replace("_", "-")]
+    assert find_sweep(old) == named_sweeps()[old.replace("_", "-")]
 
 
 def test_a_protocol_is_found_by_its_name() -> None:
-    assert find("rex-2021").parent.name == "protocols"
+    assert find_sweep("rex-2021").parent.name == "protocols"
     with pytest.raises(UserError, match="did you mean rex-2021"):
-        find("rex-2020")
+        find_sweep("rex-2020")
 
 
 def test_data_beyond_memory_cost_one_sentence() -> None:
@@ -162,22 +162,22 @@ def test_all_alternatives_are_told() -> None:
 
 def test_missing_files_and_wrong_yaml(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no sweep file"):
-        find(str(tmp_path / "no.yaml"))
+        find_sweep(str(tmp_path / "no.yaml"))
     with pytest.raises(UserError, match=r"unknown sweep 'quikstart'.*did you mean quickstart"):
-        find("quikstart")
+        find_sweep("quikstart")
     broken = tmp_path / "broken.yaml"
     broken.write_text("name: [")
     with pytest.raises(UserError, match=r"broken\.yaml is not YAML"):
-        read(broken)
+        read_sweep(broken)
     broken.write_text("just words")
     with pytest.raises(UserError, match="keys and values"):
-        read(broken)
+        read_sweep(broken)
 
 
 def test_settings_go_over_the_file(tmp_path: Path) -> None:
-    path = find("quickstart")
-    assert read(path, ["trials=[5]", "steps=7"]).trials == [5]
+    path = find_sweep("quickstart")
+    assert read_sweep(path, ["trials=[5]", "steps=7"]).trials == [5]
     with pytest.raises(UserError, match="key=value"):
-        read(path, ["trials"])
+        read_sweep(path, ["trials"])
     with pytest.raises(UserError, match="unknown key 'trails'"):
-        read(path, ["trails=1"])
+        read_sweep(path, ["trails=1"])

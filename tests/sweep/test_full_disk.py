@@ -10,7 +10,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
-from oodbench.sweep.file import read
+from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from tests.helpers.sweeps import outcome, tiny_file
 
@@ -40,7 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_the_sweep_and_with_room_it_goes_on(
     launcher: str, small_disk: Path, tmp_path: Path
 ) -> None:
-    sweep = read(tiny_file(tmp_path, **CHANGES))
+    sweep = read_sweep(tiny_file(tmp_path, **CHANGES))
     options = LaunchOptions(out=small_disk / "out", launcher=launcher, workers=1)
     with pytest.raises(UserError, match=r"No space left on device; .* the same launch goes on"):
         launch(sweep, options)

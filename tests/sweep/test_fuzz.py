@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from oodbench.errors import UserError
-from oodbench.sweep.file import read
+from oodbench.sweep.file import read_sweep
 from oodbench.sweep.plan import make_plan
 from tests.helpers.sweeps import TINY
 
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_a_sound_plan_or_one_short_sentence(
         text = mutant(rng)
         file.write_text(text)
         try:
-            plan = make_plan(read(file))
+            plan = make_plan(read_sweep(file))
         except UserError as error:
             refused += 1
             told = str(error)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.registry import folder
-from oodbench.sweep.file import read
+from oodbench.sweep.file import read_sweep
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
@@ -20,7 +20,7 @@ EACH = 8
 def ids(sweep: str, data_dir: Path) -> list[str]:
     """Some of the ids of a sweep's first trial, evenly spread over its runs in their order."""
     (path,) = folder("sweeps").rglob(f"{sweep}.yaml")
-    runs = list(make_plan(read(path, ["trials=1"]), data_dir).runs)
+    runs = list(make_plan(read_sweep(path, ["trials=1"]), data_dir).runs)
     return runs[:: max(1, len(runs) // EACH)][:EACH]
 
 

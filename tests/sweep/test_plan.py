@@ -6,7 +6,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import find, read, validate
+from oodbench.sweep.file import find_sweep, read_sweep, validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.sweeps import TINY, tiny
 
@@ -72,7 +72,7 @@ def test_impossible_cells_have_reasons() -> None:
 
 
 def test_shipped_sweeps_can_be_planned_by_name() -> None:
-    plan = make_plan(read(find("quickstart")))
+    plan = make_plan(read_sweep(find_sweep("quickstart")))
     assert len({r.label for r in plan.runs.values()}) == 6
     assert not plan.impossible
 

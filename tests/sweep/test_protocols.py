@@ -12,7 +12,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.registry import folder
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import find, named_sweeps, read
+from oodbench.sweep.file import find_sweep, named_sweeps, read_sweep
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
@@ -22,7 +22,7 @@ PROTOCOL = "irm-colored-mnist-2019"
 
 def protocols() -> list[str]:
     """The sweeps that are protocols: they name themselves."""
-    return [name for name, file in named_sweeps().items() if read(file).protocol == name]
+    return [name for name, file in named_sweeps().items() if read_sweep(file).protocol == name]
 
 
 def _values(spec: RunSpec) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _values(spec: RunSpec) -> dict[str, Any]:
 
 def resolved(name: str, data_dir: Path) -> dict[str, Any]:
     """A hash of the runs of a protocol's first trial, and the first one of every row in full."""
-    runs = make_plan(read(find(name), ["trials=1"]), data_dir).runs
+    runs = make_plan(read_sweep(find_sweep(name), ["trials=1"]), data_dir).runs
     rows: dict[tuple[str, str], RunSpec] = {}
     for spec in runs.values():
         rows.setdefault((spec.dataset, spec.label), spec)
@@ -67,7 +67,7 @@ def file(tmp_path: Path, text: str) -> Path:
 
 def test_a_sweep_adds_methods_and_trials_to_a_protocol(tmp_path: Path) -> None:
     text = "algorithms: [IRM, {name: VREx, hparams: {lr: 1e-3}}]\ntrials: 2\n"
-    mine, theirs = read(file(tmp_path, text)), read(find(PROTOCOL))
+    mine, theirs = read_sweep(file(tmp_path, text)), read_sweep(find_sweep(PROTOCOL))
     assert mine.name == "mine"
     assert mine.trials == 2
     assert (mine.steps, mine.holdout, mine.network) == (theirs.steps, 0.0, theirs.network)
@@ -76,7 +76,7 @@ def test_a_sweep_adds_methods_and_trials_to_a_protocol(tmp_path: Path) -> None:
 
 
 def test_without_methods_a_sweep_has_the_protocols(tmp_path: Path) -> None:
-    assert read(file(tmp_path, "")).algorithms == read(find(PROTOCOL)).algorithms
+    assert read_sweep(file(tmp_path, "")).algorithms == read_sweep(find_sweep(PROTOCOL)).algorithms
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_without_methods_a_sweep_has_the_protocols(tmp_path: Path) -> None:
 )
 def test_what_would_move_a_number_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        read(file(tmp_path, text))
+        read_sweep(file(tmp_path, text))
     with pytest.raises(UserError, match=message):
         key, _, value = text.strip().partition(": ")
-        read(find(PROTOCOL), [f"{key}={value}"])
+        read_sweep(find_sweep(PROTOCOL), [f"{key}={value}"])
 
 
 def test_a_changed_method_has_a_row_of_its_own(tmp_path: Path) -> None:
     text = "algorithms: [ERM, {name: ERM, label: ERM (0.1), hparams: {lr: 0.1}}]\n"
-    rows = read(file(tmp_path, text)).algorithms
+    rows = read_sweep(file(tmp_path, text)).algorithms
     assert [getattr(row, "label", None) for row in rows] == [None, "ERM (0.1)"]
 
 
@@ -106,7 +106,7 @@ def test_unknown_protocol(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nprotocol: irm-colored-mnist-2018\n")
     with pytest.raises(UserError, match="irm-colored-mnist-2019"):
-        read(path)
+        read_sweep(path)
 
 
 if __name__ == "__main__":

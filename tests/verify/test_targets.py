@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.errors import UserError
-from oodbench.sweep.file import find, read
+from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.verify import targets
 from oodbench.verify.targets import Target, experiment_names, load_experiment
 
@@ -37,7 +37,7 @@ def test_every_experiment_is_whole() -> None:
         for sweep in experiment.sweeps:
             rows = {
                 row if isinstance(row, str) else row.label or row.name
-                for row in read(find(sweep)).algorithms
+                for row in read_sweep(find_sweep(sweep)).algorithms
             }
             mine = [t.row for t in experiment.targets if t.sweep == sweep]
             assert set(mine) <= rows, f"{name}: {sweep}"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from oodbench.results.frames import Frames
-from oodbench.sweep.file import find, read
+from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -41,7 +41,7 @@ SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
 def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Measured:
     """Of each printed run the largest difference of a weight; the same in every trial."""
     values: dict[str, list[float]] = {}
-    for spec in make_plan(read(find("ilc-linear"), ["trials=1"])).runs.values():
+    for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])
         run = Run(spec, TrainSettings())
         (weights,) = (p for p in run.algorithm.parameters() if p.requires_grad)

@@ -21,7 +21,7 @@ from oodbench.conformance.tiny_problems import (
 )
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
-from oodbench.sweep.file import find, read
+from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
 from tests.algorithms.risks.test_erm import POPULATION, example_1
 
@@ -223,7 +223,7 @@ def covariate_shift_cosine(protocol: str, step: int) -> float:
     The code of arXiv:2003.00688 at its default flags: the sum of two risks, 1e-3 times the squared norm
     of the weights, and 1e4 times the mean penalty (1 before the 100th step), divided by 1e4 from then on.
     """
-    rows = {getattr(row, "name", ""): row for row in read(find(protocol)).algorithms}
+    rows = {getattr(row, "name", ""): row for row in read_sweep(find_sweep(protocol)).algorithms}
     hparams: Any = getattr(rows["IRM"], "hparams", {})
     problem = tiny_problem(BINARY, ("a", "b"))
     algorithm: Any = tiny_algorithm(IRM, problem, hparams)

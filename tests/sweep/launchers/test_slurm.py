@@ -9,7 +9,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
-from oodbench.sweep.file import read
+from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.slurm import Array, planned_arrays
 from oodbench.sweep.launchers.slurm_resources import Resources, minutes, resources
@@ -81,7 +81,7 @@ def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
     file = tmp_path / "config" / "oodbench" / "resources.yaml"
     file.parent.mkdir(parents=True)
     file.write_text("account: mine\ntime: 1:30:00\nslurm: {exclude: n1, nice: 5}\n")
-    sweep = read(tiny_file(tmp_path, resources={"time": 20, "slurm": {"nice": 6}})).resources
+    sweep = read_sweep(tiny_file(tmp_path, resources={"time": 20, "slurm": {"nice": 6}})).resources
     merged = resources(("sweep", sweep), ("flags", {"gpus": 1}))
     assert (merged.account, merged.time, merged.gpus) == ("mine", "20", "1")
     assert merged.slurm == {"exclude": "n1", "nice": 6}
