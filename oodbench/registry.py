@@ -1,9 +1,14 @@
 """A registry: names to classes, filled by the files of a folder, by entry points and by plug-ins."""
 
 import importlib
+import os
 import pkgutil
 import sys
+import textwrap
+import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -11,6 +16,9 @@ from typing import Generic, TypeVar
 from oodbench.errors import UserError, unknown
 
 T = TypeVar("T", bound=type)
+
+LONGEST_REASON = 200
+"""Characters of what an import has raised."""
 
 
 class Registry(Generic[T]):
@@ -63,37 +71,80 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self._package}.{module.name}")
         for point in entry_points(group=self._package):
-            try:
+            with _imported("entry point", point.value):
                 point.load()
-            except Exception as error:
-                raise UserError(f"entry point '{point.value}' cannot be loaded: {error}") from error
 
 
 def load_plugins(modules: Iterable[str]) -> None:
     """Import the user's modules, which register their classes; the working directory is searched.
 
-    Raises UserError for a module that is not there, is not Python or ends the process.
+    A module that changes the working directory is told of, and it is as before. Raises UserError for
+    a module that is not there or cannot be imported.
     """
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    here = _directory()
+    if here is not None and "" not in sys.path and str(here) not in sys.path:
+        sys.path.insert(0, str(here))
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
             raise UserError(f"'{module}' is no name of a module: a plug-in is named as in `import`")
-        try:
-            importlib.import_module(module)
-        except UserError:
-            raise
-        except SyntaxError as error:
-            raise UserError(
-                f"plug-in '{module}' is not Python: {error.msg}, {error.filename}:{error.lineno}"
-            ) from error
-        except SystemExit as error:
-            raise UserError(f"plug-in '{module}' asks to exit when it is imported") from error
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise UserError(f"plug-in '{module}' needs the missing '{error.name}'") from error
-            near = [p.stem for p in Path.cwd().glob("*.py")]
-            raise unknown("plug-in module", module, near, f"{Path.cwd()} or sys.path") from error
+        with _imported("plug-in", module), _same_directory(module):
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                    raise
+                near = [] if here is None else [p.stem for p in here.glob("*.py")]
+                places = " or ".join(str(place) for place in (here, "sys.path") if place)
+                raise unknown("plug-in module", module, near, places) from error
+
+
+@contextmanager
+def _imported(kind: str, name: str) -> Iterator[None]:
+    """Turn whatever the import of somebody else's module raises into a UserError of one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{kind} '{name}' {_problem(error)}") from error
+
+
+def _problem(error: BaseException) -> str:
+    """What is wrong with a module whose import has raised an error."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return f"needs the missing '{error.name}'"
+    if isinstance(error, SyntaxError):
+        return f"is not Python: {error.msg}, {error.filename}:{error.lineno}"
+    if isinstance(error, SystemExit):
+        return "asks to exit when it is imported"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    said = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
+    return f"cannot be imported: {said} ({last.filename}:{last.lineno})"
+
+
+@contextmanager
+def _same_directory(plugin: str) -> Iterator[None]:
+    """Go back to the working directory that a plug-in leaves, as the user's paths start there."""
+    before = _directory()
+    try:
+        yield
+    finally:
+        left = _directory()
+        if before is not None and left != before:
+            os.chdir(before)
+            warnings.warn(
+                f"the plug-in {plugin} changed the working directory to {left} when it was imported; "
+                f"it is {before} again",
+                stacklevel=3,
+            )
+
+
+def _directory() -> Path | None:
+    """The working directory, or None if it has been deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 def checkout() -> Path:

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -90,7 +91,10 @@ def test_an_installed_package_registers_through_its_entry_point(tmp_path: Path) 
 
 def test_an_entry_point_that_fails_is_named(tmp_path: Path) -> None:
     install(tmp_path, "absent_methods")
-    message = "entry point 'absent_methods' cannot be loaded: No module named 'absent_methods'"
+    message = "entry point 'absent_methods' needs the missing 'absent_methods'"
+    assert run(LOOK_UP, tmp_path) == message
+    (tmp_path / "absent_methods.py").write_text("raise SystemExit('no')")
+    message = "entry point 'absent_methods' asks to exit when it is imported"
     assert run(LOOK_UP, tmp_path) == message
 
 
@@ -148,12 +152,38 @@ def test_a_plugin_is_named_as_in_import(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("def f(:\n", r"is not Python: .*broken_plugin\.py:1"), ("exit(3)\n", "asks to exit")],
+    [
+        ("def f(:\n", r"is not Python: .*broken_plugin\.py:1"),
+        ("exit(3)\n", "asks to exit"),
+        ("x = 1\n1 / 0\n", r"cannot be imported: ZeroDivisionError: .* \(.*broken_plugin\.py:2\)"),
+        ("raise RuntimeError('a\\nb' * 999)", r"RuntimeError: a ba ba .*broken_plugin\.py:1"),
+        ("raise ModuleNotFoundError('gone')", "cannot be imported: ModuleNotFoundError: gone"),
+        ("def f():\n    f()\nf()", "cannot be imported: RecursionError"),
+        ("from oodbench.algorithms import no_such", "cannot be imported: ImportError"),
+    ],
 )
-def test_a_plugin_that_is_not_python_or_exits_costs_one_sentence(
+def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
     text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_plugin.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=f"^plug-in 'broken_plugin' .*{words}") as told:
         load_plugins(["broken_plugin"])
+    assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(tmp_path))
+
+
+def test_a_plug_in_that_goes_elsewhere_leaves_the_working_directory(folder: Path) -> None:
+    (folder / "wandering.py").write_text("import os\nos.chdir('/')\nLOADED = True\n")
+    with pytest.warns(
+        UserWarning, match=f"wandering changed the working directory to / .* {folder}"
+    ):
+        load_plugins(["wandering"])
+    assert Path.cwd() == folder and sys.modules["wandering"].LOADED is True
+
+
+def test_a_deleted_working_directory_is_no_obstacle_to_a_plug_in(folder: Path) -> None:
+    (folder / "inner").mkdir()
+    os.chdir(folder / "inner")
+    (folder / "inner").rmdir()
+    with pytest.raises(UserError, match=r"unknown plug-in module .nowhere. in sys\.path"):
+        load_plugins(["nowhere"])

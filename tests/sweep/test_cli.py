@@ -37,6 +37,14 @@ def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_a_plug_in_that_goes_elsewhere_moves_no_results(tmp_path: Path) -> None:
+    (tmp_path / "wanders_off.py").write_text("import os\nos.chdir('/')\n")
+    with pytest.warns(UserWarning, match="wanders_off changed the working directory to /"):
+        launched = launch(tiny_file(tmp_path, **TINY), Path("out"), "--plugin", "wanders_off")
+    assert launched.exit_code == 0, launched.output
+    assert {state for state, _ in outcome(Results(tmp_path / "out")).values()} == {"done"}
+
+
 def test_launch_status_retry_and_clean(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, **TINY, algorithms=["ERM", "Raising"])
     out = tmp_path / "out"
