@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, register
@@ -23,7 +24,9 @@ class ANDMask(Algorithm):
     counted in whole environments: a net count of at least tau * E. With `rescale` each tensor is
     divided by the fraction it kept (the released code; arXiv:2007.01434's code always does). With
     `geometric_mean` the kept components take the geometric mean of the magnitudes. The weight
-    decay joins after the mask and before the optimizer's moments.
+    decay joins after the mask and before the optimizer's moments. With `normalize` every unit's
+    gradient of a weight matrix, not of a bias, is divided by its norm first: the code of arXiv:2102.10867,
+    which does not rescale and steps with `sgd` without momentum.
 
     Every run records, for each layer, the fraction of its components that an update kept and the
     norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
@@ -39,6 +42,7 @@ class ANDMask(Algorithm):
         tau: float = hparam(1.0, uniform(0.5, 1.0), low=0.0, high=1.0)
         rescale: bool = hparam(True)
         geometric_mean: bool = hparam(False)
+        normalize: bool = hparam(False, neutral=False)
         batch_norm: str = hparam("default", options=("default", *MEANINGS))
         """What a gradient means below batch normalisation, one of `MEANINGS`; by default the unit's."""
 
@@ -56,11 +60,12 @@ class ANDMask(Algorithm):
 
     @property
     def reduction(self) -> Reduction:
-        """The signs and the mean are enough, but for the geometric mean, which needs magnitudes."""
+        """The signs and the mean are enough, unless each unit's magnitudes are needed."""
         chosen = self.hparams.batch_norm
+        magnitudes = self.hparams.geometric_mean or self.hparams.normalize
         return Reduction(
             combine=self.combine,
-            combine_signs=None if self.hparams.geometric_mean else self.combine_signs,
+            combine_signs=None if magnitudes else self.combine_signs,
             unit=self.unit,
             batch_norm=None if chosen == "default" else chosen,
             observe=self._layers.kept_and_norms,
@@ -72,6 +77,9 @@ class ANDMask(Algorithm):
 
     def combine(self, gradients: Tensor) -> Tensor:
         """The masked mean of the units' gradients (U, *shape) of one parameter."""
+        if self.hparams.normalize and gradients.dim() > 2:
+            norms = gradients.flatten(1).norm(dim=1).clamp(min=torch.finfo(gradients.dtype).tiny)
+            gradients = gradients / norms.view(-1, *[1] * (gradients.dim() - 1))
         mean = gradients.mean(0)
         if self.hparams.geometric_mean:
             magnitude = (gradients.abs() + 1e-10).log().mean(0).exp()

@@ -101,6 +101,19 @@ class Task:
             return expected - logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         return targets.sum(-1) * expected - (targets * logits).sum(-1)
 
+    def shift_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """d/db loss(logits + b) at b = 0 for each example, (...), of one constant for all its outputs.
+
+        It is 0 where the outputs go through a softmax.
+        """
+        if self.kind == "binary":
+            return logits.squeeze(-1).sigmoid() - targets
+        if self.kind == "regression":
+            return (2 * (logits - targets)).mean(-1)
+        if self.kind == "multilabel":
+            return _known_shares(logits.sigmoid() - targets.nan_to_num(), targets)
+        return torch.zeros_like(self.losses(logits, targets))
+
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Every metric of each example, (...); its mean over examples is the value that is recorded.
 

@@ -64,12 +64,22 @@ def test_scale_gradients_are_those_of_autograd(task: Task, seed: int) -> None:
 
 
 @ALL
-def test_scale_gradients_can_be_differentiated(task: Task) -> None:
+def test_shift_gradients_are_those_of_autograd(task: Task) -> None:
+    logits, y = tiny_logits(task), tiny_batch(task).y
+    shift = torch.zeros(5, 6, 1, dtype=torch.float64, requires_grad=True)
+    (wanted,) = torch.autograd.grad(task.losses(logits + shift, y).sum(), shift)
+    torch.testing.assert_close(task.shift_gradients(logits, y), wanted.squeeze(-1))
+
+
+@ALL
+@pytest.mark.parametrize("of", ["scale_gradients", "shift_gradients"])
+def test_gradients_of_scale_and_shift_can_be_differentiated(task: Task, of: str) -> None:
     y = tiny_batch(task).y
     logits = tiny_logits(task).requires_grad_()
 
     def function(z: Tensor) -> Tensor:
-        return task.scale_gradients(z, y)
+        found: Tensor = getattr(task, of)(z, y)
+        return found + 0 * z.sum()  # where it is constant, too
 
     assert torch.autograd.gradcheck(function, (logits,))
 

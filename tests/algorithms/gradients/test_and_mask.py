@@ -69,6 +69,30 @@ def test_it_is_the_definition_in_every_component(
         torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-15)
 
 
+def test_normalised_gradients_of_weights_count_with_length_one() -> None:
+    """Those of a bias do not: the code of arXiv:2102.10867."""
+    values = {"tau": 0.9, "rescale": False, "normalize": True}
+    weight, bias = random_gradients(3), torch.tensor([[1.0], [2.0], [3.0]])
+    lengths = torch.tensor([0.1, 1.0, 10.0]).view(3, 1, 1)
+    wanted = plain_loop(
+        weight / weight.square().sum((1, 2)).sqrt().view(3, 1, 1), Fraction(1), False, False
+    )
+    torch.testing.assert_close(and_mask(3, **values).combine(lengths * weight), wanted)
+    assert and_mask(3, **values).combine(bias).tolist() == [2.0]
+
+
+def test_a_normalised_step_takes_the_gradients_themselves_not_their_signs() -> None:
+    task, batch = TASKS["binary"], tiny_batch(TASKS["binary"])
+    values = {**PLAIN, "tau": 0.0, "rescale": False, "normalize": True}
+    masked = tiny_algorithm(ANDMASK, tiny_problem(task), values)
+    gradients = []
+    for risk in masked.outputs(batch, 0).risks:
+        each = torch.autograd.grad(risk, list(masked.network.parameters()), retain_graph=True)
+        gradients.append(torch.cat([(g / g.norm() if g.dim() > 1 else g).flatten() for g in each]))
+    wanted = torch.stack(gradients).mean(0)
+    torch.testing.assert_close(network_step(masked, batch, 0), wanted)
+
+
 @pytest.mark.parametrize("environments", [7, 49, 80])
 def test_thresholds_on_a_boundary_are_counted_in_environments(environments: int) -> None:
     for net in range(environments % 2, environments + 1, 2):
