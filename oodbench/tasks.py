@@ -66,6 +66,11 @@ class Task:
         return {"regression": "mse", "distribution": "kl"}.get(self.kind, "accuracy")
 
     @property
+    def loss_metric(self) -> str:
+        """The metric that is the loss of an example."""
+        return {"regression": "mse", "distribution": "kl"}.get(self.kind, "loss")
+
+    @property
     def higher_is_better(self) -> bool:
         """Whether a larger value of `metric` is the better one."""
         return self.metric == "accuracy"

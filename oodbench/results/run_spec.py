@@ -76,6 +76,9 @@ class RunSpec:
     steps: int
     evaluate_every: int
     holdout: float = 0.2
+    average: dict[str, Any] | None = field(default=None, metadata={"later": True})
+    """Which weights are evaluated: the `name` of an average over steps with its numbers (see
+    `oodbench.train.averages`), or None: the last ones."""
     dataset_label: str = field(default="", compare=False)
     """The dataset as tables call it; no number depends on it, and neither does the id."""
     ceiling: bool = field(default=False, compare=False)
@@ -112,7 +115,8 @@ class RunSpec:
             if name in ("batch_size", "environments_per_step")
             or isinstance(value, bool | str | None)
         }
-        shared = (self.options, fixed, self.network_hparams, self.test_environments, self.holdout)
+        shared: tuple[Any, ...] = (self.options, fixed, self.network_hparams)
+        shared += (self.test_environments, self.holdout, self.average)
         names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 

@@ -59,6 +59,10 @@ class Row(Component):
     """The row of the table; the algorithm's name by default."""
     network: dict[str, Any] = Field(default={}, description="names with values")
     """Values over those of the sweep's network."""
+    average: str | dict[str, Any] = Field(
+        default="none", description="none, a name, or a mapping with the key name and numbers"
+    )
+    """Which weights are evaluated: the last ones, or an average of `oodbench.train.averages`."""
     ceiling: bool = Field(default=False, description="true or false")
     """Whether the row shows what could be reached, such as training on grayscale or on clean labels: it
     stands in grey under the others, and is neither ranked nor compared."""

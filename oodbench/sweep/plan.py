@@ -93,9 +93,9 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
         sizes = _sizes(sweep, dataset)
         sources = [_source(row, dataset, data_dir) for row in rows]
         for tests, (row, source) in itertools.product(sets, zip(rows, sources, strict=True)):
-            reason = _skip(row.name, source, tests, sweep)
+            reason = _skip(row, source, tests, sweep)
             if reason is not None:
-                label = row.label or row.name
+                label = row_label(row)
                 impossible.append(Impossible(dataset.label, label, tests, reason))
                 continue
             specs = _runs(sweep, source, tests, row)
@@ -195,7 +195,7 @@ def _number(value: int | list[int]) -> int:
 
 def _rows(items: Sequence[str | Row]) -> list[Row]:
     rows = [Row(name=i) if isinstance(i, str) else i for i in items]
-    counts = Counter(row.label or row.name for row in rows)
+    counts = Counter(row_label(row) for row in rows)
     for name, count in counts.items():
         if count > 1:
             raise UserError(f"two algorithms are called {short(name)}: give them a `label` each")
@@ -206,10 +206,29 @@ def _rows(items: Sequence[str | Row]) -> list[Row]:
     for row in rows:
         if row.options and not row.ceiling:
             raise UserError(
-                f"{short(row.label or row.name)} has `options` of its own for the data: only a row "
+                f"{short(row_label(row))} has `options` of its own for the data: only a row "
                 "marked `ceiling: true` may, as the others are compared on the same data"
             )
     return rows
+
+
+def row_label(row: Row) -> str:
+    """What tables call a row: its label, or its method and, where it has one, its average."""
+    average = _average(row)
+    if row.label is not None or average is None:
+        return row.label or row.name
+    from oodbench.train.averages import AVERAGES
+
+    return f"{row.name} + {AVERAGES[average['name']].label}"
+
+
+def _average(row: Row) -> dict[str, Any] | None:
+    """The average of a row's weights with its numbers; raises UserError."""
+    if row.average in ("none", {"name": "none"}):
+        return None
+    from oodbench.train.averages import numbers
+
+    return numbers({"name": row.average} if isinstance(row.average, str) else row.average)
 
 
 def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
@@ -221,7 +240,7 @@ def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
     own = make(dataset.name, asdict(dataset.options) | row.options, data_dir)
     if (own.environments, own.task) != (dataset.environments, dataset.task):
         raise UserError(
-            f"the options of {short(row.label or row.name)} change the environments or the task of "
+            f"the options of {short(row_label(row))} change the environments or the task of "
             f"{dataset.label}: it would be another dataset's ceiling"
         )
     own.check()
@@ -265,8 +284,9 @@ def _steps(sweep: Sweep, dataset: Any) -> int:
     return int(dataset.metadata.steps) if sweep.steps == "default" else sweep.steps
 
 
-def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) -> str | None:
+def _skip(row: Row, dataset: Any, tests: tuple[str, ...], sweep: Sweep) -> str | None:
     from oodbench.algorithms import Problem, algorithms
+    from oodbench.train.averages import reason_against
 
     validation = validation_environments(sweep, dataset, tests, 0)
     names = training_environments(dataset, tests, validation)
@@ -277,7 +297,12 @@ def _skip(algorithm: str, dataset: Any, tests: tuple[str, ...], sweep: Sweep) ->
         _steps(sweep, dataset),
         attributes=len(dataset.attributes),
     )
-    return algorithms.get(algorithm).skip(problem)
+    cls, average = algorithms.get(row.name), _average(row)
+    reason = cls.skip(problem)
+    if reason is None and average is not None:
+        holdout = _holdout(sweep, dataset)
+        reason = reason_against(average["name"], cls, dataset.task.kind, holdout, validation)
+    return reason
 
 
 def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[RunSpec]:
@@ -305,7 +330,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                     ),
                     algorithm=row.name,
                     hparams=hparams,
-                    label=row.label or row.name,
+                    label=row_label(row),
                     network=name,
                     network_hparams=network_hparams,
                     test_environments=tests,
@@ -315,6 +340,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                     steps=steps,
                     evaluate_every=-(-steps // 20) if every == "default" else every,
                     holdout=_holdout(sweep, dataset),
+                    average=_average(row),
                     dataset_label=dataset.label,
                     ceiling=row.ceiling,
                 )

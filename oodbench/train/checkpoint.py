@@ -28,6 +28,8 @@ def _copied(state: Any) -> Any:
     """Tensors without the rest of the matrix that they may be a view of, which would be saved too."""
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [_copied(value) for value in state]
     return state.clone() if isinstance(state, Tensor) else state
 
 
@@ -58,7 +60,7 @@ def resume(run: Run, directory: RunDirectory) -> None:
 def _check(state: Any, run: Run) -> None:
     """Raise UnfitError unless `state` has the form of the run's own."""
     own = run.state()
-    free = {"sums", "optimizers", "device_rng", "process_rng"}
+    free = {"sums", "optimizers", "average", "device_rng", "process_rng"}
     if state.keys() != own.keys() or any(
         _form(state[k]) != _form(own[k]) for k in own.keys() - free
     ):

@@ -65,6 +65,12 @@ def evaluate(
     return evaluations
 
 
+def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
+    """The mean over environments of the mean loss, of evaluations of one split of each."""
+    losses = [e.value for e in evaluations if e.metric == task.loss_metric]
+    return sum(losses) / len(losses)
+
+
 def evaluate_vectorized(
     predict: Callable[[Tensor, slice], Tensor],
     environments: Sequence[Mapping[str, Environment]],

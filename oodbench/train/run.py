@@ -3,13 +3,15 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, algorithms
-from oodbench.datasets import Dataset
+from oodbench.data.streams import Part, Stored
+from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import checked, neutral_values
 from oodbench.networks.base import build
@@ -17,8 +19,9 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
+from oodbench.train.averages import make_average
 from oodbench.train.constants import constant_answer
-from oodbench.train.evaluate import evaluate, logits
+from oodbench.train.evaluate import evaluate, logits, mean_loss
 from oodbench.train.loading import batches, load_data
 from oodbench.train.process import generator_states, seed_process, set_generator_states, unchanged
 from oodbench.train.settings import TrainSettings
@@ -50,6 +53,10 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     return algorithm
 
 
+Scored = tuple[Mapping[str, Environment], Mapping[str, Mapping[str, Tensor]]]
+"""Environments and their splits."""
+
+
 class Run:
     """A run in memory: its algorithm, its batches and how far it is."""
 
@@ -78,6 +85,16 @@ class Run:
         }
         with unchanged(f"the algorithm {spec.algorithm} or the network {spec.network}"):
             self.algorithm = build_algorithm(spec, self.problem, settings.device)
+        average = spec.average
+        self.average = (
+            None
+            if average is None
+            else make_average(average, self.algorithm, spec.steps, spec.evaluate_every)
+        )
+        self.validated_on: Scored = ({}, {})
+        """What the validation losses of an average are of, if it wants them."""
+        if self.average is not None and self.average.by_validation:
+            self.validated_on = self._held_out()
         self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
         self.loader_workers = settings.loader_workers or 0
         self.step = 0
@@ -107,6 +124,8 @@ class Run:
         collected: list[dict[str, Tensor]] = []
         for step in range(self.step, self.step + steps):
             collected.append(self.algorithm.update(self.batches[step], step))
+            if self.average is not None:
+                self.average.update(step)
         series = {
             name: torch.stack([metrics[name] for metrics in collected]).tolist()
             for name in collected[0]
@@ -133,31 +152,66 @@ class Run:
         """Logits (N, C) of inputs (N, ...) as an environment holds them."""
         return self.algorithm.predict(self.data.dataset.transform(x, None))
 
+    def evaluated_weights(self) -> AbstractContextManager[None]:
+        """Within it the algorithm has the weights that are scored, selected and kept."""
+        return nullcontext() if self.average is None else self.average.in_place()
+
     @torch.no_grad()
     def evaluate(self) -> list[Evaluation]:
-        """All metrics of the predictor as it is now."""
+        """All metrics of the predictor with the evaluated weights."""
         self.algorithm.eval()
         dataset, task = self.data.dataset, self.problem.task
         plain = type(dataset).split_metrics is Dataset.split_metrics
         whole = None if plain else dataset.split_metrics
         workers = self.loader_workers
-        found = evaluate(self.predict, self.scored, self.data.splits, task, workers, whole)
+        if self.average is not None and self.average.by_validation:
+            seen, splits = self.validated_on
+            self.average.validated(
+                mean_loss(evaluate(self.predict, seen, splits, task, workers), task)
+            )
+        with self.evaluated_weights():
+            found = evaluate(self.predict, self.scored, self.data.splits, task, workers, whole)
         return found + self.own_metrics()
+
+    def _held_out(self) -> Scored:
+        """The `out` splits of the training environments or, if all are empty, all validation data.
+
+        Each environment's are in one split. Raises UserError if there are none.
+        """
+        splits = self.data.splits
+        held_out = {name: splits[name].get("out", torch.empty(0)) for name in self.names}
+        if not any(map(len, held_out.values())):
+            held_out = {
+                n: torch.cat([*splits[n].values()]) for n in self.spec.validation_environments
+            }
+        environments, places = {}, {}
+        for name, index in held_out.items():
+            if len(index):
+                whole = self.data.environments[name]
+                x = whole.x
+                part = Part(x, index.cpu()) if isinstance(x, Stored) else x[index]
+                environments[name] = Environment(part, whole.y[index])
+                places[name] = {"out": torch.arange(len(index), device=index.device)}
+        if not environments:
+            raise UserError(f"{self.spec.dataset}: no example is held out to be validated on")
+        return environments, places
 
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:
         """The evaluations of what the dataset measures of the predictor itself."""
         device = self.settings.device
-        found = self.data.dataset.predictor_metrics(
-            lambda x: self.algorithm.predict(x.to(device)).cpu(), self.spec.trial
-        )
+        with self.evaluated_weights():
+            found = self.data.dataset.predictor_metrics(
+                lambda x: self.algorithm.predict(x.to(device)).cpu(), self.spec.trial
+            )
         return [Evaluation(None, None, name, value, 1) for name, value in found.items()]
 
     @torch.no_grad()
     def keep_predictions(self, directory: RunDirectory) -> None:
         """Keep the logits of every example as they are now, and once what they are compared with."""
         self.algorithm.eval()
-        found = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
+        with self.evaluated_weights():
+            found = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
         arrays = {name: values.numpy() for name, values in found.items()}
         write_predictions(directory, self.step, arrays)
         examples = {}
@@ -192,7 +246,8 @@ class Run:
         """Everything that a run needs to go on from here, as tensors and plain values."""
         optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
         cuda = self.settings.device.startswith("cuda")
-        return {
+        average = {} if self.average is None else {"average": self.average.state()}
+        return average | {
             "step": self.step,
             "seconds": self.seconds,
             "waited": self.waited,
@@ -210,6 +265,8 @@ class Run:
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.algorithm.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
+        if self.average is not None:
+            self.average.restore(state["average"])
         torch.set_rng_state(state["rng"])
         set_generator_states(state["process_rng"])
         if state["device_rng"] is not None:

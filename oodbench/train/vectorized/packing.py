@@ -58,6 +58,7 @@ def _bytes(run: Run) -> int:
     trained = sum(p.numel() for p in run.algorithm.parameters())
     combines = run.algorithm.reduction is not None
     copies = 6 + (3 * len(run.names) if combines else 0)
+    copies += 0 if run.average is None else run.average.copies
     examples = len(run.names) * run.batches.batch_size
     widths = math.prod(run.problem.input_shape)
     widths += sum(m.out_features for m in run.algorithm.modules() if isinstance(m, nn.Linear))

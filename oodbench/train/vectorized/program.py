@@ -17,8 +17,8 @@ from torch.func import vmap
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.results.run_spec import Evaluation
-from oodbench.train.evaluate import evaluate_vectorized, shapes, stacked
-from oodbench.train.run import Run
+from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes, stacked
+from oodbench.train.run import Run, Scored
 from oodbench.train.vectorized.linear import Collector, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
 
@@ -57,6 +57,14 @@ class VectorizedProgram:
         for k, row in enumerate(self._trained):
             for p, part in zip(row, torch.split(self._matrix[k], self._sizes), strict=True):
                 p.data = part.view_as(p)
+        averages = [run.average for run in members]
+        self._averages = [average for average in averages if average is not None]
+        """Of the rows, where their weights are averaged."""
+        self._averaged = self._stacked([average.running for average in self._averages])
+        for average, own_row in zip(self._averages, self._averaged, strict=True):
+            parts = torch.split(own_row, self._sizes)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
+                average.running[name] = part.view(shape)
         self._template = copy.deepcopy(first)
         self._template.optimizers = {}
         self._places: dict[str, tuple[dict[str, Any], str]] = {
@@ -77,6 +85,11 @@ class VectorizedProgram:
         self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
         self._batches = _Batches(members)
         self._combines = combines
+
+    def _stacked(self, weights: Sequence[Mapping[str, Tensor]]) -> Tensor:
+        """The trained parameters among the weights of some runs, (K, P)."""
+        rows = [torch.cat([w[name].flatten() for name in self._shapes]) for w in weights]
+        return torch.stack(rows) if rows else self._matrix.new_empty(0)
 
     def _named(self, matrix: Tensor) -> dict[str, Tensor]:
         """The stacked parameters by name, as parts of (K, P)."""
@@ -144,6 +157,9 @@ class VectorizedProgram:
                 metrics |= self._observed(gradients, reduction.observe)
             flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
             self._optimizer.step(self._matrix, flat, [a.rates(step) for a in self._algorithms])
+            if self._averages:
+                shares = [[average.share(step)] for average in self._averages]
+                self._averaged.lerp_(self._matrix, self._matrix.new_tensor(shares))
         return metrics
 
     def gradients(
@@ -186,28 +202,43 @@ class VectorizedProgram:
 
     @torch.no_grad()
     def evaluate(self, which: Sequence[int]) -> list[list[Evaluation]]:
-        """All metrics of some of the runs, by their places."""
+        """All metrics of some of the runs with their evaluated weights, by the runs' places."""
         self._template.eval()
+        weights = self._matrix
+        if self._averages:
+            if self._averages[0].by_validation:
+                losses = self._scores(which, lambda run: run.validated_on, weights)
+                task = self.runs[0].problem.task
+                for k, scores in losses.items():
+                    self._averages[k].validated(mean_loss(scores, task))
+            weights = self._stacked([average.evaluated for average in self._averages])
+        found = self._scores(which, lambda run: (run.scored, run.data.splits), weights)
+        return [found[k] + self.runs[k].own_metrics() for k in which]
+
+    def _scores(
+        self, which: Sequence[int], data: Callable[[Run], Scored], weights: Tensor
+    ) -> dict[int, list[Evaluation]]:
+        """The metrics of some of the runs on data of each, with weights (K, P), by the runs' places."""
         alike: dict[object, list[int]] = {}
         for k in which:
-            run = self.runs[k]
-            alike.setdefault(shapes(run.scored, run.data.splits), []).append(k)
+            alike.setdefault(shapes(*data(self.runs[k])), []).append(k)
         found: dict[int, list[Evaluation]] = {}
         with vectorized_linear(self._template.network):
             for places in alike.values():
-                runs = [self.runs[k] for k in _at_least_two(places)]
-                scores = evaluate_vectorized(
-                    self._predictor(_at_least_two(places)),
-                    [run.scored for run in runs],
-                    [run.data.splits for run in runs],
-                    runs[0].problem.task,
-                )
+                members = _at_least_two(places)
+                environments, splits = zip(*(data(self.runs[k]) for k in members), strict=True)
+                task = self.runs[places[0]].problem.task
+                predict = self._predictor(members, weights)
+                scores = evaluate_vectorized(predict, environments, splits, task)
                 found |= zip(places, scores, strict=False)
-        return [found[k] + self.runs[k].own_metrics() for k in which]
+        return found
 
-    def _predictor(self, members: list[int]) -> Callable[[Tensor, slice], Tensor]:
-        """Maps inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs."""
-        parameters = {**self._named(self._matrix), **self._fixed, **self._buffers}
+    def _predictor(self, members: list[int], weights: Tensor) -> Callable[[Tensor, slice], Tensor]:
+        """Maps inputs (R, N, ...) as they are in memory to the logits (R, N, C) of R of the runs.
+
+        `weights` are all runs' trained parameters, (K, P).
+        """
+        parameters = {**self._named(weights), **self._fixed, **self._buffers}
         transform = self.runs[0].data.dataset.transform
 
         def predict(x: Tensor, part: slice) -> Tensor:

@@ -10,17 +10,15 @@ import torch
 from torch import nn
 
 from oodbench.algorithms import Algorithm, algorithms
-from oodbench.datasets import Environment
 from oodbench.networks.base import Network, networks
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from oodbench.train import run as run_module
-from oodbench.train.loading import Data, load_data
-from oodbench.train.run import Run, build_algorithm
+from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.packing import program_key, why_not
 from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.float64 import in_float64
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 SPIRALS: dict[str, Any] = {
@@ -55,27 +53,6 @@ def batchable() -> list[str]:
         if why_not(Run(found[0], TrainSettings())) is None:
             names.append(name)
     return names
-
-
-def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    known: dict[int, Data] = {}
-
-    def double(spec: RunSpec, settings: TrainSettings) -> Data:
-        data = load_data(spec, settings)
-        environments = {
-            name: Environment(e.x.double(), e.y.double() if e.y.is_floating_point() else e.y)
-            for name, e in data.environments.items()
-        }
-        return known.setdefault(id(data), Data(data.dataset, environments, data.splits))
-
-    def build(*arguments: Any) -> Any:
-        algorithm = build_algorithm(*arguments).double()
-        algorithm.optimizers = algorithm.configure()
-        return algorithm
-
-    monkeypatch.setattr(Run, "own_metrics", lambda self: [])  # of inputs in float32
-    monkeypatch.setattr(run_module, "load_data", double)
-    monkeypatch.setattr(run_module, "build_algorithm", build)
 
 
 def require_close(

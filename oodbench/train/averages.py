@@ -1,0 +1,335 @@
+"""Evaluated weights: averages of a run's weights over its steps, scored in place of the last ones.
+
+An average composes with every method: it looks at the weights after each update and never changes
+them. It takes in the parameters that are trained and the network's buffers of real numbers, so that
+the running statistics of batch normalisation are averaged as the weights are (as in the code of
+arXiv:2110.10832; arXiv:1803.05407 makes them anew by passes over the data, which costs more and differs
+where the weights move far, since an average of variances also holds the variance between the weights).
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, first_step
+from oodbench.errors import unknown
+from oodbench.hparams import checked, hparam
+
+Weights = dict[str, Tensor]
+"""Parameters and buffers of a method, by their names there."""
+
+
+class Average:
+    """A running average of weights, in which the weights after an update have a share.
+
+    Before the first one that counts it is the last weights themselves.
+    """
+
+    label: ClassVar[str]
+    """What tables call it."""
+    by_validation: ClassVar[bool] = False
+    """Whether it is told the validation loss of the last weights."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams:
+        """The numbers of an average."""
+
+    def __init__(self, weights: Weights, hparams: Any, steps: int, evaluate_every: int) -> None:
+        """`weights` are those that training changes in place."""
+        self.hparams, self.steps, self.evaluate_every = hparams, steps, evaluate_every
+        self.weights = weights
+        self.running: Weights = {name: w.detach().clone() for name, w in weights.items()}
+        """The average; a vectorized run's are views of its program's."""
+
+    def share(self, step: int) -> float:
+        """What the weights after the update at `step` count for in the running average."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after the update at `step`."""
+        torch._foreach_lerp_(
+            list(self.running.values()), list(self.weights.values()), self.share(step)
+        )
+
+    def validated(self, loss: float) -> None:
+        """Take in the validation loss of the last weights; an evaluation follows."""
+
+    @property
+    def evaluated(self) -> Weights:
+        """The weights to be evaluated."""
+        return self.running
+
+    @property
+    def copies(self) -> int:
+        """The most copies of the weights that it holds."""
+        return 1
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Within it the evaluated weights stand in the place of the last ones."""
+        last = {name: weight.data for name, weight in self.weights.items()}
+        try:
+            for name, weight in self.weights.items():
+                weight.data = self.evaluated[name]
+            yield
+        finally:
+            for name, weight in self.weights.items():
+                weight.data = last[name]
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint holds of it."""
+        return {"running": self.running}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; raises ValueError for weights of other shapes."""
+        for name, values in self.running.items():
+            values.copy_(_like(state["running"][name], values))
+
+
+class EMA(Average):
+    """The exponential moving average of the weights after every update from `start` on.
+
+    With k the number of updates that count so far, theta_bar <- theta_bar + c_k (theta - theta_bar),
+    c_k = (1 - decay) / (1 - decay^k): Adam's correction of the start (arXiv:1412.6980, section 3), without
+    which the first weights would weigh decay^k.
+    """
+
+    label = "EMA"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Average.Hparams):
+        """The decay: that of arXiv:1703.01780, a mean over about the last 1,000 updates."""
+
+        decay: float = hparam(0.999, low=0.0, high=1.0)
+        start: int | float = hparam(0.0, low=0)
+        """The first update that counts; below 1 a share of the run's steps."""
+
+    def share(self, step: int) -> float:
+        """c_k."""
+        decay = self.hparams.decay
+        k = _counted(step, self.hparams.start, self.steps)
+        return float((1 - decay) / (1 - decay**k)) if decay < 1 else 1 / k
+
+
+class SWA(Average):
+    """The mean of the weights after every update from `start` on.
+
+    With a start of 0.75 stochastic weight averaging (arXiv:1803.05407), sampled at each update and at
+    the method's own learning rate; with 0.02 the simple moving average of arXiv:2110.10832.
+    """
+
+    label = "SWA"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Average.Hparams):
+        """The start: arXiv:1803.05407, after 75% of the training."""
+
+        start: int | float = hparam(0.75, low=0)
+        """The first update that counts; below 1 a share of the run's steps."""
+
+    def share(self, step: int) -> float:
+        """One of all that count so far."""
+        return 1 / _counted(step, self.hparams.start, self.steps)
+
+
+class SWAD(Average):
+    """Dense averages over the valley of the validation loss (arXiv:2102.08604).
+
+    The weights after every update between two evaluations are averaged to a window, whose loss is that
+    of the last weights in it on the validation data: the `out` splits of the training environments,
+    or, where they have none, the validation environments. `valley` says which windows are averaged, as
+    the authors' code does. What is evaluated is what training would end with if it ended there; the
+    authors stop where the valley ends, here the average then stays as it is.
+    """
+
+    label = "SWAD"
+    by_validation = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Average.Hparams):
+        """The paper's N_s, N_e and r (for VLCS it has r = 0.2)."""
+
+        optimum_patience: int = hparam(3, low=1)
+        """Windows after which the least loss counts as the bottom."""
+        overfit_patience: int = hparam(6, low=1)
+        """Windows above the threshold after which the valley counts as over."""
+        tolerance: float = hparam(0.3, low=0.0)
+        """How far the loss may rise, as a share of that at the bottom."""
+
+    def __init__(self, weights: Weights, hparams: Any, steps: int, evaluate_every: int) -> None:
+        super().__init__(weights, hparams, steps, evaluate_every)
+        self._losses: list[float] = []
+        kept = max(hparams.optimum_patience + 1, hparams.overfit_patience)
+        self._windows: deque[Weights] = deque(maxlen=kept)
+        self._joined = self._copy()
+        """The mean of the windows that have joined for good."""
+        self._evaluated = self.running
+
+    def share(self, step: int) -> float:
+        """One of all in the window so far."""
+        return 1 / (step % self.evaluate_every + 1)
+
+    def validated(self, loss: float) -> None:
+        """End a window, and choose what is evaluated."""
+        known = len(self._valley()[0])
+        self._losses.append(loss if math.isfinite(loss) else math.inf)
+        self._windows.append(self._copy())
+        joined, _ = self._valley()
+        for count, place in enumerate(joined[known:], known + 1):
+            self._lerp(self._joined, self._window(place), 1 / count)
+        self._choose()
+
+    @property
+    def evaluated(self) -> Weights:
+        """The mean over the windows of the valley."""
+        return self._evaluated
+
+    @property
+    def copies(self) -> int:
+        """The running window, the last ones, their mean and what is evaluated."""
+        return 3 + (self._windows.maxlen or 0)
+
+    def state(self) -> dict[str, Any]:
+        """All that a checkpoint holds of it."""
+        own = {"losses": self._losses, "windows": list(self._windows), "joined": self._joined}
+        return super().state() | own
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned; raises ValueError for weights of other shapes."""
+        super().restore(state)
+        like = self.running
+        self._losses = [float(loss) for loss in state["losses"]]
+        self._windows.clear()
+        for window in state["windows"]:
+            self._windows.append({name: _like(window[name], w) for name, w in like.items()})
+        self._joined = {name: _like(state["joined"][name], w) for name, w in like.items()}
+        if self._losses:
+            self._choose()
+
+    def _choose(self) -> None:
+        """The weights to be evaluated: the windows that have joined, and those that now would."""
+        joined, ending = self._valley()
+        self._evaluated = {name: values.clone() for name, values in self._joined.items()}
+        for count, place in enumerate(ending, len(joined) + 1):
+            self._lerp(self._evaluated, self._window(place), 1 / count)
+
+    def _valley(self) -> tuple[list[int], list[int]]:
+        h = self.hparams
+        return valley(self._losses, h.optimum_patience, h.overfit_patience, h.tolerance)
+
+    def _window(self, place: int) -> Weights:
+        return self._windows[place - len(self._losses)]
+
+    def _copy(self) -> Weights:
+        return {name: values.clone() for name, values in self.running.items()}
+
+    @staticmethod
+    def _lerp(to: Weights, weights: Weights, share: float) -> None:
+        torch._foreach_lerp_(list(to.values()), list(weights.values()), share)
+
+
+def valley(
+    losses: Sequence[float], optimum: int, overfit: int, tolerance: float
+) -> tuple[list[int], list[int]]:
+    """The windows that SWAD averages given the losses so far, by their places, each as often as it counts.
+
+    The first list are those that have joined for good, the second those that join as well if training
+    ends here. The bottom is the first window whose loss is the least of the `optimum` from it on; the
+    threshold is (1 + tolerance) times the mean of these losses. Once it is known, windows before it join
+    back to the last one above the threshold; then each window joins that is the oldest of the last
+    `overfit`, until all of these are above the threshold. Some join more than once, and the one
+    after the last above the threshold is left out, as in the authors' code; the paper's
+    algorithm 1 averages from the bottom on, and nothing twice.
+    """
+    joined: list[int] = []
+    queue: list[int] = []
+    bottom, threshold = None, math.inf
+    for last in range(len(losses)):
+        queue = list(range(max(0, last - overfit + 1), last + 1))
+        if bottom is None:
+            recent = losses[max(0, last - optimum + 1) : last + 1]
+            if len(recent) < optimum or min(recent) < recent[0]:
+                continue
+            bottom = last - optimum + 1
+            threshold = (1 + tolerance) * sum(recent) / optimum
+            if overfit < optimum:
+                joined += range(bottom + 1, bottom + 1 + optimum - overfit)
+            elif overfit > optimum:
+                early = queue[: overfit - optimum + 1]
+                above = [i + 1 for i, place in enumerate(early) if losses[place] > threshold]
+                joined += early[max(above, default=0) + 1 :]
+        elif queue[0] >= bottom:
+            if min(losses[place] for place in queue) > threshold:
+                return joined or [bottom], []
+            joined.append(queue[0])
+    if bottom is None:
+        return [], [len(losses) - 1] if losses else []
+    ending = []
+    for i, place in enumerate(queue[1:], 1):
+        if min(losses[later] for later in queue[i:]) > threshold:
+            break
+        ending.append(place)
+    return joined, ending if joined or ending else [bottom]
+
+
+AVERAGES: dict[str, type[Average]] = {"ema": EMA, "swa": SWA, "swad": SWAD}
+
+
+def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
+    """An average as a run's spec holds it: its `name` and all of its numbers.
+
+    Raises UserError for an unknown name or number.
+    """
+    given = dict(average)
+    name = given.pop("name", None)
+    if name not in AVERAGES:
+        raise unknown("average", str(name), [*AVERAGES, "none"])
+    found = checked(AVERAGES[name].Hparams, given, f"the average {name}")
+    return {"name": name, **asdict(found)}
+
+
+def reason_against(
+    average: str, cls: type[Algorithm], task: str, holdout: float, validation: Sequence[str]
+) -> str | None:
+    """Why a method's runs cannot have an average, or None."""
+    if not cls.trains_network:
+        return "it trains no network whose weights could be averaged"
+    if AVERAGES[average].by_validation:
+        if task == "boxes":
+            return f"{average} needs validation losses, and boxes have none"
+        if not holdout and not validation:
+            return f"{average} needs validation losses: a `holdout` above 0, or validation environments"
+    return None
+
+
+def make_average(
+    average: Mapping[str, Any], algorithm: Algorithm, steps: int, evaluate_every: int
+) -> Average:
+    """The average of a new run's weights."""
+    cls = AVERAGES[average["name"]]
+    given = {name: value for name, value in average.items() if name != "name"}
+    weights: Weights = {n: p for n, p in algorithm.named_parameters() if p.requires_grad}
+    for name, buffer in algorithm.network.named_buffers(prefix="network"):
+        if buffer.is_floating_point():
+            weights[name] = buffer
+    hparams = checked(cls.Hparams, given, f"the average {average['name']}")
+    return cls(weights, hparams, steps, evaluate_every)
+
+
+def _counted(step: int, start: float, steps: int) -> int:
+    """How many updates count in an average, that at `step` included; at least one."""
+    return max(1, step + 1 - int(first_step(start, steps)))
+
+
+def _like(values: Tensor, wanted: Tensor) -> Tensor:
+    """The values; raises ValueError if they are of another shape or kind."""
+    if values.shape != wanted.shape or values.dtype != wanted.dtype:
+        raise ValueError("the average is of other weights")
+    return values
