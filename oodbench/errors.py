@@ -3,12 +3,14 @@
 import difflib
 import errno
 import io
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import NoReturn, ParamSpec, TypeVar
 
-from oodbench.printable import printable
+from oodbench.printable import printable, wrapped
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,8 +43,14 @@ def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -
 
 
 def fail(message: object) -> NoReturn:
-    """Print the message to stderr and leave with exit code 2, as for every mistake of the user."""
-    print("error:", printable(str(message), keep="\n"), file=sys.stderr)
+    """Print the message to stderr and leave with exit code 2, as for every mistake of the user.
+
+    It is wrapped at words where a person reads it, or where COLUMNS is set.
+    """
+    text = f"error: {printable(str(message), keep=chr(10))}"
+    if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
+        text = wrapped(text, shutil.get_terminal_size().columns)
+    print(text, file=sys.stderr)
     raise SystemExit(2)
 
 

@@ -4,7 +4,6 @@ All output of a command goes through `terminal` or through `print` of a text of 
 """
 
 import os
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from oodbench.printable import printable
+from oodbench.printable import printable, wrapped
 
 ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→": "->"})
 """What stands for our own signs where the terminal's encoding lacks them."""
@@ -49,23 +48,13 @@ class Terminal(Console):
         self.print(self.wrapped(text), soft_wrap=True)
 
     def wrapped(self, text: str) -> str:
-        """Each line of the text wrapped at words; a longer word, such as a path, stays whole.
+        """The text with its lines wrapped at words, as `printable.wrapped` does it.
 
         Lines that a program reads, in a file or a pipe, stay as they are unless COLUMNS is set.
         """
         if not (self.is_terminal or "COLUMNS" in os.environ):
             return text
-        lines = []
-        for line in text.split("\n"):
-            indent = line[: len(line) - len(line.lstrip())]
-            lines += textwrap.wrap(
-                line,
-                self.width,
-                subsequent_indent=indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            ) or [""]
-        return "\n".join(lines)
+        return wrapped(text, self.width)
 
     def tables(
         self,

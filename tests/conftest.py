@@ -29,7 +29,7 @@ settings.load_profile("seeded")
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands print as on a wide terminal, however long the paths of a test are."""
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "1000")
 
 
 MNIST = {

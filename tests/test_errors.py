@@ -52,6 +52,25 @@ def test_a_mistake_ends_a_command_with_one_line_and_code_2(
         command("bug")
 
 
+def test_a_mistake_is_wrapped_at_words_as_wide_as_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @reports_mistakes
+    def command() -> None:
+        raise UserError("here has 2 problems:\n- steps must be a number\n- a/path/that/stays/whole")
+
+    monkeypatch.setenv("COLUMNS", "20")
+    with pytest.raises(SystemExit):
+        command()
+    assert capsys.readouterr().err.splitlines() == [
+        "error: here has 2",
+        "problems:",
+        "- steps must be a",
+        "  number",
+        "- a/path/that/stays/whole",
+    ]
+
+
 def test_an_operating_system_error_without_a_path_is_a_bug() -> None:
     @reports_mistakes
     def command() -> None:

@@ -71,7 +71,7 @@ def plan(
     from oodbench.sweep.estimate import TOTAL, forecast
 
     console = terminal()
-    made = _plan(read_sweep(find_sweep(sweep), set_ or ()), plugin, data_dir)
+    made = _plan(read_sweep(find_sweep(sweep), set_ or (), plugin or ()), plugin, data_dir)
     show_plan(made, console)
     specs = list(made.runs.values())
     settings = TrainSettings(
@@ -87,15 +87,18 @@ def plan(
             lambda row, share: bar.update(task, description=f"measuring {row}", completed=share),
         )
     if expected.unmeasured:
-        rows_left = ", ".join(expected.unmeasured)
-        console.say(
-            f"Not measured within {TOTAL:.0f} s, and taken to be like the others: {rows_left}"
+        rest = (
+            "no forecast of the time" if expected.seconds is None else "taken to be like the others"
         )
+        rows_left = ", ".join(expected.unmeasured)
+        console.say(f"Not measured within {TOTAL:.0f} s, and {rest}: {rows_left}")
     reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
         reasons.setdefault(reason, []).append(row)
     for reason, rows in reasons.items():
         console.say(f"one at a time ({reason}): {', '.join(rows)}")
+    if expected.seconds is None:
+        return
     seconds = expected.seconds * made.total / max(1, len(made.runs))
     count = workers or os.cpu_count() or 1
     console.say(
@@ -148,7 +151,7 @@ def launch(
         run_timeout=run_timeout,
         confirm=not yes,
     )
-    parsed = read_sweep(find_sweep(sweep), set_ or ())
+    parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     if not is_complete(launch_sweep(parsed, options, terminal())):
         raise SystemExit(1)
 

@@ -1,8 +1,11 @@
 """A forecast of how a sweep is trained and for how long, from a few measured steps of its runs."""
 
 import random
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -19,7 +22,7 @@ BUDGET = 0.1
 SLOW_STEP = 0.5
 """Seconds of a first step above which no further step is measured: it stands for all."""
 TOTAL = 20.0
-"""Seconds after which a forecast begins to measure no further kind of run."""
+"""Seconds after which a forecast ends, in the midst of a kind of run if it must."""
 SAMPLE = 8
 """The number of runs that are measured as one program where runs are vectorized."""
 
@@ -28,8 +31,8 @@ SAMPLE = 8
 class Forecast:
     """The expected time of some runs, and how they are trained."""
 
-    seconds: float = 0.0
-    """Seconds of training and evaluation of all runs on one thread."""
+    seconds: float | None = None
+    """Seconds of training and evaluation of all runs on one thread; None if no run was measured in time."""
     unmeasured: list[str] = field(default_factory=list)
     """The rows that were not measured in time; they are assumed to cost what the others do."""
     alone: dict[str, str] = field(default_factory=dict)
@@ -43,7 +46,7 @@ def forecast(
 ) -> Forecast:
     """Measure a few steps and an evaluation of a kind of run of every row, then of further kinds.
 
-    It stops after TOTAL seconds. The runs of a row that were not measured are taken to be like those
+    It stops after TOTAL seconds, if it is called in the main thread. The runs of a row that were not measured are taken to be like those
     that were, and a row of which none was like all others. `progress` is called with the row that is
     measured next and the share of the work that is done.
     """
@@ -64,21 +67,48 @@ def forecast(
         for row, alike in zip(queues, at_once, strict=True)
         if alike
     ]
-    for done, (row, alike) in enumerate(turns):
-        passed = time.perf_counter() - start
-        if done and passed > TOTAL:
-            break
-        progress(row, max(done / len(turns), passed / TOTAL))
-        seconds, reason = _measure(alike, settings)
-        measured[row].append((seconds, len(alike)))
-        if reason is not None:
-            result.alone[row] = reason
+    with suppress(_TimeUp), _limit(TOTAL):
+        for done, (row, alike) in enumerate(turns):
+            passed = time.perf_counter() - start
+            progress(row, max(done / len(turns), passed / TOTAL))
+            seconds, reason = _measure(alike, settings)
+            measured[row].append((seconds, len(alike)))
+            if reason is not None:
+                result.alone[row] = reason
     every = [pair for pairs in measured.values() for pair in pairs]
-    for row, kinds in rows.items():
-        seconds, runs = map(sum, zip(*(measured[row] or every), strict=True))
-        result.seconds += seconds * sum(len(alike) for alike in kinds.values()) / runs
+    if every:
+        result.seconds = 0.0
+        for row, kinds in rows.items():
+            seconds, runs = map(sum, zip(*(measured[row] or every), strict=True))
+            result.seconds += seconds * sum(len(alike) for alike in kinds.values()) / runs
     result.unmeasured = [row for row, pairs in measured.items() if not pairs]
     return result
+
+
+class _TimeUp(BaseException):
+    """The time for measuring is over."""
+
+
+@contextmanager
+def _limit(seconds: float) -> Iterator[None]:
+    """Raise `_TimeUp` in what runs inside after so many seconds, whatever it is at.
+
+    Only the main thread can be stopped so; in others there is no limit.
+    """
+
+    def stop(*_: object) -> None:
+        raise _TimeUp
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _measure(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:

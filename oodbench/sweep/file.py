@@ -8,8 +8,8 @@ from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
-from oodbench.registry import folder
-from oodbench.sweep.file_errors import explain
+from oodbench.registry import folder, load_plugins
+from oodbench.sweep.file_errors import explain, several, unknown_names
 from oodbench.sweep.protocols import under
 from oodbench.sweep.search import Search
 from oodbench.yaml_values import assignments, read_yaml
@@ -159,8 +159,10 @@ def named_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
-def read_sweep(path: Path, settings: Sequence[str] = ()) -> Sweep:
-    """The sweep in a YAML file, with `key=value` settings over it; raises UserError.
+def read_sweep(
+    path: Path, settings: Sequence[str] = (), plugins: Sequence[str] = ()
+) -> Sweep:
+    """The sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
 
     A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
     """
@@ -169,7 +171,7 @@ def read_sweep(path: Path, settings: Sequence[str] = ()) -> Sweep:
         _assign(values, key, value)
     if values.get("protocol") is not None:
         values = under(_file(find_sweep(str(values["protocol"]))), values, str(path))
-    return validate(values, str(path))
+    return validate(values, str(path), plugins)
 
 
 def _file(path: Path) -> dict[str, Any]:
@@ -206,12 +208,23 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
             at = inner
 
 
-def validate(values: Mapping[str, Any], place: str) -> Sweep:
-    """A sweep from plain values; raises UserError with all that is wrong with them, by key."""
+def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:
+    """A sweep from plain values; raises UserError with all that is wrong with them, by key.
+
+    Then it tells unknown names, too, for which it loads the file's plug-ins and further `plugins`.
+    """
     try:
         sweep = Sweep.model_validate(values)
     except ValidationError as error:
-        raise UserError(explain(error, values, PARTS, place)) from error
+        problems = explain(error, values, PARTS)
+        named = values.get("plugins")
+        modules = [m for m in named if isinstance(m, str)] if isinstance(named, list) else []
+        try:
+            load_plugins([*modules, *plugins])
+            problems += unknown_names(values)
+        except UserError as failure:
+            problems.append(str(failure))
+        raise UserError(several(place, problems)) from error
     if sweep.selection is not None:
         from oodbench.selection import RULES
 

@@ -6,10 +6,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from oodbench.errors import unknown
+from oodbench.errors import UserError, unknown
+from oodbench.registry import Registry
 
-MAX_PROBLEMS = 5
+MAX_PROBLEMS = 20
 """Problems that are told at once."""
+PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
 
 Path = tuple[str | int, ...]
 _SHORT = reprlib.Repr()
@@ -18,9 +20,9 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def explain(
-    error: ValidationError, values: Any, models: Mapping[str, type[BaseModel]], place: str
-) -> str:
-    """One line with every problem: the key, what it must be and what it is.
+    error: ValidationError, values: Any, models: Mapping[str, type[BaseModel]]
+) -> list[str]:
+    """A sentence for every problem: the key, what it must be and what it is.
 
     `models` are the model of the whole (under "") and of the parts under its keys, where a list holds
     several. The description of a field completes the sentence "KEY must be".
@@ -29,19 +31,48 @@ def explain(
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         path = _path(problem["loc"], values, models)
         found.setdefault(path, _sentence(problem["type"], path, values, models))
-    told = [
+    return [
         text
         for path, text in found.items()
         if not any(other[: len(path)] == path and other != path for other in found)
     ]
-    return f"{place}: {several(told)}"
 
 
-def several(problems: Sequence[str]) -> str:
-    """Problems in one line, the first few of them in full."""
+def unknown_names(values: Any) -> list[str]:
+    """A sentence for every dataset, algorithm and network in a file's values that nobody registered.
+
+    What has no name is passed over. The plug-ins must have been loaded.
+    """
+    from oodbench.algorithms import algorithms
+    from oodbench.datasets import datasets
+    from oodbench.networks.base import networks
+
+    kinds: dict[str, Registry[Any]] = {
+        "datasets": datasets,
+        "algorithms": algorithms,
+        "network": networks,
+    }
+    found = []
+    for key, registry in kinds.items():
+        given = values.get(key) if isinstance(values, Mapping) else None
+        for item in given if isinstance(given, list) else [given]:
+            name = item.get("name") if isinstance(item, Mapping) else item
+            if isinstance(name, str) and not (key == "network" and name == "default"):
+                try:
+                    registry.get(name)
+                except UserError as error:
+                    found.append(str(error) + PLUGIN_HINT)
+    return found
+
+
+def several(place: str, problems: Sequence[str]) -> str:
+    """The problems of a place: one in its line, more as a list of which each has a line."""
     different = list(dict.fromkeys(problems))
+    if len(different) == 1:
+        return f"{place}: {different[0]}"
     more = len(different) - MAX_PROBLEMS
-    return "; ".join(different[:MAX_PROBLEMS]) + (f"; and {more} more" if more > 0 else "")
+    items = different[:MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
+    return "\n- ".join([f"{place} has {len(different)} problems:", *items])
 
 
 def short(value: object) -> str:

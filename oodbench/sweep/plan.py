@@ -4,7 +4,8 @@ import importlib.util
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from oodbench.sweep.environments import (
     validation_environments,
 )
 from oodbench.sweep.file import Row, Sweep, validate
-from oodbench.sweep.file_errors import several, short
+from oodbench.sweep.file_errors import PLUGIN_HINT, several, short
 from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
 from oodbench.sweep.search import check as check_search
@@ -60,31 +61,42 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
 
     Raises UserError for what is unknown or damaged.
     """
-    _datasets(sweep, data_dir)
+    problems: list[UserError] = []
+    _datasets(sweep, data_dir, problems)
+    _raise(problems, sweep)
     _check_packages(sweep)
 
 
 def _check_packages(sweep: Sweep) -> None:
     from oodbench.algorithms import algorithms
 
-    for entry in _rows(sweep.algorithms):
-        for package, command in algorithms.get(entry.name).packages.items():
+    for row in _rows(sweep):
+        for package, command in algorithms.get(row.name).packages.items():
             if importlib.util.find_spec(package) is None:
-                raise MissingError(f"{entry.name} needs {package}: `{command}`", command)
+                raise MissingError(f"{row.name} needs {package}: `{command}`", command)
 
 
 def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
     """Every run of a sweep.
 
-    Raises UserError for names, values and data that cannot be: all unknown names and impossible values
-    of algorithms and networks at once.
+    Raises UserError for names, values and data that cannot be: all unknown names, impossible values of
+    algorithms and networks and wrong test environments at once.
     """
-    resources((f"the resources of {sweep.name}", sweep.resources))
-    rows = _rows(sweep.algorithms)
-    datasets = _datasets(sweep, data_dir)
-    test_sets = [test_environment_sets(sweep, dataset) for dataset in datasets]
-    _check_size(sweep, sum(map(len, test_sets)) * len(rows))
-    _check_components(sweep, rows, datasets)
+    rows = _rows(sweep)
+    problems: list[UserError] = []
+    with _noted(problems):
+        resources((f"the resources of {sweep.name}", sweep.resources))
+    with _noted(problems):
+        _check_rows(rows)
+    datasets = _datasets(sweep, data_dir, problems)
+    test_sets = []
+    for dataset in datasets:
+        with _noted(problems):
+            test_sets.append(test_environment_sets(sweep, dataset))
+    with _noted(problems):
+        _check_size(sweep, sum(map(len, test_sets)) * len(rows))
+        _check_components(sweep, rows, datasets, problems)
+    _raise(problems, sweep)
     _check_packages(sweep)
     runs: dict[str, RunSpec] = {}
     impossible: list[Impossible] = []
@@ -116,12 +128,20 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
     return Plan(sweep, runs, impossible, tuple(studies))
 
 
-def _datasets(sweep: Sweep, data_dir: Path | None) -> list[Any]:
-    """The datasets of a sweep, whose data are there."""
+@contextmanager
+def _noted(problems: list[UserError]) -> Iterator[None]:
+    """Add a UserError to the problems, which are told together."""
+    try:
+        yield
+    except UserError as error:
+        problems.append(error)
+
+
+def _datasets(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) -> list[Any]:
+    """The datasets of a sweep whose data are there; what is wrong with others is noted."""
     made: dict[str, Any] = {}
-    problems: list[UserError] = []
     for item in sweep.datasets:
-        try:
+        with _noted(problems):
             dataset = _dataset(item, data_dir)
             dataset.check()
             if dataset.label in made:
@@ -129,9 +149,6 @@ def _datasets(sweep: Sweep, data_dir: Path | None) -> list[Any]:
                 hint = "leave one out" if same else "give them a `label` each"
                 raise UserError(f"two datasets are called '{dataset.label}': {hint}")
             made[dataset.label] = dataset
-        except UserError as error:
-            problems.append(error)
-    _raise(problems, sweep)
     return list(made.values())
 
 
@@ -150,15 +167,19 @@ def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
     return dataset
 
 
-def _check_components(sweep: Sweep, rows: Sequence[Row], datasets: Sequence[Any]) -> None:
-    """Raise UserError with every unknown algorithm and network and every impossible hyperparameter."""
-    problems = []
-    for dataset, row in itertools.product(datasets, rows):
-        try:
-            row_hparams(sweep, dataset, row, draw_indices(sweep)[0], None)
-        except UserError as error:
-            problems.append(error)
-    _raise(problems, sweep)
+def _check_components(
+    sweep: Sweep, rows: Sequence[Row], datasets: Sequence[Any], problems: list[UserError]
+) -> None:
+    """Note every unknown algorithm and network and every impossible hyperparameter."""
+    from oodbench.algorithms import algorithms
+
+    first = draw_indices(sweep)[0]
+    for row in rows:
+        with _noted(problems):
+            algorithms.get(row.name)
+            for dataset in datasets:
+                with _noted(problems):
+                    row_hparams(sweep, dataset, row, first, None)
 
 
 def _raise(problems: Sequence[UserError], sweep: Sweep) -> None:
@@ -166,14 +187,16 @@ def _raise(problems: Sequence[UserError], sweep: Sweep) -> None:
     texts = []
     for text in (printable(str(problem)) for problem in problems):
         if text.startswith(("unknown algorithm", "unknown dataset", "unknown network")):
-            text += " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
+            text += PLUGIN_HINT
         texts.append(text)
     if not texts:
         return
     missing = [problem for problem in problems if isinstance(problem, MissingError)]
     if len(missing) == len(problems):
-        raise MissingError(several(texts), missing[0].command)
-    raise UserError(f"sweep '{sweep.name}': {several(texts)}") from problems[0]
+        alone = len(set(texts)) == 1
+        text = texts[0] if alone else several(f"sweep '{sweep.name}'", texts)
+        raise MissingError(text, missing[0].command)
+    raise UserError(several(f"sweep '{sweep.name}'", texts)) from problems[0]
 
 
 def _check_size(sweep: Sweep, cells: int) -> None:
@@ -193,8 +216,12 @@ def _number(value: int | list[int]) -> int:
     return value if isinstance(value, int) else len(value)
 
 
-def _rows(items: Sequence[str | Row]) -> list[Row]:
-    rows = [Row(name=i) if isinstance(i, str) else i for i in items]
+def _rows(sweep: Sweep) -> list[Row]:
+    return [Row(name=i) if isinstance(i, str) else i for i in sweep.algorithms]
+
+
+def _check_rows(rows: Sequence[Row]) -> None:
+    """Raise UserError for rows that a table could not tell apart, or that cannot be compared."""
     counts = Counter(row_label(row) for row in rows)
     for name, count in counts.items():
         if count > 1:
@@ -209,7 +236,6 @@ def _rows(items: Sequence[str | Row]) -> list[Row]:
                 f"{short(row_label(row))} has `options` of its own for the data: only a row "
                 "marked `ceiling: true` may, as the others are compared on the same data"
             )
-    return rows
 
 
 def row_label(row: Row) -> str:

@@ -30,6 +30,7 @@ from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.states import RunStatus, slurm_answers, states
 from oodbench.terminal import Terminal
 
+PAUSED = "paused"
 LINES = 20
 """The number of runs of one state that are listed."""
 TAIL = 3
@@ -75,8 +76,8 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
     _, problem = slurm_answers(results)
     if problem:
         texts.append(f"Slurm does not tell: {problem}")
-    for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST):
-        ids = [i for i in specs if now[i].state == state]
+    for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST, PAUSED):
+        ids = [i for i in specs if _state(now[i]) == state]
         lines = [_line(results, i, specs[i], now[i]) for i in ids[:LINES]]
         if state is State.QUEUED:  # one line for all that wait for the same
             counts = Counter(now[i].note for i in ids)
@@ -86,7 +87,7 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
             texts.append(f"{state}: and {max(len(ids), len(lines)) - LINES} more")
     if any(s.state.can_be_retried for s in now.values()):
         texts.append(
-            "`retry` trains failed, broken and lost runs again; `launch` goes on with lost ones."
+            "`launch` goes on with paused and lost runs; `retry` trains failed and broken ones, too."
         )
     heading = Text(f"{stored['name']} in {results.path}")
     body = [Text(console.wrapped(text)) for text in texts]
@@ -97,12 +98,12 @@ def _counts(
     specs: Mapping[str, RunSpec], now: Mapping[str, RunStatus], console: Terminal
 ) -> Iterator[RenderableType]:
     """Tables of the numbers of runs in each state: one for each dataset, then one of all runs."""
-    totals = Counter(s.state for s in now.values())
-    columns = [s for s in State if totals[s] or s is State.DONE]
+    totals = Counter(map(_state, now.values()))
+    columns = [s for s in (*State, PAUSED) if totals[s] or s is State.DONE]
     rows: dict[str, dict[str, Counter[str]]] = {}
     for run_id, spec in specs.items():
         row = rows.setdefault(spec.dataset_name, {}).setdefault(spec.label, Counter())
-        row[now[run_id].state] += 1
+        row[_state(now[run_id])] += 1
     for dataset, counts in rows.items():
         yield Text(dataset)
         texts = [[label, *(str(n[s] or "") for s in columns)] for label, n in counts.items()]
@@ -120,10 +121,15 @@ def _total(stored: Mapping[str, Any]) -> int:
     return int(search["draws"]) * len(cells)
 
 
+def _state(status: RunStatus) -> str:
+    """A run's state as this screen calls it: `paused` if it was started and nothing is known to be wrong."""
+    return PAUSED if status.state is State.LOST and not status.note else status.state
+
+
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
     """One run with its note and, if it went wrong, the end of its log."""
     run = results.run(run_id)
-    if state.state is State.LOST and not state.note:
+    if _state(state) == PAUSED:
         return f"paused at step {_last_step(run)}: {title(spec)}"
     text = f"{state.state}: {title(spec)}: {state.note}"
     tail: list[str] = []

@@ -29,7 +29,7 @@ SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.chdir(tmp_path)
 
 

@@ -16,7 +16,7 @@ TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.chdir(tmp_path)
 
 
@@ -87,12 +87,12 @@ def test_settings_from_the_command_line(tmp_path: Path) -> None:
 
 
 def mistake(result: Result) -> str:
-    """The one line of a mistake: exit code 2, no traceback."""
+    """What a mistake costs: exit code 2, a few lines at the end, no traceback."""
     assert result.exit_code == 2, result.output
     assert "Traceback" not in result.output
-    line = result.output.strip().splitlines()[-1]
-    assert line.startswith("error: ")
-    return line
+    before, error, text = " ".join(result.output.split()).rpartition("error: ")
+    assert error and "error" not in before
+    return text
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_status_without_results(tmp_path: Path) -> None:
     assert "unknown sweep" in mistake(run("status", "nothing"))
 
 
-def test_status_shows_running_and_lost_runs(tmp_path: Path) -> None:
+def test_status_shows_running_and_paused_runs(tmp_path: Path) -> None:
     out = tmp_path / "out"
     launch(tiny_file(tmp_path, **TINY), out)
     results = Results(out)
@@ -164,4 +164,6 @@ def test_status_shows_running_and_lost_runs(tmp_path: Path) -> None:
     assert "step 7" in shown.output
     assert results.run(second).state() == "lost"
     assert "paused at step 20: IRM on LinearSEM" in shown.output
+    header = next(line for line in shown.output.splitlines() if line.startswith("algorithm"))
+    assert header.split()[-1] == "paused" and "lost" not in header
     assert json.loads((out / "sweep.json").read_text())["name"] == "tiny"

@@ -62,19 +62,60 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
     with pytest.raises(UserError) as caught:
         validate({k: v for k, v in TINY.items() if k != "datasets"} | wrong, "here")
     assert str(caught.value) == (
-        "here: datasets is missing; "
-        "algorithms.1 must be a name or a mapping, not 3; "
-        "unknown key 'hparms' in algorithms.2; did you mean hparams?; "
-        "algorithms.3.name is missing; "
-        "search.runs is missing; and 2 more"
+        "here has 7 problems:\n"
+        "- datasets is missing\n"
+        "- algorithms.1 must be a name or a mapping, not 3\n"
+        "- unknown key 'hparms' in algorithms.2; did you mean hparams?\n"
+        "- algorithms.3.name is missing\n"
+        "- search.runs is missing\n"
+        "- trials must be a number from 1 on, or a list of different numbers from 0 on, not True\n"
+        "- unknown key 'stepz'; did you mean steps?"
     )
 
 
 def test_all_unknown_names_are_told_at_once() -> None:
     with pytest.raises(UserError) as caught:
-        tiny(algorithms=["ERN", "VRex", {"name": "IRM", "hparams": {"lrr": 1}}])
-    for words in ("did you mean ERM", "did you mean VREx", "unknown name 'lrr'"):
+        tiny(
+            datasets=["LinearSEN"],
+            algorithms=["ERN", "VRex", {"name": "IRM", "hparams": {"lrr": 1}}],
+        )
+    for words in ("did you mean LinearSEM", "did you mean ERM", "did you mean VREx"):
         assert words in str(caught.value)
+
+
+def test_names_values_and_environments_that_cannot_be_are_told_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        tiny(algorithms=["ERN", {"name": "IRM", "hparams": {"lrr": 1}}], test_environments=[["7"]])
+    for words in ("did you mean ERM", "unknown name 'lrr'", "unknown environment '7'"):
+        assert words in str(caught.value)
+
+
+def test_unknown_names_are_told_together_with_values_of_another_type() -> None:
+    wrong = {
+        "datasets": ["Spiral", {"name": "LinearSEM"}],
+        "algorithms": ["ERM", {"name": "IRN"}],
+        "network": {"name": "MPL"},
+        "trials": True,
+    }
+    with pytest.raises(UserError) as caught:
+        validate({"name": "wrong"} | wrong, "here")
+    first, *problems = str(caught.value).splitlines()
+    assert first == "here has 4 problems:"
+    starts = ["trials", "unknown dataset 'Spiral'", "unknown algorithm 'IRN'", "unknown network"]
+    assert [p.startswith(f"- {s}") for p, s in zip(problems, starts, strict=True)] == [True] * 4
+
+
+def test_names_of_plugins_are_known_beside_values_of_another_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "from oodbench.algorithms import algorithms, register\n"
+    code += "register('OfAPlugin', paper='none')(type('OfAPlugin', (algorithms.get('ERM'),), {}))\n"
+    (tmp_path / "of_a_plugin.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    values = TINY | {"algorithms": ["OfAPlugin"], "trials": True}
+    for plugins, given in ((["of_a_plugin"], ()), ([], ["of_a_plugin"])):
+        with pytest.raises(UserError, match="^here: trials must be [^;]*, not True$"):
+            validate(values | {"plugins": plugins}, "here", given)
 
 
 def test_an_unknown_algorithm_may_be_that_of_a_forgotten_plugin() -> None:

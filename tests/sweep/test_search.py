@@ -38,7 +38,7 @@ PLAN = tiny(**CHANGES)
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "1000")
 
 
 def launch(folder: Path, *more: str, **changes: Any) -> Result:
