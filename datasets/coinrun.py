@@ -20,7 +20,7 @@ from oodbench.data.coinrun.shards import (
     read,
     shards,
 )
-from oodbench.data.coinrun.simulator import ACTIONS, IMAGE
+from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, KEYS
 from oodbench.data.streams import MemoryMapped, Part
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.errors import UserError
@@ -62,6 +62,7 @@ class CoinRun(Dataset):
 
     input_shape = (IMAGE[2], *IMAGE[:2])
     task = Task("distribution", ACTIONS)
+    classes = KEYS
     test_environments = (UNSEEN,)
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:

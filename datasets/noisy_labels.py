@@ -36,6 +36,8 @@ class Images:
     std: tuple[float, ...]
     checksums: Mapping[str, str]
     """The md5 of the files of training images and labels, then of those of the test, by path."""
+    classes: tuple[str, ...] = tuple("0123456789")
+    """The names of the classes, as torchvision has them."""
 
 
 BASES: Mapping[str, Images] = {
@@ -53,6 +55,7 @@ BASES: Mapping[str, Images] = {
             "cifar-10-batches-py/test_batch": "40351d587109b95175f43aff81a1287e",
             "cifar-10-batches-py/batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
         },
+        tuple("airplane automobile bird cat deer dog frog horse ship truck".split()),
     ),
     "mnist": Images("MNIST", (1, 28, 28), (0.1307,), (0.3081,), CHECKSUMS),
     "fashion_mnist": Images(
@@ -66,6 +69,10 @@ BASES: Mapping[str, Images] = {
             "FashionMNIST/raw/t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
             "FashionMNIST/raw/t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
         },
+        (
+            *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+            *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+        ),
     ),
     "digits": Images("", (1, 8, 8), (0.3053,), (0.3761,), {}),
 }
@@ -120,7 +127,7 @@ class NoisyLabels(Dataset):
         self.test_environments = ("test", "mislabeled") if options.fraction else ("test",)
         self.environments = ("train", *self.test_environments)
         self.base = BASES[options.base]
-        self.input_shape = self.base.shape
+        self.input_shape, self.classes = self.base.shape, self.base.classes
         self.task = Task("multiclass", CLASSES)
         self.repeats = "mislabeled" in self.test_environments
 

@@ -92,6 +92,7 @@ class RotatedMNIST(DealtMNIST):
     test_environments = ("75",)
     input_shape = (1, 28, 28)
     task = Task("multiclass", 10)
+    classes = tuple("0123456789")
 
     def changed(
         self, images: np.ndarray, digits: Tensor, degree: float, generator: torch.Generator

@@ -21,6 +21,7 @@ Defaults (network, input size, optimizer, group sampling) are those of the packa
 its augmentation but for RxRx1's, warm-up, gradient clipping for text.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -89,6 +90,16 @@ class WILDS(Dataset):
         if self.row.kind == "tokens":
             return Task("tokens", int(self.data.n_classes), *self.input_shape)
         return Task(self.row.kind, self.row.outputs)
+
+    @property
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names that the table has, or those in the package's own list."""
+        names = self.row.classes
+        if isinstance(names, tuple):
+            return names
+        cls = type(self.data)
+        owner = cls if hasattr(cls, names) else sys.modules[cls.__module__]
+        return tuple(getattr(owner, names))
 
     @property
     def metric(self) -> str:

@@ -101,6 +101,22 @@ SQF             sqf.csv
 ENCODE          labels/MAX/metadata_df.bed, labels/MAX/metadata_y.npy, sequence.npz
 """
 
+STARS = ("1 star", *(f"{n} stars" for n in range(2, 6)))
+CLASSES = {
+    "Camelyon17": ("no tumour", "tumour"),
+    "CivilComments": ("not toxic", "toxic"),
+    "Amazon": STARS,
+    "Yelp": STARS,
+    "CelebA": ("not blond", "blond"),
+    "Waterbirds": ("landbird", "waterbird"),
+    "SQF": ("no weapon", "weapon"),
+    "FMoW": "categories",
+    "WILDSDomainNet": "DOMAIN_NET_CATEGORIES",
+    "BDD100K": "CATEGORIES",
+}
+"""The names of the classes, or the name that their list has in the set's module (or its class) in the
+package. The package names neither iWildCam's species, RxRx1's RNAs nor MolPCBA's assays."""
+
 YELP = "https://www.yelp.com/dataset, with splits/ as WILDS' preprocessing makes it"
 MORE: dict[str, dict[str, Any]] = {
     "Yelp": {"by_hand": YELP},
@@ -160,6 +176,8 @@ class Set:
     """The set's folder where it is not the name and version, as where another package keeps the data."""
     attribute: str = ""
     """The metadata field that is the examples' attribute."""
+    classes: tuple[str, ...] | str = ()
+    """The names of the classes, or the name of their list in the package; none if it has no names."""
     margin: float = 1.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the package's class."""
@@ -179,7 +197,9 @@ def _sets() -> dict[str, Set]:
             row |= other[name]
         for lists in ("group_by", "files"):
             row[lists] = row[lists].split(", ")
-        found[name] = TypeAdapter(Set).validate_python(row | MORE.get(name, {}))
+        found[name] = TypeAdapter(Set).validate_python(
+            row | MORE.get(name, {}) | {"classes": CLASSES.get(name, ())}
+        )
     return found
 
 

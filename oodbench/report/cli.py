@@ -163,6 +163,7 @@ def html(
         Path | None, typer.Option(help="The file; report.html in the first DIR by default.")
     ] = None,
     baseline: Baseline = "ERM",
+    metric: Metric = None,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
@@ -171,7 +172,7 @@ def html(
 
     load_plugins(plugin or [])
     path = out or directories[0] / "report.html"
-    write(directories, path, baseline, allow_mixed)
+    write(directories, path, baseline, allow_mixed, metric)
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
 

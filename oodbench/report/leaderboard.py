@@ -68,7 +68,7 @@ def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboa
     """The leaderboard by one rule alone, without a look at the others; raises as `leaderboard` does."""
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
-    reported, directions = _reported(frames, runs, metric)
+    reported, directions = reported_metrics(frames, runs, metric)
     own = _of_tests(frames, _grid(runs), chosen, reported)
     tests = pd.concat([part for part in (own, constant_values(runs, reported)) if len(part)])
     values = _per_trial(frames, _grid(runs), chosen, tests)
@@ -141,7 +141,7 @@ def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -
     """
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
-    reported, directions = _reported(frames, runs, metric)
+    reported, directions = reported_metrics(frames, runs, metric)
     values = _of_tests(frames, _grid(runs[~runs["ceiling"]]), chosen, reported)
     values = values[values["complete"]]
     higher = [directions.get(m, m in HIGHER) for m in values["metric"]]
@@ -157,10 +157,13 @@ def _places(values: pd.DataFrame) -> "pd.Series[str]":
     return values["environment"] + sets.map(lambda tests: f" of {tests}" if tests else "")
 
 
-def _reported(
+def reported_metrics(
     frames: Frames, runs: pd.DataFrame, metric: str | None
 ) -> tuple[dict[str, str], dict[str, bool]]:
-    """The metric that is reported for each dataset, and the direction of the datasets' own."""
+    """The metric that is shown of each dataset, and the direction of the datasets' own.
+
+    Raises UserError for a `metric` that a dataset has no values of.
+    """
     started = runs.dropna(subset=["metric"]).drop_duplicates("dataset_label")
     main = dict(zip(started["dataset_label"], started["metric"], strict=True))
     higher = {

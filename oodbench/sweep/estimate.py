@@ -46,9 +46,9 @@ def forecast(
 ) -> Forecast:
     """Measure a few steps and an evaluation of a kind of run of every row, then of further kinds.
 
-    It stops after TOTAL seconds, if it is called in the main thread. The runs of a row that were not measured are taken to be like those
-    that were, and a row of which none was like all others. `progress` is called with the row that is
-    measured next and the share of the work that is done.
+    It stops after TOTAL seconds, if it is called in the main thread. The runs of a row that were not
+    measured are taken to be like those that were, and a row of which none was like all others.
+    `progress` is called with the row that is measured next and the share of the work that is done.
     """
     import torch
 

@@ -159,9 +159,7 @@ def named_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
-def read_sweep(
-    path: Path, settings: Sequence[str] = (), plugins: Sequence[str] = ()
-) -> Sweep:
+def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] = ()) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
 
     A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.

@@ -122,7 +122,7 @@ def _total(stored: Mapping[str, Any]) -> int:
 
 
 def _state(status: RunStatus) -> str:
-    """A run's state as this screen calls it: `paused` if it was started and nothing is known to be wrong."""
+    """A run's state as this screen calls it: a lost run of which nothing wrong is known is paused."""
     return PAUSED if status.state is State.LOST and not status.note else status.state
 
 

@@ -12,7 +12,7 @@ import oodbench.datasets.noisy_labels as module
 import pytest
 import torch
 import yaml
-from torchvision.datasets import CIFAR10
+from torchvision.datasets import CIFAR10, FashionMNIST
 from typer.testing import CliRunner
 
 from oodbench.data.cli import app
@@ -331,3 +331,11 @@ def test_the_small_sweeps_can_be_planned(name: str) -> None:
     meanings = {run.hparams.get("batch_norm") for run in runs.values()}
     wanted = {"rows", "pooled", "coupled"} if name == "batch-norm-small" else {"default"}
     assert meanings == {None, *wanted}
+
+
+@pytest.mark.parametrize("base", ["cifar10", "fashion_mnist", "digits"])
+def test_classes_are_called_as_in_torchvision(base: str) -> None:
+    found = make("NoisyLabels", {"base": base}).classes
+    if base == "fashion_mnist":
+        assert found == tuple(FashionMNIST.classes)
+    assert len(set(found)) == 10

@@ -394,3 +394,26 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
             assert values[there]["value"].tolist() == [value]
     table = CliRunner().invoke(report.app, ["table", str(out)])
     assert "10th_percentile_acc (%)" in table.output and "acc_avg (%)" in table.output
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("Camelyon17", "no tumour", "tumour"),
+        ("FMoW", "airport", "zoo"),
+        ("WILDSDomainNet", "aircraft_carrier", "zigzag"),
+        ("BDD100K", "bicycle", "truck"),
+        ("Yelp", "1 star", "5 stars"),
+    ],
+)
+def test_classes_have_names(name: str, first: str, last: str, wilds_dir: Path) -> None:
+    dataset = opened(name, wilds_dir)
+    assert len(dataset.classes) == dataset.task.num_outputs
+    assert (dataset.classes[0], dataset.classes[-1]) == (first, last)
+
+
+@pytest.mark.parametrize("name", ["CelebA", "Waterbirds"])
+def test_names_of_classes_are_those_of_the_packages_table(name: str, wilds_dir: Path) -> None:
+    dataset = opened(name, wilds_dir)
+    names = dataset.data.metadata_map["y"]
+    assert dataset.classes == tuple(text.strip() for text in names)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report import cli as report
+from oodbench.report.html.contents import contents
 from oodbench.report.prediction_metrics import (
     calibration_error,
     probabilities,
@@ -132,7 +133,13 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     value = run(report.app, ["why", str(out), *flags]).stdout.splitlines()[-1]
     text = own.stdout.split("ERM", 1)[1].split()[0]
     assert value.startswith(f"mean_output: {text}"), (value, own.stdout)
-    page = ["html", str(out), "--out", str(tmp_path / "page.html")]
+    tree = contents([out], metric="worst_group_accuracy")
+    assert [d["metric"] for d in tree["datasets"]] == ["worst_group_accuracy"]
+    told = [t for t in tree["rules"]["train_val"]["board"]["text"] if t]
+    assert told and told == [t for t in told if t in shown.stdout]
+    with pytest.raises(UserError, match="unknown metric 'worst_grup'"):
+        contents([out], metric="worst_grup")
+    page = ["html", str(out), "--out", str(tmp_path / "page.html"), *flags]
     assert run(report.app, [*page, "--plugin", "my_metric"]).exit_code == 0
     assert "no_metric" in run(report.app, [*page, "--plugin", "no_metric"]).stderr
     again = run(report.app, ["table", str(out), "--metric", "worst_group_accuracy"])

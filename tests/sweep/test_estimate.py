@@ -49,7 +49,7 @@ def test_runs_of_one_program_are_measured_together(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(estimate, "BUDGET", 0.001)
     specs = list(make_plan(validate({**SWEEP, "trials": 16}, "plain")).runs.values())
     together = forecast(specs, TrainSettings(large_groups=large_groups(specs)))
-    assert together.seconds > 0 and not together.alone
+    assert together.seconds and not together.alone
 
 
 @pytest.mark.parametrize(

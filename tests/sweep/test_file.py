@@ -114,7 +114,7 @@ def test_names_of_plugins_are_known_beside_values_of_another_type(
     monkeypatch.syspath_prepend(tmp_path)
     values = TINY | {"algorithms": ["OfAPlugin"], "trials": True}
     for plugins, given in ((["of_a_plugin"], ()), ([], ["of_a_plugin"])):
-        with pytest.raises(UserError, match="^here: trials must be [^;]*, not True$"):
+        with pytest.raises(UserError, match=r"^here: trials must be [^-]*, not True$"):
             validate(values | {"plugins": plugins}, "here", given)
 
 

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from oodbench.errors import UserError
 
 IMAGE = (64, 64, 3)
-ACTIONS = 15
+KEYS = (
+    *("left down", "left", "left up", "down", "no key", "up", "right down", "right", "right up"),
+    *"DAWSQE",
+)
+"""The keys of each action, as the game's package lists them."""
+ACTIONS = len(KEYS)
 """The number of actions. 0 to 8 are moves, 3 * (left, still, right) + (down, still, up); the rest do
 nothing."""
 LONGEST = 1000

@@ -5,6 +5,7 @@ given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,19 @@ from oodbench.report.html.curves import (
 from oodbench.report.leaderboard import (
     AVERAGE,
     Leaderboard,
+    reported_metrics,
     scores,
     standings,
     with_disagreement,
 )
-from oodbench.report.numbers import PROPORTIONS, number
+from oodbench.report.numbers import HIGHER, PROPORTIONS, number
 from oodbench.report.pairing import shared
+from oodbench.report.prediction_metrics import METRICS, with_metric
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
 from oodbench.results.run_spec import CONSTANT, State
-from oodbench.selection import RULES, candidates, usual
+from oodbench.selection import RULES, candidates, choose, usual
 from oodbench.version import __version__
 
 STATES = tuple(State)
@@ -44,14 +47,25 @@ BASELINE = "ERM"
 
 
 def contents(
-    directories: Sequence[Path], baseline: str = BASELINE, allow_mixed: bool = False
+    directories: Sequence[Path],
+    baseline: str = BASELINE,
+    allow_mixed: bool = False,
+    metric: str | None = None,
 ) -> dict[str, Any]:
     """Everything on the page of these results directories.
 
-    Raises UserError if there is no sweep, for an unknown baseline, and as `join.joined` does.
+    `metric` is shown instead of the datasets' own, and changes nothing that is chosen; one of kept
+    predictions is known where a rule chose. Raises UserError if there is no sweep, for an unknown
+    baseline or metric, and as `join.joined` does.
     """
-    frames = joined(directories, allow_mixed)
+    frames = _with_kept(joined(directories, allow_mixed), metric)
     runs = sweep_runs(frames)
+    if metric is not None:
+        reported, directions = reported_metrics(frames, runs, metric)
+        runs = runs.assign(
+            metric=runs["dataset_label"].map(reported).where(runs["metric"].notna()),
+            higher_is_better=directions.get(metric, metric in HIGHER),
+        )
     labels = [str(label) for label in runs["label"].unique()]
     if baseline not in labels and baseline != BASELINE:
         raise unknown("baseline", baseline, labels, ", ".join(map(str, directories)))
@@ -67,7 +81,9 @@ def contents(
     table, tables = _runs(runs, names)
     means = inside_and_test(values).rename(columns={"step": "place"})
     grids = Distinct()
-    found = {n: _rule(frames, runs, values, means, grids, names, n, baseline) for n in RULES}
+    found = {
+        n: _rule(frames, runs, values, means, grids, names, n, baseline, metric) for n in RULES
+    }
     boards = [board for _, board in found.values() if board is not None]
     rules = {
         name: tree | ({"findings": with_disagreement(board, boards).findings} if board else {})
@@ -93,6 +109,18 @@ def contents(
         "rule": usual(frames),
         "rules": rules,
     }
+
+
+def _with_kept(frames: Frames, metric: str | None) -> Frames:
+    """The frames with a metric of kept predictions at what each rule chose, as `printing.with_kept`."""
+    if metric is None or metric not in METRICS or metric in set(frames.metrics["metric"]):
+        return frames
+    chosen = []
+    for rule in RULES:
+        with suppress(UserError):  # the sweep cannot serve this rule
+            chosen.append(choose(frames, rule)[["id", "step"]])
+    places = pd.concat(chosen).drop_duplicates() if chosen else pd.DataFrame({"id": [], "step": []})
+    return with_metric(frames, places, metric, METRICS[metric])
 
 
 def _datasets(runs: pd.DataFrame) -> list[dict[str, Any]]:
@@ -204,6 +232,7 @@ def _rule(
     names: Mapping[str, Any],
     rule: str,
     baseline: str,
+    metric: str | None,
 ) -> tuple[dict[str, Any], Leaderboard | None]:
     """The part of the page that depends on the selection rule, and its leaderboard.
 
@@ -222,7 +251,7 @@ def _rule(
     judged = judged.merge(means, on=["run", "place"], how="left")
     chosen = judged[judged["chosen"]]
     only = Frames(frames.runs, _at_chosen(frames.metrics, chosen))
-    board = standings(only, rule)  # it chooses the same: there is nothing else
+    board = standings(only, rule, metric)  # it chooses the same: there is nothing else
     picks = _picks(only, chosen)
     cells = chosen.groupby(["dataset_label", "label", "test_environments"])
     tree = {
@@ -235,7 +264,7 @@ def _rule(
         "cells": [int(v) for v in cells["run"].first()],
         "curves": curves(values, chosen["run"], cells.ngroup(), grids),
         "shared": shared(chosen, runs, baseline),
-        **contrasts(scores(only, rule), names, baseline),
+        **contrasts(scores(only, rule, metric), names, baseline),
     }
     return tree, board
 

@@ -32,9 +32,10 @@ def write(
     out: Path,
     baseline: str = BASELINE,
     allow_mixed: bool = False,
+    metric: str | None = None,
 ) -> None:
     """Write the report of results directories; raises UserError as `contents.contents` does."""
-    write_whole(out, render(contents(directories, baseline, allow_mixed)))
+    write_whole(out, render(contents(directories, baseline, allow_mixed, metric)))
 
 
 def render(tree: dict[str, Any]) -> str:

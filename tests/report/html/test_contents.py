@@ -1,14 +1,17 @@
+import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oodbench.errors import UserError
 from oodbench.report.html.contents import contents, costs
 from oodbench.report.html.render import render
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.numbers import number
 from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import State
 from oodbench.selection import choose
 from tests.helpers.made import Made, flat
 
@@ -144,6 +147,32 @@ def test_reasons_and_states(made: Made) -> None:
         ("lost", "nobody trains it any more; launching the sweep again goes on with it"),
     }
     assert len(tree["reasons"]) == 2 + 2 + 4
+
+
+def test_another_metric_is_shown_and_nothing_else_is_chosen(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for label in ("ERM", "IRM"):
+        for trial in range(3):
+            run = made.add("D", label, ("a",), trial, flat(0.5 + trial / 10))
+            for file in made.results.path.glob(f"runs/{run}/metrics.jsonl"):
+                records = [json.loads(line) for line in file.read_text().splitlines()]
+                for record in records:
+                    record["evaluations"] += [
+                        e | {"metric": "mse", "value": 3 + trial} for e in record["evaluations"]
+                    ]
+                file.write_text("".join(json.dumps(record) + "\n" for record in records))
+            (made.results.path / "runs" / run / "done.json").unlink()
+            made.results.run(run).finish(State.DONE, 30, 1.0)
+    usual, other = contents([tmp_path]), contents([tmp_path], metric="mse")
+    assert (other["datasets"][0]["metric"], other["datasets"][0]["higher"]) == ("mse", False)
+    assert {row["metric"] for row in board(other, "train_val")} == {"mse"}
+    assert set(other["rules"]["train_val"]["points"]["test"]) == {3.0, 4.0, 5.0}
+    for key in ("run", "step", "score"):
+        assert (
+            other["rules"]["train_val"]["points"][key] == usual["rules"]["train_val"]["points"][key]
+        )
+    with pytest.raises(UserError, match="did you mean mse"):
+        contents([tmp_path], metric="msee")
 
 
 def test_a_sweep_without_erm_has_no_baseline(tmp_path: Path) -> None:

@@ -1,0 +1,191 @@
+"""Every extra, installed alone into a fresh environment, works: `python -m tests.extras [NAME...]`.
+
+An environment is made, used and deleted, one after the other. docs/findings/extras.md has the result.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.helpers.paths import ROOT
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "datasets": [{"name": "LinearSEM", "num_examples": 60}],
+    "algorithms": ["ERM", "IRM"],
+    "trials": 1,
+    "steps": 20,
+}
+SHARED = ("torch", "nvidia", "cuda", "triton")
+"""The beginnings of the names of what is linked with torch."""
+LEVELS: dict[str, Any] = {"levels": 3, "states": 10, "test_levels": 4}
+CONVNET = {"name": "ConvNet", "hparams": {"width": 8, "depth": 6}}
+
+
+@dataclass(frozen=True)
+class Use:
+    """The smallest real use of an extra: data are made, then a sweep is trained, then more is done."""
+
+    package: str
+    """The extra's package, whose version is told."""
+    sweep: dict[str, Any]
+    """Keys of `SMALL` that are other ones."""
+    copy: str = ""
+    """A Python program that writes small data to the folder `data`, with the tests' helpers."""
+    before: str = ""
+    """A command of oodbench that makes the data."""
+    after: str = ""
+    """A command of oodbench for the trained sweep."""
+
+
+def _copy(statement: str) -> str:
+    return f"from pathlib import Path; from tests.helpers import {statement}"
+
+
+USES = {
+    "coinrun": Use(
+        "procgen-mirror" if sys.version_info < (3, 13) else "procgen-gym",
+        {"datasets": [{"name": "CoinRun", **LEVELS}], "algorithms": ["ERM"], "network": CONVNET},
+        before="data make coinrun --data-dir data --levels 3 --states 10 --test-levels 4",
+    ),
+    "genome": Use(
+        "pyBigWig",
+        {"datasets": ["ENCODE"], "algorithms": ["ERM"], "steps": 2},
+        copy=_copy("wilds_others as w; w.encode(Path('data'))"),
+    ),
+    "graphs": Use(
+        "torch_geometric",
+        {"datasets": ["MolPCBA"], "algorithms": ["ERM"], "steps": 2},
+        copy=_copy("wilds_others as w; w.molpcba(Path('data'))"),
+    ),
+    "linear": Use("numba", {"algorithms": ["LinearIRM", "LinearVREx"]}),
+    "search": Use(
+        "optuna", {"search": {"method": "tpe", "runs": 14, "at_a_time": 2}, "algorithms": ["ERM"]}
+    ),
+    "tensorboard": Use(
+        "tensorboard",
+        {},
+        after="report export results/small --format tensorboard --out board",
+    ),
+    "text": Use(
+        "transformers",
+        {
+            "datasets": [{"name": "Py150", "from_scratch": True, "size": 16}],
+            "algorithms": ["ERM"],
+            "steps": 2,
+        },
+        copy=_copy(
+            "transformers_copies as t, wilds_others as w; "
+            "w.py150(Path('data')); t.small_codegpt(Path('data'))"
+        ),
+    ),
+}
+
+
+def call(folder: Path, *command: str, checkout: bool = False) -> str:
+    """What a command prints in a folder; ends this program with its last lines where it fails."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(Path.home()), "COLUMNS": "80"}
+    environment |= {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": str(ROOT)} if checkout else {})
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        lines = (done.stdout + done.stderr).splitlines()[-20:]
+        raise SystemExit("\n".join([" ".join(command), *lines]))
+    return done.stdout
+
+
+def share(packages: list[str], site: Path) -> None:
+    """Link packages of this interpreter, and what they alone require, into the folder `site`.
+
+    What they require counts if its name starts with one of SHARED.
+    """
+    wanted, linked = list(packages), set[str]()
+    while wanted:
+        name = canonicalize_name(wanted.pop())
+        if name in linked:
+            continue
+        linked.add(name)
+        found = distribution(name)
+        for requirement in map(Requirement, found.requires or ()):
+            if requirement.name.startswith(SHARED) and (
+                requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            ):
+                wanted += [requirement.name]
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(found.locate_file(top))))
+
+
+def row(name: str, shared: list[str], first: list[str]) -> str:
+    """Install an extra into a new environment, use it, and return its row of the table."""
+    use = USES[name]
+    with tempfile.TemporaryDirectory(prefix="extra-") as made:
+        folder = Path(made)
+        (folder / "data").mkdir()
+        call(folder, sys.executable, "-m", "venv", "venv")
+        python = str(folder / "venv" / "bin" / "python")
+        start = time.monotonic()
+        (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
+        share(shared, site)
+        install = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
+        if first:
+            call(folder, *install, *first)
+        call(folder, *install, f"{ROOT}[{name}]")
+        installed = time.monotonic()
+        call(folder, python, "-m", "pip", "check")
+        if use.copy:
+            call(folder, python, "-c", use.copy, checkout=True)
+        if use.before:
+            call(folder, python, "-m", *f"oodbench.{use.before}".split())
+        (folder / "small.yaml").write_text(yaml.safe_dump(SMALL | use.sweep))
+        launch = "oodbench.sweep launch small.yaml --yes --data-dir data --workers 1"
+        call(folder, python, "-m", *launch.split())
+        if use.after:
+            call(folder, python, "-m", *f"oodbench.{use.after}".split())
+        ended = time.monotonic()
+        asked = ("numpy", "pyarrow", "torch", use.package)
+        code = f"from importlib.metadata import version as v; print(*map(v, {asked!r}))"
+        versions = call(folder, python, "-c", code).split()
+    cells = [name, *versions[:3], f"{use.package} {versions[3]}"]
+    return f"| {' | '.join(cells)} | {installed - start:.0f} | {ended - installed:.0f} |"  # seconds
+
+
+def main() -> None:
+    """Print a row for each extra that is named, or for all."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    assert set(extras) == set(USES)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(USES)}; or all")
+    parser.add_argument(
+        "--share",
+        nargs="+",
+        default=[],
+        metavar="PACKAGE",
+        help="packages of this interpreter that are linked instead of installed: torch, torchvision",
+    )
+    parser.add_argument(
+        "--first", nargs="+", default=[], metavar="PACKAGE", help="what is installed first"
+    )
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.names) - set(USES))
+    if unknown:
+        parser.error(f"no extra {', '.join(unknown)}; there are {', '.join(USES)}")
+    print("| extra | numpy | pyarrow | torch | its package | installing, s | using, s |")
+    print("| --- | --- | --- | --- | --- | ---: | ---: |")
+    for name in arguments.names or USES:
+        print(row(name, arguments.share, arguments.first), flush=True)
+
+
+if __name__ == "__main__":
+    main()
