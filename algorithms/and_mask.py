@@ -32,6 +32,7 @@ class ANDMask(Algorithm):
     norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
     """
 
+    kind = "gradient"
     unit: ClassVar[str] = "environment"
     """What counts as a unit whose signs have to agree: each `environment`, or each `example`."""
 

@@ -25,6 +25,7 @@ class CAD(Algorithm):
     infinite terms; here none is infinite. The cost is quadratic in the size of the batch.
     """
 
+    kind = "penalty"
     conditional = False
 
     @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ class DANN(Algorithm):
     alternates between two. Without a target environment the training environments are the classes.
     """
 
+    kind = "adversarial"
     conditional = False
 
     @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ class FeatureMatching(Algorithm):
     A subclass gives `distance`.
     """
 
+    kind = "penalty"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Default and range: arXiv:2007.01434, D.2 (gamma)."""

@@ -22,6 +22,8 @@ class Fish(Algorithm):
     dropout draws anew in each pass.
     """
 
+    kind = "step"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Default and values: arXiv:2007.01434's code."""

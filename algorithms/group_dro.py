@@ -1,6 +1,8 @@
-"""Distributionally robust optimization over environments."""
+"""Distributionally robust optimization over environments or groups."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,14 +14,18 @@ from oodbench.networks.base import Network
 
 @register("GroupDRO", paper="arXiv:1911.08731")
 class GroupDRO(Algorithm):
-    """The risks weighted by how large they were: environments with a large risk count for more.
+    """The risks weighted by how large they were: those with a large risk count for more.
 
     Algorithm 1 (online): q_e <- q_e exp(eta R_e), normalised to sum to 1; then sum_e q_e R_e is
-    minimised with q held fixed. The groups here are the training environments, as in
-    arXiv:2007.01434's code; the paper's own are (target, attribute) pairs. Environments that a step
-    does not draw keep their share.
+    minimised with q held fixed. `over: environments` takes the training environments as the groups e,
+    as in arXiv:2007.01434's code; those that a step does not draw keep their share, and the weights
+    of the others add up to 1. `over: groups` takes the paper's own, the pairs of target and
+    attribute, wherever their examples are: R_e is the mean over those in the batch, 0 if there are
+    none, as in the paper's code. There eta is 0.01, and the groups are drawn equally often
+    (`sampling: rwg`); its adjustment C / sqrt(n_e) of the risks is left out.
     """
 
+    kind = "group"
     weights: Tensor
 
     @dataclass(frozen=True, kw_only=True)
@@ -27,24 +33,48 @@ class GroupDRO(Algorithm):
         """Default and range: arXiv:2007.01434, D.2."""
 
         eta: float = hparam(1e-2, log_uniform(1e-3, 1e-1), low=0.0)
+        over: str = hparam(
+            "environments", options=("environments", "groups"), neutral="environments"
+        )
 
     def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
         super().__init__(network, problem, hparams)
         count = len(problem.environments)
+        if hparams.over == "groups":
+            count = problem.task.classes * problem.attributes
         self.register_buffer("weights", torch.full((count,), 1 / count))
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """With eta = 0 the weights stay equal, and the method is ERM."""
-        return {"eta": 0.0}
+        """With eta = 0 the weights of the environments stay equal, and the method is ERM."""
+        return {"eta": 0.0, "over": "environments"}
+
+    @classmethod
+    def needed(cls, hparams: Mapping[str, Any]) -> frozenset[str]:
+        """Attributes, if the groups are made of them."""
+        return frozenset({"attributes"} if hparams["over"] == "groups" else ())
+
+    def group_risks(self, out: Outputs) -> Tensor:
+        """The mean loss of each group's examples in the batch, (G,), 0 of those without any."""
+        assert out.batch is not None and out.batch.attributes is not None
+        group = out.task.groups(out.targets, out.batch.attributes, self.problem.attributes)
+        every = torch.arange(len(self.weights), device=group.device)
+        member = (group.flatten() == every.unsqueeze(1)).to(out.losses.dtype)
+        return member @ out.losses.flatten() / member.sum(1).clamp(min=1)
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """q after this step's risks."""
-        factors = (self.hparams.eta * out.risks.detach()).exp()
-        weights = self.weights * out.over_environments(factors, torch.ones_like(self.weights))
+        if self.hparams.over == "groups":
+            factors = (self.hparams.eta * self.group_risks(out).detach()).exp()
+        else:
+            factors = (self.hparams.eta * out.risks.detach()).exp()
+            factors = out.over_environments(factors, torch.ones_like(self.weights))
+        weights = self.weights * factors
         return {"weights": weights / weights.sum()}
 
     def objective(self, out: Outputs) -> Tensor:
-        """sum_e q_e R_e, over the environments of the step."""
+        """sum_e q_e R_e, over the environments of the step or over the groups."""
+        if self.hparams.over == "groups":
+            return (out.buffers["weights"] * self.group_risks(out)).sum()
         weights = out.of_step(out.buffers["weights"])
         return (weights / weights.sum() * out.risks).sum()

@@ -23,6 +23,8 @@ class IGA(Algorithm):
     differentiates through both.
     """
 
+    kind = "penalty"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Default and range: arXiv:2007.01434's code."""

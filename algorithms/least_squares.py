@@ -19,6 +19,7 @@ class LinearMethod(Algorithm):
     unless the subclass says so. `weights` are (D, C), for D inputs and C outputs.
     """
 
+    kind = "estimator"
     trains_network = False
 
     @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Mixup between environments."""
+"""Examples mixed with others: between environments, or anywhere in a batch."""
 
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,8 @@ class Mixup(Algorithm):
     one number a pair of neighbours, m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y')
     (arXiv:1710.09412, eq. 1; between environments as in arXiv:2007.01434's code).
     """
+
+    kind = "batch"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -46,3 +48,28 @@ class Mixup(Algorithm):
         x = m * batch.x[order] + (1 - m) * batch.x[neighbour]
         shares = share.unsqueeze(1).expand(*batch.x.shape[:2])
         return replace(batch, x=x, y=batch.y[order], other_y=batch.y[neighbour], share=shares)
+
+
+@register("OrgMixup", paper="arXiv:1710.09412")
+class OrgMixup(Mixup):
+    """The mean risk of examples mixed with any others of the step, and of their targets.
+
+    The original mixup, on the examples of all environments together: with a random permutation p of
+    them and one number m ~ Beta(alpha, alpha) a step, as in its authors' code, m x_i + (1 - m) x_p(i)
+    has the loss m l(y_i) + (1 - m) l(y_p(i)) (eq. 1).
+    """
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """Each example's partner by its place among all, (E B,), and the share m, (1,)."""
+        order = torch.randperm(batch.x.shape[:2].numel(), generator=generator)
+        return {"order": order, "share": beta(self.hparams.alpha, (1,), generator)}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Every example mixed with its partner."""
+        shape = batch.x.shape[:2]
+        x, y = (values.flatten(0, 1)[batch.draws["order"]] for values in (batch.x, batch.y))
+        share = batch.draws["share"].to(batch.x.dtype)
+        mixed = torch.lerp(torch.unflatten(x, 0, shape), batch.x, share)
+        return replace(
+            batch, x=mixed, other_y=torch.unflatten(y, 0, shape), share=share.expand(shape)
+        )

@@ -28,6 +28,8 @@ class MLDG(Algorithm):
     table. Batch normalisation keeps the statistics of the passes at theta; dropout draws anew in each.
     """
 
+    kind = "step"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Default and range: arXiv:2007.01434, D.2."""

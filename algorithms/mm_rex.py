@@ -24,6 +24,8 @@ class MMREx(Penalized):
     environments of a step: with `environments_per_step` those that are drawn.
     """
 
+    kind = "risk"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
         """The smallest weight of an environment takes the place of a penalty weight.

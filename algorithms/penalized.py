@@ -31,6 +31,8 @@ class Penalized(Algorithm):
     either a hyperparameter `penalty_weight` or a method `final_weight`.
     """
 
+    kind = "penalty"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Ranges: arXiv:2007.01434, D.2, its numbers of steps over its 5,001; for small images the grid

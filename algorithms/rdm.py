@@ -27,6 +27,8 @@ class RDM(BurnIn):
     usual ones, and the batch sizes of all methods.
     """
 
+    kind = "penalty"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(BurnIn.Hparams):
         """The registry of arXiv:2007.01434's code, its numbers of steps over its 5,001."""

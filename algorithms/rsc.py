@@ -50,6 +50,8 @@ class RSC(Algorithm):
     Examples of all environments are ranked together. A classifier with dropout draws anew in each pass.
     """
 
+    kind = "step"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Defaults and ranges: arXiv:2007.01434, D.2."""

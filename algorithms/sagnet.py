@@ -70,6 +70,8 @@ class SagNet(Algorithm):
     trains the network in both of its steps, so that weight decay acts on the featurizer in both.
     """
 
+    kind = "adversarial"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Default and range: arXiv:2007.01434, D.2."""

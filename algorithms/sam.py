@@ -20,6 +20,8 @@ class SAM(Algorithm):
     batch; batch normalisation keeps the statistics of the first, and dropout draws anew in the second.
     """
 
+    kind = "step"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """The paper's default, and the smaller values of its search."""

@@ -21,6 +21,8 @@ class SANDMask(Algorithm):
     the weight is 0 and not 1e-17.
     """
 
+    kind = "gradient"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Ranges, and the default of k: arXiv:2007.01434's code."""

@@ -32,6 +32,8 @@ class SelfReg(Algorithm):
     run. The projection normalises by its batch, in training alone, so that it keeps no statistics.
     """
 
+    kind = "penalty"
+
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """Examples of the same class are compared."""

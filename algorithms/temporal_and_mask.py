@@ -131,6 +131,8 @@ class TemporalANDMaskERM(Algorithm):
     no effect here.
     """
 
+    kind = "gradient"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Defaults: the paper's best run (table 3); ranges: around its five best."""

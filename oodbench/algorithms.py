@@ -23,6 +23,20 @@ __path__ = [str(folder("algorithms"))]
 algorithms: Registry[type["Algorithm"]] = Registry("algorithm", "oodbench.algorithms")
 A = TypeVar("A", bound=type["Algorithm"])
 
+KINDS = {
+    "risk": "how the environments' risks become one",
+    "penalty": "what is added to the risk",
+    "gradient": "how the environments' gradients become one",
+    "batch": "the batch that is trained on",
+    "adversarial": "a part of the network that another part works against",
+    "step": "the step from the gradients to the parameters",
+    "group": "what groups of examples count for",
+    "estimator": "a predictor of its own, in place of the network",
+}
+"""The kinds of methods, by what a method changes."""
+BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
+"""The values of `sampling`, and what each balances."""
+
 
 def register(name: str, *, paper: str) -> Callable[[A], A]:
     """Register a method under `name`; `paper` is where it was published (arXiv:..., or a title)."""
@@ -61,7 +75,7 @@ class Problem:
     attributes: int = 0
     """How many values the examples' attribute has; 0: they have none."""
     sizes: tuple[int, ...] = ()
-    """How many examples each training environment trains on."""
+    """How many examples each training environment has to train on."""
     seed: int = 0
     """Seed of everything that all runs of a trial have in common: data noise, splits, initial
     weights, order of batches."""
@@ -152,6 +166,8 @@ class Algorithm(nn.Module):
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    kind: ClassVar[str] = "risk"
+    """What the method changes, one of `KINDS`; a subclass has that of its base unless it says another."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What a batch has to hold beyond inputs and targets: `index`, `attributes`."""
     trains_network: ClassVar[bool] = True
@@ -215,6 +231,10 @@ class Algorithm(nn.Module):
             options=tuple(SCHEDULES),
             by_family={"synthetic": ("drop", None), "noisy_labels": ("drop", None)},
         )
+        sampling: str = hparam("uniform", options=tuple(BALANCED), neutral="uniform")
+        """Which examples an environment's batches are of (arXiv:2110.14503): `rwy` and `rwg` draw each of
+        its classes or groups equally often, with replacement; `subg` keeps as many of each group as
+        its smallest has. Groups are pairs of target and attribute."""
 
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__()
@@ -228,6 +248,25 @@ class Algorithm(nn.Module):
         """Why the method cannot be run on `problem`, or None."""
         if problem.task.kind == "boxes" and cls.combine is not Algorithm.combine:
             return "a detector's losses have no gradient for each environment in one pass"
+        return None
+
+    @classmethod
+    def needed(cls, hparams: Mapping[str, Any]) -> frozenset[str]:
+        """What `needs` is with these hyperparameters."""
+        return cls.needs
+
+    @classmethod
+    def lacks(cls, problem: Problem, hparams: Mapping[str, Any]) -> str | None:
+        """Why the method with these hyperparameters cannot be run on the data of `problem`, or None."""
+        sampling = str(hparams["sampling"])
+        balanced = BALANCED.get(sampling)
+        if balanced == "classes" and not problem.task.has_classes:
+            return f"`sampling: {sampling}` balances classes, and its targets are none"
+        if not problem.attributes:
+            if balanced == "groups":
+                return f"`sampling: {sampling}` balances groups, and its examples have no attribute"
+            if "attributes" in cls.needed(hparams):
+                return "it needs an attribute of the examples, and they have none"
         return None
 
     @classmethod
@@ -269,6 +308,12 @@ class Algorithm(nn.Module):
     def combine(self, gradients: Tensor) -> Tensor:
         """One gradient (*shape) of a parameter from those of the E environments' risks, (E, *shape)."""
         return gradients.mean(0)
+
+    def start_stage(self, step: int) -> None:
+        """Change parameters or buffers in place, without gradients, where a stage of the run begins.
+
+        It is called before the update at every step.
+        """
 
     @property
     def reduction(self) -> Reduction | None:
@@ -338,6 +383,8 @@ class Algorithm(nn.Module):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Do one update and return detached scalars, `loss` among them."""
+        with torch.no_grad():
+            self.start_stage(step)
         if self.restarts(step):
             self.optimizers = self.configure()
         batch = self.prepared(batch, step)

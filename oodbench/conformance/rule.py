@@ -6,7 +6,7 @@ from functools import wraps
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm
-from oodbench.conformance.tiny_problems import tiny_problem
+from oodbench.conformance.tiny_problems import suited, tiny_problem
 from oodbench.tasks import Task
 
 Check = Callable[[type[Algorithm], Task], None]
@@ -31,6 +31,7 @@ def rule(function: Check) -> Check:
 
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
+        task = suited(cls, task)
         if cls.skip(tiny_problem(task)) is not None:
             return
         try:

@@ -1,5 +1,6 @@
 """Tiny problems of every kind of task, for the tests of algorithms."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ TASKS = {
 """The tasks that methods are tried on, one of each kind."""
 ENVIRONMENTS = ("a", "b", "c", "d", "e")
 """Five environments: a number that no other size of a tiny problem has."""
+EXAMPLES = 6
+"""The number of examples of an environment."""
 STEPS = 20_000
 LAST = STEPS - 1
 """The last step, which lies past every annealing."""
@@ -35,20 +38,34 @@ PLAIN: dict[str, Any] = {
 """Hyperparameters under which an update subtracts 0.01 times the gradient."""
 
 
+class ImageTask(Task):
+    """A task on images of 3 x 3 pixels, where others are on four numbers."""
+
+
+def suited(cls: type[Algorithm], task: Task) -> Task:
+    """The task, on images if the method takes these alone."""
+    images = ImageTask(task.kind, task.num_outputs)
+    takes = [cls.skip(tiny_problem(each)) is None for each in (task, images)]
+    return images if takes == [False, True] else task
+
+
 def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Problem:
-    """A problem with four inputs."""
-    return Problem((4,), task, environments, STEPS)
+    """A problem with few inputs, whose examples have one of two attributes."""
+    shape = (1, 3, 3) if isinstance(task, ImageTask) else (4,)
+    sizes = (EXAMPLES,) * len(environments)
+    return Problem(shape, task, environments, STEPS, attributes=2, sizes=sizes)
 
 
 def tiny_batch(
-    task: Task, seed: int = 0, environments: int = len(ENVIRONMENTS), examples: int = 6
+    task: Task, seed: int = 0, environments: int = len(ENVIRONMENTS), examples: int = EXAMPLES
 ) -> Batch:
     """Random float64 inputs and targets, (E, B, ...); the environments' inputs differ in scale."""
     generator = torch.Generator().manual_seed(seed)
     shape = (environments, examples)
     options: Any = {"generator": generator, "dtype": torch.float64}
     scale = 0.5 + torch.arange(environments, dtype=torch.float64)
-    x = torch.randn(*shape, 4, **options) * scale[:, None, None]
+    size = tiny_problem(task).input_shape
+    x = torch.randn(*shape, math.prod(size), **options) * scale[:, None, None]
     y = {
         "binary": torch.randint(2, shape, **options),
         "multiclass": torch.randint(task.num_outputs, shape, generator=generator),
@@ -57,7 +74,9 @@ def tiny_batch(
         "multilabel": torch.randint(2, (*shape, task.num_outputs), **options),
     }
     y["multilabel"][..., 0, 0] = float("nan")
-    return Batch(x, y[task.kind])
+    attributes = torch.randint(2, shape, generator=generator)
+    index = torch.arange(examples).expand(shape)
+    return Batch(torch.unflatten(x, 2, size), y[task.kind], index=index, attributes=attributes)
 
 
 def tiny_algorithm(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import MissingError, UserError
-from oodbench.hparams import identity
+from oodbench.hparams import identity, neutral_values
 from oodbench.printable import printable
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.sweep.draws import chosen_network, draw_indices, indices, row_hparams
@@ -105,12 +105,12 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
         sizes = _sizes(sweep, dataset)
         sources = [_source(row, dataset, data_dir) for row in rows]
         for tests, (row, source) in itertools.product(sets, zip(rows, sources, strict=True)):
-            reason = _skip(row, source, tests, sweep)
+            specs = _runs(sweep, source, tests, row)
+            reason = _skip(row, source, tests, sweep, [spec.hparams for spec in specs])
             if reason is not None:
                 label = row_label(row)
                 impossible.append(Impossible(dataset.label, label, tests, reason))
                 continue
-            specs = _runs(sweep, source, tests, row)
             if sweep.search is not None:
                 fixed = {**chosen_network(sweep, dataset).hparams, **row.network}
                 per_trial = sweep.draws == "per trial"
@@ -310,7 +310,10 @@ def _steps(sweep: Sweep, dataset: Any) -> int:
     return int(dataset.metadata.steps) if sweep.steps == "default" else sweep.steps
 
 
-def _skip(row: Row, dataset: Any, tests: tuple[str, ...], sweep: Sweep) -> str | None:
+def _skip(
+    row: Row, dataset: Any, tests: tuple[str, ...], sweep: Sweep, draws: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """Why a row cannot be run on a dataset, with any of these draws of its hyperparameters."""
     from oodbench.algorithms import Problem, algorithms
     from oodbench.train.averages import reason_against
 
@@ -324,7 +327,9 @@ def _skip(row: Row, dataset: Any, tests: tuple[str, ...], sweep: Sweep) -> str |
         attributes=len(dataset.attributes),
     )
     cls, average = algorithms.get(row.name), _average(row)
-    reason = cls.skip(problem)
+    usual = neutral_values(cls.Hparams)
+    lacking = (cls.lacks(problem, {**usual, **hparams}) for hparams in draws)
+    reason = cls.skip(problem) or next((each for each in lacking if each), None)
     if reason is None and average is not None:
         holdout = _holdout(sweep, dataset)
         reason = reason_against(average["name"], cls, dataset.task.kind, holdout, validation)

@@ -41,6 +41,8 @@ class Batches:
         loader_workers: int = 0,
         attributes: Sequence[Tensor] | None = None,
         indexed: bool = False,
+        labels: Sequence[Tensor] | None = None,
+        subsampled: bool = False,
     ) -> None:
         """`environments` holds (inputs, targets); `batch_size` 0 or too large: the smallest one's.
 
@@ -49,9 +51,19 @@ class Batches:
         and no step after `end` is read ahead. With `repeat` a batch may be larger than the smallest
         environment: then, and wherever an epoch ends, it goes on with the next epoch. Batches hold
         `attributes`, (N,) of each environment, where they are given, and with `indexed` their
-        examples' places.
+        examples' places. By `labels`, (N,) of each environment, each of its labels is drawn equally
+        often, with replacement, or is `subsampled`: the environment then has as many
+        examples of each as of the rarest.
         """
-        self.sizes = [len(y) for _, y in environments]
+        on_cpu = None if labels is None else [found.cpu() for found in labels]
+        self._labels = None if subsampled else on_cpu
+        self._kept: list[Tensor] | None = None
+        if subsampled and on_cpu is not None:
+            self._kept = [
+                subsample(found, _generator(seed, "subsample", e)) for e, found in enumerate(on_cpu)
+            ]
+        lengths = [len(y) for _, y in environments]
+        self.sizes = lengths if self._kept is None else [len(kept) for kept in self._kept]
         limit = max(self.sizes) if repeat and batch_size else min(self.sizes)
         self.batch_size = min(batch_size or limit, limit)
         self._repeat = repeat
@@ -62,7 +74,7 @@ class Batches:
         self._y = torch.cat([y for _, y in environments])
         self._attributes = None if attributes is None else torch.cat(list(attributes))
         self._indexed = indexed
-        self._starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]
+        self._starts = [sum(lengths[:i]) for i in range(len(lengths))]
         self._absences = [array("q") for _ in self.sizes]
         """The steps that each environment was not in, of those before `_counted`."""
         self._counted = 0
@@ -75,7 +87,7 @@ class Batches:
             self._reads = ReadAhead(self._request, end, device, loader_workers, finish)
             return
         self._x = torch.cat([x for x, _ in environments if isinstance(x, Tensor)])
-        if all(size == self.batch_size for size in self.sizes):
+        if labels is None and all(size == self.batch_size for size in self.sizes):
             shape = (len(self.sizes), self.batch_size)
             places = torch.arange(len(self._y), device=self._y.device)
             self._whole = self._batch(self._x, places, shape)
@@ -161,6 +173,31 @@ class Batches:
         return step - bisect_left(self._absences[environment], step)
 
     def _drawn_order(self, environment: int, epoch: int) -> Tensor:
-        seed = derive(self._seed, environment, epoch)
-        generator = torch.Generator().manual_seed(seed)
-        return torch.randperm(self.sizes[environment], generator=generator)
+        generator = _generator(self._seed, environment, epoch)
+        if self._labels is not None:
+            return resample(self._labels[environment], generator)
+        order = torch.randperm(self.sizes[environment], generator=generator)
+        return order if self._kept is None else self._kept[environment][order]
+
+
+def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """As many places as there are labels (N,), drawn with replacement, of each label equally often."""
+    places = labels.argsort(stable=True)
+    counts = torch.unique(labels, return_counts=True)[1]
+    label = torch.randint(len(counts), labels.shape, generator=generator)
+    share = torch.rand(labels.shape, generator=generator, dtype=torch.float64)
+    found: Tensor = places[(counts.cumsum(0) - counts)[label] + (share * counts[label]).long()]
+    return found
+
+
+def subsample(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """The places, sorted, of as many examples of each label as the rarest of `labels` (N,) has."""
+    order = torch.randperm(len(labels), generator=generator)
+    order = order[labels[order].argsort(stable=True)]
+    counts = torch.unique(labels, return_counts=True)[1]
+    rank = torch.arange(len(labels)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    return order[rank < counts.min()].sort().values
+
+
+def _generator(*names: object) -> torch.Generator:
+    return torch.Generator().manual_seed(derive(*names))

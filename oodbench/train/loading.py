@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm
+from oodbench.algorithms import BALANCED, Algorithm
 from oodbench.data.preparation import fits, fitted, load_checked
 from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
@@ -87,17 +87,25 @@ def batches(
     spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: TrainSettings
 ) -> Batches:
     """The batches of the training environments `names`; raises UserError for one that is empty."""
-    training, attributes = [], []
+    task, count = data.dataset.task, len(data.dataset.attributes)
+    balanced = BALANCED[algorithm.hparams.sampling]
+    training, attributes, labels = [], [], []
     for name in names:
         environment, index = data.environments[name], data.splits[name]["in"]
         if not len(index):
             raise UserError(f"{spec.dataset}: nothing to train on in environment '{name}'")
         x = environment.x
         inputs = Part(x, index.cpu()) if isinstance(x, Stored) else x[index]
-        training.append((inputs, environment.y[index]))
+        y = environment.y[index]
+        training.append((inputs, y))
         if environment.attributes is not None:
             attributes.append(environment.attributes[index])
+        if balanced:
+            labels.append(
+                y.long() if balanced == "classes" else task.groups(y, attributes[-1], count)
+            )
     transform = data.dataset.transform
+    needed = algorithm.needed(vars(algorithm.hparams))
     return Batches(
         training,
         algorithm.hparams.batch_size,
@@ -107,6 +115,8 @@ def batches(
         repeat=algorithm.hparams.environments_per_step > 0,
         end=spec.steps,
         loader_workers=settings.loader_workers or 0,
-        attributes=attributes if attributes and "attributes" in algorithm.needs else None,
-        indexed="index" in algorithm.needs,
+        attributes=attributes if "attributes" in needed else None,
+        indexed="index" in needed,
+        labels=labels or None,
+        subsampled=algorithm.hparams.sampling == "subg",
     )

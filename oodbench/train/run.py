@@ -42,10 +42,10 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
         derive(*shared),
     )
     cls: Any = algorithms.get(spec.algorithm)
-    reason = cls.skip(problem)
+    values = {**neutral_values(cls.Hparams), **spec.hparams}
+    reason = cls.skip(problem) or cls.lacks(problem, values)
     if reason is not None:
         raise UserError(f"{spec.algorithm} cannot be run on {spec.dataset}: {reason}")
-    values = {**neutral_values(cls.Hparams), **spec.hparams}
     hparams = checked(cls.Hparams, values, f"the hyperparameters of {spec.algorithm}")
     seed_process(derive(*shared, spec.algorithm))
     algorithm: Algorithm = cls(network, problem, hparams).to(device)

@@ -1,10 +1,10 @@
 """Runs in float64, where round-off hides nothing."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from oodbench.datasets import Environment
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import run as run_module
 from oodbench.train.loading import Data, load_data
@@ -19,7 +19,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     def double(spec: RunSpec, settings: TrainSettings) -> Data:
         data = load_data(spec, settings)
         environments = {
-            name: Environment(e.x.double(), e.y.double() if e.y.is_floating_point() else e.y)
+            name: replace(e, x=e.x.double(), y=e.y.double() if e.y.is_floating_point() else e.y)
             for name, e in data.environments.items()
         }
         return known.setdefault(id(data), Data(data.dataset, environments, data.splits))

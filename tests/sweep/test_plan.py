@@ -71,6 +71,28 @@ def test_impossible_cells_have_reasons() -> None:
     assert all("at least two training environments" in i.reason for i in plan.impossible)
 
 
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"name": "GroupDRO", "hparams": {"over": "groups"}}, "needs an attribute of the examples"),
+        ({"name": "ERM", "hparams": {"sampling": ["uniform", "subg"]}}, "balances groups"),
+        ({"name": "ERM", "hparams": {"sampling": "rwy"}}, "balances classes"),
+    ],
+)
+def test_what_data_lack_is_known_before_a_run(row: dict[str, Any], reason: str) -> None:
+    digits = {"name": "ColoredDigits", "copies": 1}
+    row["label"] = "asks"
+    plan = tiny(datasets=[TINY["datasets"][0], digits], algorithms=["VREx", row], hparam_draws=2)
+    assert {r.dataset for r in plan.runs.values() if r.label == "asks"} == {"ColoredDigits"}
+    assert [i.algorithm for i in plan.impossible] == ["asks"]
+    assert reason in plan.impossible[0].reason
+
+
+def test_neutral_hyperparameters_are_not_in_the_id() -> None:
+    given = {"name": "ERM", "hparams": {"sampling": "uniform"}}
+    assert set(tiny(algorithms=["ERM"]).runs) == set(tiny(algorithms=[given]).runs)
+
+
 def test_shipped_sweeps_can_be_planned_by_name() -> None:
     plan = make_plan(read_sweep(find_sweep("quickstart")))
     assert len({r.label for r in plan.runs.values()}) == 6

@@ -3,6 +3,7 @@ import random
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 from torch import Tensor
 
 from oodbench.train.batches import Batches
@@ -140,3 +141,29 @@ def test_one_environment_a_step_goes_through_its_examples() -> None:
         batch = batches[step]
         seen[step % 4, batch.y[0].long()] += 1
     assert (seen == 1).all()
+
+
+LABELS = [torch.tensor([0] * 30 + [1] * 6 + [5] * 4), torch.tensor([2] * 20 + [3] * 20)]
+
+
+def test_labels_are_drawn_equally_often_with_replacement() -> None:
+    batches = Batches(data(40, 40), 10, 0, labels=LABELS)
+    seen = torch.cat([batches[step].y for step in range(400)], 1).long()
+    for e, labels in enumerate(LABELS):
+        drawn = labels[seen[e]]
+        assert chisquare(torch.unique(drawn, return_counts=True)[1]).pvalue > 0.001
+        for label in torch.unique(labels):
+            examples = torch.bincount(seen[e][drawn == label], minlength=40)[labels == label]
+            assert chisquare(examples).pvalue > 0.001
+    again = Batches(data(40, 40), 10, 0, labels=LABELS)
+    assert torch.equal(again[123].y, batches[123].y)
+
+
+def test_as_many_of_each_label_are_kept_as_of_the_rarest() -> None:
+    batches = Batches(data(40, 40), 0, 0, labels=LABELS, subsampled=True)
+    assert batches.sizes == [12, 40] and batches.batch_size == 12
+    whole = [set(batches[step].y[0].long().tolist()) for step in range(3)]
+    assert whole[0] == whole[1] == whole[2]
+    assert torch.bincount(LABELS[0][list(whole[0])]).tolist() == [4, 4, 0, 0, 0, 4]
+    other = Batches(data(40, 40), 0, 1, labels=LABELS, subsampled=True)
+    assert set(other[0].y[0].long().tolist()) != whole[0]

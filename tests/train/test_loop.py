@@ -68,6 +68,32 @@ def test_a_killed_run_goes_on_to_the_same_records(
     assert [r["step"] for r in records(killed)] == [40, 80, 120]
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "hparams"),
+    [
+        ("JTT", {}),
+        ("GroupDRO", {"over": "groups"}),
+        ("LISA", {"domains": "attributes"}),
+        ("CutMix", {}),
+        ("ERM", {"sampling": "rwg"}),
+        ("VREx", {"sampling": "subg"}),
+    ],
+)
+@pytest.mark.usefixtures("always_checkpoint")
+def test_a_killed_run_that_knows_groups_goes_on_to_the_same_records(
+    tmp_path: Path, algorithm: str, hparams: dict[str, Any]
+) -> None:
+    entry = {"name": algorithm, "hparams": {"batch_size": 8, **hparams}}
+    digits = {"name": "ColoredDigits", "copies": 1}
+    spec = first(datasets=[digits], algorithms=[entry], steps=60, evaluate_every=20)
+    undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    assert execute(spec, undisturbed, SETTINGS) == ("done", "")
+    for steps in (15, 45):
+        train_killed_at(steps, spec, killed)
+    assert execute(spec, killed, SETTINGS) == ("done", "")
+    assert records(killed) == records(undisturbed)
+
+
 def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> None:
     spec = first()
     undisturbed, asked = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")

@@ -146,6 +146,8 @@ class VectorizedProgram:
     def _update(self, step: int) -> dict[str, Tensor]:
         """One update of every run; returns (K,) of each metric."""
         for k, algorithm in enumerate(self._algorithms):
+            with torch.no_grad():
+                algorithm.start_stage(step)
             if algorithm.restarts(step):
                 self._optimizer.restart(k)
         metrics, gradients, buffers = self.gradients(step)

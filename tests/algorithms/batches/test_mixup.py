@@ -11,6 +11,7 @@ from oodbench.algorithms import algorithms, beta
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 
 MIXUP: Any = algorithms.get("Mixup")
+ORG_MIXUP: Any = algorithms.get("OrgMixup")
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "distribution"])
@@ -28,6 +29,24 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str) -> None:
             logits = algorithm.network(x.unsqueeze(0))
             total += m * task.losses(logits, batch.y[e, i : i + 1])[0] / 30
             total += (1 - m) * task.losses(logits, batch.y[other, i : i + 1])[0] / 30
+    out = algorithm.outputs(algorithm.prepared(batch, 7), 7)
+    torch.testing.assert_close(algorithm.objective(out), total)
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "distribution"])
+def test_the_original_mixes_all_examples_by_one_share(kind: str) -> None:
+    task = TASKS[kind]
+    algorithm = tiny_algorithm(ORG_MIXUP, tiny_problem(task), {"alpha": 0.4})
+    batch = tiny_batch(task)
+    drawn = algorithm.drawn(batch, 7)
+    m, order = drawn["share"][0], drawn["order"].tolist()
+    assert sorted(order) == list(range(30))
+    total = torch.zeros((), dtype=torch.float64)
+    for i, j in enumerate(order):
+        (e, k), (f, n) = divmod(i, 6), divmod(j, 6)
+        logits = algorithm.network((m * batch.x[e, k] + (1 - m) * batch.x[f, n]).unsqueeze(0))
+        total += m * task.losses(logits, batch.y[e, k : k + 1])[0] / 30
+        total += (1 - m) * task.losses(logits, batch.y[f, n : n + 1])[0] / 30
     out = algorithm.outputs(algorithm.prepared(batch, 7), 7)
     torch.testing.assert_close(algorithm.objective(out), total)
 

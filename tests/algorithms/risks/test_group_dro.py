@@ -48,3 +48,36 @@ def test_environments_that_are_not_drawn_keep_their_share() -> None:
     factors = torch.ones(5, dtype=torch.float64)
     factors[[3, 1]] = risks.exp()
     torch.testing.assert_close(algorithm.weights, factors / factors.sum())
+
+
+def test_groups_are_pairs_of_target_and_attribute_wherever_they_are() -> None:
+    """A group that is not in the batch has the risk 0, and its share shrinks with the sum alone."""
+    task = TASKS["multiclass"]
+    values = {**PLAIN, "eta": 0.7, "over": "groups"}
+    algorithm = tiny_algorithm(GROUP_DRO, tiny_problem(task), values)
+    q = torch.full((6,), 1 / 6, dtype=torch.float64)
+    for step in range(3):
+        batch = tiny_batch(task, seed=step, environments=2, examples=4)
+        assert batch.attributes is not None
+        losses = algorithm.outputs(batch, step).losses.detach()
+        risks = torch.zeros(6, dtype=torch.float64)
+        for g in range(6):
+            here = (batch.y == g // 2) & (batch.attributes == g % 2)
+            risks[g] = losses[here].mean() if here.any() else 0.0
+        assert step != 0 or (risks == 0).any()
+        q = q * (0.7 * risks).exp()
+        q = q / q.sum()
+        loss = algorithm.update(batch, step)["loss"]
+        torch.testing.assert_close(loss, (q * risks).sum())
+        torch.testing.assert_close(algorithm.weights, q)
+
+
+def test_groups_of_real_targets_are_attributes() -> None:
+    values = {"over": "groups"}
+    algorithm: Any = tiny_algorithm(GROUP_DRO, tiny_problem(TASKS["regression"]), values)
+    batch = tiny_batch(TASKS["regression"])
+    out = algorithm.outputs(batch, 0)
+    assert batch.attributes is not None
+    for g in range(2):
+        wanted = out.losses[batch.attributes == g].mean()
+        torch.testing.assert_close(algorithm.group_risks(out)[g], wanted)

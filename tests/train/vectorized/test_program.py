@@ -28,6 +28,7 @@ SPIRALS: dict[str, Any] = {
     "num_test_examples": 30,
     "shortcut_dims": 2,
 }
+DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
 STEPS = 50
 OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
 """Not those that the tests of other modules register."""
@@ -49,7 +50,8 @@ def batchable() -> list[str]:
     """The registered methods whose runs can be trained together."""
     names = []
     for name in OURS:
-        found = specs(name, draws=1, trials=1) or specs(name, SPIRALS, draws=1, trials=1)
+        sets = (SEM, SPIRALS, DIGITS)
+        found = next(s for each in sets if (s := specs(name, each, draws=1, trials=1)))
         if why_not(Run(found[0], TrainSettings())) is None:
             names.append(name)
     return names
@@ -87,7 +89,7 @@ def test_a_stack_is_its_runs(
     """In float64, where masks do not flip by round-off: weights, metrics and evaluations."""
     in_float64(monkeypatch)
     lr: dict[str, Any] = {"lr": [1e-3, 3e-3], "batch_size": 16}
-    alike = specs(algorithm, dataset, **lr)
+    alike = specs(algorithm, dataset if algorithm != "CutMix" else DIGITS, **lr)
     if not alike:
         pytest.skip("the method is none for this kind of task")
     alone = [Run(spec, TrainSettings()) for spec in alike]
@@ -108,8 +110,28 @@ def test_a_stack_is_its_runs(
 @pytest.mark.parametrize("algorithm", sorted(batchable()))
 def test_in_float32_to_round_off(algorithm: str) -> None:
     rates = [1e-3, 3e-3]
-    alike = specs(algorithm, lr=rates) or specs(algorithm, SPIRALS, lr=rates, batch_size=16)
-    require_as_alone(alike, 2e-3)
+    sets = (specs(algorithm, each, lr=rates, batch_size=16) for each in (SEM, SPIRALS, DIGITS))
+    require_as_alone(next(alike for alike in sets if alike), 2e-3)
+
+
+GROUPS: list[dict[str, Any]] = [
+    {"name": "GroupDRO", "over": "groups"},
+    {"name": "LISA", "domains": "attributes"},
+    {"name": "JTT", "first_stage": 0.3},
+    *({"name": "ERM", "sampling": each} for each in ("rwy", "rwg", "subg")),
+]
+"""Methods and samplings that know the examples' attributes or places."""
+
+
+@pytest.mark.parametrize("values", GROUPS, ids=lambda v: "-".join(map(str, v.values())))
+def test_groups_are_those_of_the_same_runs_alone(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_float64(monkeypatch)
+    name, *hparams = values.items()
+    found = specs(name[1], DIGITS, lr=[1e-3, 3e-3], batch_size=16, **dict(hparams))
+    assert why_not(Run(found[0], TrainSettings())) is None
+    require_as_alone(found, 1e-9)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,71 @@
+"""Images with a rectangle of others."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Problem, beta, register
+from oodbench.hparams import choice, hparam, log_uniform
+
+
+@register("CutMix", paper="arXiv:1905.04899")
+class CutMix(Algorithm):
+    """The mean risk of images with a rectangle of any others of the step, and of their targets.
+
+    With m ~ Beta(alpha, alpha), a rectangle of sqrt(1 - m) times the sides, around a pixel drawn
+    uniformly, is cut off at the borders, and filled with that of another image (eq. 1 and 2); the
+    share of the other's target is the share of its pixels, as in the authors' code. A step has one
+    rectangle and one permutation of the examples of all environments. With probability
+    `1 - probability` a step leaves its images as they are.
+    """
+
+    kind = "batch"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Defaults: the paper's on ImageNet; on CIFAR it has the probability 0.5."""
+
+        alpha: float = hparam(1.0, log_uniform(1e-1, 1e1), low=1e-6)
+        probability: float = hparam(1.0, choice(0.5, 1.0), low=0.0, high=1.0)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Inputs have to be images, of examples with a loss each."""
+        if len(problem.input_shape) != 3:
+            return "it cuts rectangles out of images"
+        if problem.task.kind in ("tokens", "boxes"):
+            return "its targets cannot be averaged"
+        return super().skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without any rectangle it is ERM."""
+        return {"probability": 0.0}
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """Each image's partner, (E B,), and the rectangle from its first place to past its last, (2, 2)."""
+        order = torch.randperm(batch.x.shape[:2].numel(), generator=generator)
+        rest = 1 - beta(self.hparams.alpha, (1,), generator)
+        at, chance = torch.rand(2, generator=generator), torch.rand(1, generator=generator)
+        sides = torch.tensor(batch.x.shape[-2:])
+        half = (sides * rest.sqrt()).long() // 2 * (chance < self.hparams.probability)
+        centre = (at * sides).long()
+        corners = torch.stack([(centre - half).clamp(min=0), torch.minimum(centre + half, sides)])
+        return {"order": order, "corners": corners}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Every image with a rectangle of its partner."""
+        shape = batch.x.shape[:2]
+        x, y = (values.flatten(0, 1)[batch.draws["order"]] for values in (batch.x, batch.y))
+        first, last = batch.draws["corners"]
+        inside = [
+            (place >= first[i]) & (place < last[i])
+            for i, place in enumerate(torch.arange(n, device=x.device) for n in x.shape[-2:])
+        ]
+        cut = inside[0].unsqueeze(1) & inside[1]
+        share = 1 - cut.to(x.dtype).mean()
+        mixed = torch.where(cut, torch.unflatten(x, 0, shape), batch.x)
+        return replace(
+            batch, x=mixed, other_y=torch.unflatten(y, 0, shape), share=share.expand(shape)
+        )

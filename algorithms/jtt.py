@@ -1,0 +1,102 @@
+"""Just train twice."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Outputs, Problem, first_step, register
+from oodbench.hparams import hparam, log_uniform, uniform
+from oodbench.networks.base import Network
+
+
+@register("JTT", paper="arXiv:2107.09044")
+class JTT(Algorithm):
+    """ERM, then the same network anew with more weight on the examples that the first got wrong.
+
+    Before step `first_stage`, below 1 a share of the run's steps, the method is ERM; from there on the
+    network starts from its first weights with a new optimizer, and an example of the error set counts
+    `upweight` times (the paper's lambda_up): mean_e sum_i w_ei l_ei / (B wbar_e), w_ei = `upweight` in the
+    error set, else 1, wbar_e the mean of w over all examples of environment e. That is ERM on the
+    paper's set, which repeats them, in expectation.
+
+    Deviations: an example is in the error set if it was predicted wrongly when the first stage last
+    trained on it, not by its last network (so one that it never came to is not); environments count
+    alike. Records of the first stage are ERM's, and a selection rule may choose one of its steps.
+    """
+
+    kind = "group"
+    needs = frozenset({"index"})
+    initial: Tensor
+    wrong: Tensor
+    sizes: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Ranges: `upweight` as in SubpopBench (arXiv:2302.12254), whose first stage is half of the steps;
+        the paper's first stages are 0.02 to 0.4 of its epochs.
+        """
+
+        first_stage: int | float = hparam(0.5, uniform(0.02, 0.5), low=0)
+        upweight: float = hparam(10.0, log_uniform(1.0, 10**2.5), low=0.0)
+
+    def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
+        super().__init__(network, problem, hparams)
+        self.register_buffer("initial", torch.cat([v.flatten().float() for v in self._state()]))
+        largest = max(problem.sizes)
+        self.register_buffer("wrong", torch.zeros(len(problem.sizes), largest))
+        self.register_buffer("sizes", torch.tensor(problem.sizes), persistent=False)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """A prediction is right or wrong."""
+        if not problem.task.has_classes:
+            return "its error set is of wrongly predicted classes"
+        return super().skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without a first stage and extra weight it is ERM."""
+        return {"first_stage": 0, "upweight": 1.0}
+
+    def restarts(self, step: int) -> bool:
+        """Where the second stage begins."""
+        return bool(step == first_step(self.hparams.first_stage, self.problem.steps) > 0)
+
+    def start_stage(self, step: int) -> None:
+        """Put the network back to its first weights where the second stage begins."""
+        if self.restarts(step):
+            state = self._state()
+            parts = torch.split(self.initial, [value.numel() for value in state])
+            for value, part in zip(state, parts, strict=True):
+                value.copy_(part.view_as(value))
+
+    def _state(self) -> list[Tensor]:
+        return [value.detach() for value in self.network.state_dict().values()]
+
+    def _second(self, out: Outputs) -> Tensor:
+        """1 in the second stage, else 0."""
+        start = first_step(self.hparams.first_stage, self.problem.steps)
+        return torch.as_tensor(out.step >= start, device=out.losses.device).to(out.losses.dtype)
+
+    def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
+        """Which examples, (E, N), were predicted wrongly when the first stage last trained on them."""
+        assert out.batch is not None and out.batch.index is not None
+        logits, second = out.logits.detach(), self._second(out)
+        binary = out.task.kind == "binary"
+        predicted = logits.squeeze(-1) > 0 if binary else logits.argmax(-1)
+        wrong = (predicted != out.targets).to(out.losses.dtype)
+        found = out.of_step(self.wrong).scatter(1, out.batch.index, wrong)
+        found = out.over_environments(found, self.wrong)
+        return {"wrong": torch.lerp(found, self.wrong, second)}
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The mean over environments of the weighted mean losses."""
+        assert out.batch is not None and out.batch.index is not None
+        known = out.of_step(out.buffers["wrong"])
+        share = known.sum(1) / out.of_step(self.sizes)
+        out.metrics["wrong"] = share.mean()
+        extra = (self.hparams.upweight - 1) * self._second(out)
+        weights = 1 + extra * known.gather(1, out.batch.index)
+        risks: Tensor = (weights * out.losses).mean(1) / (1 + extra * share)
+        return risks.mean()

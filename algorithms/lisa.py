@@ -1,0 +1,95 @@
+"""Selective augmentation by mixing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, Problem, beta, register
+from oodbench.hparams import hparam, log_uniform, uniform
+
+
+@register("LISA", paper="arXiv:2201.00299")
+class LISA(Algorithm):
+    """The mean risk of examples mixed with others that share their label or their domain alone.
+
+    A step mixes either, with probability `same_label`, every example with one of the same label and
+    another domain, or every example with one of the same domain and another label (algorithm 1):
+    m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y'), m ~ Beta(alpha, alpha) for each example
+    (eq. 1). A domain is an environment or, as in the paper's tests of spurious correlations, an
+    attribute. The partner is drawn uniformly from those in the batch; without any, the example stays
+    as it is. Deviation: mixup alone; the paper has CutMix on some images.
+    """
+
+    kind = "batch"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Defaults: the paper's code."""
+
+        alpha: float = hparam(2.0, log_uniform(1e-1, 1e1), low=1e-6)
+        same_label: float = hparam(0.5, uniform(0.0, 1.0), low=0.0, high=1.0)
+        """The paper's p_sel."""
+        domains: str = hparam("environments", options=("environments", "attributes"))
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Examples are told apart by their classes."""
+        if not problem.task.has_classes:
+            return "it mixes examples of the same class"
+        return super().skip(problem)
+
+    @classmethod
+    def needed(cls, hparams: Mapping[str, Any]) -> frozenset[str]:
+        """Attributes, if they are the domains."""
+        return frozenset({"attributes"} if hparams["domains"] == "attributes" else ())
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """Whether labels are shared, (), the partners' places among the possible, (E B,), shares (E, B)."""
+        shape = batch.x.shape[:2]
+        same_label = torch.rand((), generator=generator) < self.hparams.same_label
+        place = torch.rand(shape.numel(), generator=generator, dtype=torch.float64)
+        share = beta(self.hparams.alpha, shape, generator)
+        return {"same_label": same_label, "place": place, "share": share}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Every example mixed with its partner."""
+        shape, draws = batch.x.shape[:2], batch.draws
+        domains, domain = len(self.problem.environments), batch.attributes
+        if self.hparams.domains == "attributes":
+            domains = self.problem.attributes
+        else:
+            every = torch.arange(shape[0], device=batch.x.device)
+            domain = every if batch.environments is None else batch.environments
+            domain = domain.unsqueeze(1).expand(shape)
+        assert domain is not None
+        y, domain = batch.y.flatten().long(), domain.flatten()
+        sizes = self.problem.task.classes, domains
+        of_label = partners(y, domain, sizes, draws["place"])
+        of_domain = partners(domain, y, sizes[::-1], draws["place"])
+        partner = torch.where(draws["same_label"], of_label, of_domain)
+        share = draws["share"].to(batch.x.dtype)
+        m = share.view(*shape, *[1] * (batch.x.ndim - 2))
+        x, other = (torch.unflatten(v.flatten(0, 1)[partner], 0, shape) for v in (batch.x, batch.y))
+        return replace(batch, x=torch.lerp(x, batch.x, m), other_y=other, share=share)
+
+
+def partners(same: Tensor, other: Tensor, sizes: tuple[int, int], place: Tensor) -> Tensor:
+    """For each of N examples the place of one with the same `same` and another `other`, (N,).
+
+    `same` and `other` (N,) are numbers below `sizes`. `place` (N,) in [0, 1) says which of the possible
+    ones, in an order that does not depend on it; an example without any is its own.
+    """
+    key = same * sizes[1] + other
+    order = key.argsort(stable=True)  # those of a key side by side, and so those of a `same`
+    keys = torch.arange(sizes[0] * sizes[1], device=key.device)
+    count = (key.unsqueeze(1) == keys).sum(0)
+    start, block = (count.cumsum(0) - count)[key], count[key]
+    of_same = count.view(sizes).sum(1)
+    first, possible = (of_same.cumsum(0) - of_same)[same], of_same[same] - block
+    chosen = first + (place * possible).long()
+    chosen = chosen + block * (chosen >= start)  # past the example's own key
+    found = order[chosen.clamp(max=len(key) - 1)]
+    return torch.where(possible > 0, found, torch.arange(len(key), device=key.device))

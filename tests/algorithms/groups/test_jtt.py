@@ -1,0 +1,82 @@
+"""JTT against its two stages, written out."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Batch, algorithms
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+
+JTT: Any = algorithms.get("JTT")
+TASK = TASKS["multiclass"]
+PROBLEM = replace(tiny_problem(TASK), steps=6)
+VALUES = {**PLAIN, "lr": 0.1, "first_stage": 0.5, "upweight": 7.0}
+
+
+def halves(step: int) -> Batch:
+    """Three of the six examples of each environment, others at every other step."""
+    batch = tiny_batch(TASK)
+    part = slice(3) if step % 2 else slice(3, 6)
+    assert batch.index is not None
+    return Batch(batch.x[:, part], batch.y[:, part], index=batch.index[:, part])
+
+
+def weights(algorithm: Algorithm) -> list[Tensor]:
+    return [p.detach().clone() for p in algorithm.network.parameters()]
+
+
+def test_both_stages_are_those_of_the_paper() -> None:
+    algorithm = tiny_algorithm(JTT, PROBLEM, VALUES)
+    twin = tiny_algorithm(algorithms.get("ERM"), PROBLEM, {**PLAIN, "lr": 0.1})
+    start, wrong = weights(algorithm), torch.zeros(5, 6, dtype=torch.float64)
+    for step in range(3):
+        batch = halves(step)
+        assert batch.index is not None
+        predicted = twin.network(batch.x.flatten(0, 1)).argmax(-1).view(5, 3)
+        wrong.scatter_(1, batch.index, (predicted != batch.y).double())
+        twin.update(batch, step)
+        algorithm.update(batch, step)
+        for ours, theirs in zip(weights(algorithm), weights(twin), strict=True):
+            assert torch.equal(ours, theirs)
+    assert 0 < wrong.sum() < 30 and torch.equal(algorithm.get_buffer("wrong"), wrong)
+    for p, value in zip(twin.network.parameters(), start, strict=True):
+        p.data.copy_(value)
+    for step in range(3, 6):
+        batch = halves(step)
+        assert batch.index is not None
+        losses = twin.outputs(batch, step).losses
+        total = torch.zeros((), dtype=torch.float64)
+        for e in range(5):
+            repeated = (
+                6 + 6 * wrong[e].sum()
+            )  # the size of the set that repeats the wrong ones 7 times
+            for k, i in enumerate(batch.index[e].tolist()):
+                total += (7 if wrong[e, i] else 1) * losses[e, k] / (repeated / 6) / 3 / 5
+        gradients = torch.autograd.grad(total, list(twin.network.parameters()))
+        with torch.no_grad():
+            for p, g in zip(twin.network.parameters(), gradients, strict=True):
+                p.sub_(0.1 * g)
+        torch.testing.assert_close(algorithm.update(batch, step)["loss"], total.detach())
+        for ours, theirs in zip(weights(algorithm), weights(twin), strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert torch.equal(algorithm.get_buffer("wrong"), wrong)
+
+
+def test_the_second_stage_starts_with_a_new_optimizer_and_running_statistics() -> None:
+    algorithm = tiny_algorithm(JTT, PROBLEM, {**VALUES, "optimizer": "adam"})
+    start = weights(algorithm)
+    for step in range(3):
+        algorithm.update(halves(step), step)
+    algorithm.start_stage(3)
+    assert all(map(torch.equal, weights(algorithm), start))
+    before = algorithm.optimizers["main"]
+    algorithm.update(halves(3), 3)
+    assert algorithm.optimizers["main"] is not before
