@@ -1,5 +1,7 @@
 """Two random mixtures of the environments, whose features are to have one distribution."""
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -33,12 +35,12 @@ class CausIRL(FeatureMatching):
         enough = (count > 1) & (environments * examples - count > 1)
         return enough * self.between(out.features.flatten(0, 1), first)
 
+    @abstractmethod
     def between(self, x: Tensor, first: Tensor) -> Tensor:
         """The distance of vectors x (N, F) in the first part, `first` (N,) is 1, from the others.
 
         It has to be finite where a part has fewer than two.
         """
-        raise NotImplementedError
 
 
 @register("CausIRL_CORAL", paper="arXiv:2206.11646")

@@ -1,5 +1,6 @@
 """Methods that pull the environments' distributions of features together: CORAL, MMD, CausIRL."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -8,7 +9,7 @@ from oodbench.algorithms import Algorithm, Outputs, Problem
 from oodbench.hparams import hparam, log_uniform
 
 
-class FeatureMatching(Algorithm):
+class FeatureMatching(Algorithm, ABC):
     """Mean risk plus penalty_weight * a squared distance between distributions of features.
 
     A subclass gives `distance`.
@@ -36,9 +37,9 @@ class FeatureMatching(Algorithm):
         """Without a penalty the method is ERM."""
         return {"penalty_weight": 0.0}
 
+    @abstractmethod
     def distance(self, out: Outputs) -> Tensor:
         """The squared distance between distributions of features, a scalar; a subclass gives it."""
-        raise NotImplementedError
 
     def objective(self, out: Outputs) -> Tensor:
         """Mean risk + penalty_weight * distance."""

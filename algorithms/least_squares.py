@@ -1,6 +1,7 @@
 """Linear predictors that are fitted rather than trained; the simplest is pooled least squares."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from oodbench.hparams import hparam
 from oodbench.networks.base import Network
 
 
-class LinearMethod(Algorithm):
+class LinearMethod(Algorithm, ABC):
     """A linear predictor of its own, without intercept: the run's network stays as it is.
 
     A subclass gives `fit`. What hyperparameters say of networks and optimizers has no effect here
@@ -47,9 +48,9 @@ class LinearMethod(Algorithm):
         """No optimizer: the weights are fitted."""
         return {}
 
+    @abstractmethod
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
         """The weights (D, C) from inputs (E, B, D) and targets (E, B, C) in double precision."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:

@@ -1,5 +1,6 @@
 """IRM and V-REx for linear regression from second moments, many updates in one compiled loop."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,8 +19,6 @@ from .least_squares import LinearMethod
 
 PACKAGES = {"numba": "pip install oodbench[linear]"}
 Floats = npt.NDArray[np.float64]
-Quadratics = tuple[Floats, Floats, Floats]
-"""A (E, D, D), b (E, D) and c (E,) of the functions w'A w - 2 b'w + c of the weights w."""
 
 
 class MomentMethod(LinearMethod):
@@ -63,14 +62,14 @@ class MomentMethod(LinearMethod):
             return "it is made for a single output"
         return super().skip(problem)
 
+    @abstractmethod
     def start(self, dim: int) -> Tensor:
         """The parameters theta before the first update, (K, D)."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def gradient(theta: Floats, a: Floats, b: Floats, c: Floats, risk_weight: float) -> Floats:
         """The gradient of the objective in theta, (K, D), given the quadratics."""
-        raise NotImplementedError
 
     def quadratics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The quadratics of the risks, from inputs (E, B, D) and targets (E, B, 1)."""

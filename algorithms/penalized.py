@@ -1,5 +1,6 @@
 """Methods that add a weighted penalty to the risk: IRM, V-REx, MM-REx."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ def summed_risks_decay() -> float:
     return decay
 
 
-class Penalized(Algorithm):
+class Penalized(Algorithm, ABC):
     """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
 
     The weight is `initial_weight` before step `anneal_steps`, below 1 a share of the run's steps, and
@@ -58,9 +59,9 @@ class Penalized(Algorithm):
         """Without a penalty before and after the switch the method is ERM."""
         return {"penalty_weight": 0.0, "anneal_steps": 0}
 
+    @abstractmethod
     def penalty(self, out: Outputs) -> Tensor:
         """The penalty, a scalar; a subclass gives it."""
-        raise NotImplementedError
 
     def final_weight(self, step: int) -> float:
         """The weight at a `step` from `anneal_steps` on."""

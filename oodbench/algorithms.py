@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
+import scipy
 import torch
-from scipy.special import betaincinv
 from torch import Tensor, nn
 
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
@@ -60,7 +60,7 @@ def first_step(value: Any, steps: int) -> Any:
 def beta(alpha: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draws from Beta(alpha, alpha), float64: its quantiles at numbers that do not depend on alpha."""
     quantiles = torch.rand(shape, generator=generator, dtype=torch.float64)
-    return torch.from_numpy(betaincinv(alpha, alpha, quantiles.numpy()))
+    return torch.from_numpy(scipy.special.betaincinv(alpha, alpha, quantiles.numpy()))
 
 
 @dataclass(frozen=True)

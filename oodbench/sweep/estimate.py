@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oodbench.train.loop import Program
     from oodbench.train.run import Run
 
-BUDGET = 0.1
+BUDGET = 0.05
 """Seconds for which the updates of a kind of run are measured, and as many for its evaluation."""
 SLOW_STEP = 0.5
 """Seconds of a first step above which no further step is measured: it stands for all."""

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 
 from oodbench.results.directory import RunDirectory
 
@@ -27,12 +26,7 @@ class Heartbeats:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
 

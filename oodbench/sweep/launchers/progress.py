@@ -7,13 +7,11 @@ import itertools
 import time
 from collections.abc import Sequence
 from statistics import fmean
-from types import TracebackType
 
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -58,12 +56,7 @@ class Display:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for bar in self._bars:
             self._progress.update(bar, visible=False)
         self._progress.stop()
@@ -120,8 +113,3 @@ class Display:
             return []
         score = fmean(fmean(v) for v in values.values())
         return [f"validation {context['metric']} {score:.4g} at step {records[-1]['step']}"]
-
-    @property
-    def worker_bars(self) -> list[TaskID]:
-        """The bars of the workers."""
-        return self._bars
