@@ -28,8 +28,9 @@ class SelfReg(Algorithm):
     permutations within the classes, l ~ Beta(1/2, 1/2) one number a step, and mix = l p + (1 - l) p':
     R + min(R, 1) [l (d(z, z_p) + 0.3 d(phi, h_p)) + (1 - l) (d(z, z_mix) + 0.3 d(phi, h_mix))],
     d the mean squared difference, min(R, 1) a constant. So are constants and projection in
-    arXiv:2007.01434's code; the paper's also averages the weights over steps, here an option of the
-    run. The projection normalises by its batch, in training alone, so that it keeps no statistics.
+    arXiv:2007.01434's code, whose optimizer leaves the projection as it started; the paper's also
+    averages the weights over steps, here an option of the run. The projection normalises by its batch,
+    in training alone, so that it keeps no statistics.
     """
 
     kind = "penalty"

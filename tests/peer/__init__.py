@@ -1,0 +1,1 @@
+"""Our updates beside those of another implementation."""
