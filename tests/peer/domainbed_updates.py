@@ -96,7 +96,7 @@ def altered(peer: Any, method: str) -> Iterator[None]:
         if method == "MTL":
             stack.enter_context(mock.patch.object(Tensor, "normal_", lambda self: self))
         if method == "Fishr":
-            backpack = {"backpack": object(), "extend": lambda module: module}
+            backpack: dict[str, Any] = {"backpack": object(), "extend": lambda module: module}
             stack.enter_context(mock.patch.multiple(peer, create=True, **backpack))
         yield
 
