@@ -9,7 +9,7 @@ one, and its oracle sees a run's last step only. Imports no torch.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.metrics import is_higher_better
 from oodbench.results.run_spec import COMPLETE
 
 Integers = npt.NDArray[np.int64]
@@ -34,6 +35,8 @@ class Rule:
     evidence: Callable[[pd.DataFrame], pd.DataFrame]
     """From the runs to rows of `id` (the run that is judged), `source` (the run whose records
     count; missing if it is not in the sweep), `environment` and `split`."""
+    metric: str | None = None
+    """The metric whose score decides; None: each dataset's main one."""
 
 
 def _own(environments: str, *splits: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -115,11 +118,18 @@ def usual(frames: Frames) -> str:
     return "val_env" if declared else "train_val"
 
 
-def find_rule(name: str) -> Rule:
-    """The rule of that name; raises UserError with the nearest ones if there is none."""
-    if name not in RULES:
-        raise unknown("selection rule", name, RULES)
-    return RULES[name]
+def find_rule(name: str, place: str = "") -> Rule:
+    """The rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
+
+    Raises UserError with the nearest names if there is no such rule, `place` being where it was named.
+    """
+    base, colon, metric = name.partition(":")
+    if base not in RULES or (colon and not metric):
+        raise unknown("selection rule", name, RULES, place)
+    if not metric:
+        return RULES[base]
+    rule = RULES[base]
+    return replace(rule, summary=f"{metric}, {rule.summary}", metric=metric)
 
 
 def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
@@ -138,11 +148,11 @@ def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
 def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:
     """Every step of every run that can be judged, the best first.
 
-    Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the dataset's main
-    metric wins; ties go to the lowest draw, then to the earliest step; NaN is the worst score. A run
-    can be judged when it and all runs that judge it have ended; its cell is complete, and only then
-    chosen from, when all of its runs can be. Raises UserError for an unknown rule, and if the sweep
-    cannot serve it.
+    Columns: CELL, `id`, `draw`, `step`, `score`, `complete`. The best score of the rule's metric, else
+    of the dataset's main one, wins; ties go to the lowest draw, then to the earliest step; NaN is the
+    worst score. A run can be judged when it and all runs that judge it have ended; its cell is
+    complete, and only then chosen from, when all of its runs can be. Raises UserError for an unknown
+    rule, and if the sweep cannot serve it.
     """
     runs, ordered = _ordered(frames, rule)
     found = _described(runs, ordered, [*CELL, "id", "draw", "complete"])
@@ -159,6 +169,8 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
     """The sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
     found = find_rule(rule or usual(frames))
     runs = sweep_runs(frames)
+    if found.metric is not None:
+        runs = _judged_by(found.metric, frames, runs)
     evidence = found.evidence(runs).merge(runs[["id", "metric"]], on="id")
     if runs["metric"].notna().any() and evidence["source"].isna().all():
         raise UserError(f"selection {found.name} needs {found.needs}, and this sweep has none")
@@ -178,6 +190,17 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
     name = np.argsort(np.argsort(runs["id"].to_numpy()))[table["run"]]
     order = np.lexsort((name, table["step"], draw, cost))  # NaN comes last
     return runs, table.iloc[order]
+
+
+def _judged_by(metric: str, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs judged by another `metric`; raises UserError for a dataset that did not record it."""
+    recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
+    metrics = runs["metric"].where(runs["metric"].isna(), metric)
+    started = runs[runs["id"].isin(frames.metrics["id"].unique())]
+    for dataset, of_dataset in started.groupby("dataset_label", sort=False):
+        if not of_dataset["id"].isin(recorded).any():
+            raise UserError(f"selection by {metric}: the runs of {dataset} have not recorded it")
+    return runs.assign(metric=metrics, higher_is_better=is_higher_better(metric))
 
 
 def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

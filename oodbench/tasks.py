@@ -122,13 +122,19 @@ class Task:
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Every metric of each example, (...); its mean over examples is the value that is recorded.
 
-        A prediction that is not finite counts as wrong. Of several labels or tokens the mean over
-        the example's known ones is its value; an example without any has none (see `known`).
+        Of classes the `loss` is the negative log-likelihood, and `brier` the squared distance of the
+        probabilities from the target: of two classes (p - y)^2, in [0, 1], of more the sum over all of
+        them, in [0, 2]. A prediction that is not finite counts as wrong. Of several labels or tokens
+        the mean over the example's known ones is its value; an example without any has none (see
+        `known`).
         """
         if self.kind == "boxes":
             return {"accuracy": _box_accuracy(logits, targets)}
+        brier: dict[str, Tensor] = {}
         if self.kind in _EACH:
             losses = _known_mean(_EACH[self.kind](logits, targets), targets)
+        elif self.kind == "multiclass":
+            losses, brier["brier"] = _multiclass_scores(logits, targets)
         else:
             losses = self.losses(logits, targets)
         if self.kind == "regression":
@@ -136,6 +142,9 @@ class Task:
         finite = logits.isfinite().all(-1)
         if self.kind == "binary":
             right = (logits.squeeze(-1) > 0) == (targets > 0.5)
+            # not `sigmoid`, whose last bits depend on an example's place in memory
+            share = 1 / (1 + (-logits.squeeze(-1)).exp())
+            brier["brier"] = (share - targets).square()
         elif self.kind == "multiclass":
             right = logits.argmax(-1) == targets
         elif self.kind == "tokens":
@@ -147,7 +156,7 @@ class Task:
         else:
             agreement = (logits.argmax(-1) == targets.argmax(-1)) & finite
             return {"kl": losses, "agreement": agreement.to(losses.dtype)}
-        return {"accuracy": (right & finite).to(losses.dtype), "loss": losses}
+        return {"accuracy": (right & finite).to(losses.dtype), "loss": losses} | brier
 
     def known(self, targets: Tensor) -> Tensor:
         """Whether anything is known of each example's target, (N,): it counts in no metric else."""
@@ -215,7 +224,8 @@ class Task:
             majority = torch.bincount(targets.argmax(-1), minlength=self.num_outputs)
             mean = targets.double().mean(0)
             return {("kl",): _log_share(mean), ("agreement",): _log_share(majority / len(targets))}
-        return {("accuracy", "loss"): self._frequencies(targets)}
+        of_classes = ("brier",) if self.has_classes else ()
+        return {("accuracy", "loss", *of_classes): self._frequencies(targets)}
 
     def _frequencies(self, targets: Tensor) -> Tensor:
         """The logits of the frequencies of classes, labels or tokens, of one example's shape."""
@@ -261,6 +271,15 @@ def _binary(logits: Tensor, targets: Tensor) -> Tensor:
 def _multiclass(logits: Tensor, targets: Tensor) -> Tensor:
     flat = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     return flat.view(targets.shape)
+
+
+def _multiclass_scores(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss, equal to `_multiclass` bit for bit, and the Brier score of each example."""
+    shares = logits.flatten(0, -2).log_softmax(-1)
+    losses = F.nll_loss(shares, targets.flatten(), reduction="none")
+    squares = shares.exp().square_().sum(-1)
+    brier = (squares - 2 * (-losses).exp() + 1).clamp(min=0)  # sum of p^2 - 2 p_y + 1
+    return losses.view(targets.shape), brier.view(targets.shape)
 
 
 def _known_mean(values: Tensor, targets: Tensor) -> Tensor:

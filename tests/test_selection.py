@@ -95,6 +95,22 @@ def picks(frames: Frames, rule: str) -> list[tuple[int, int]]:
     return list(zip(chosen["draw"], chosen["step"], strict=True))
 
 
+def test_a_rule_may_judge_by_another_recorded_metric(tmp_path: Path) -> None:
+    """The value of `loss` is minus that of the main metric, and less of both is better."""
+    runs = [Trained({10: out(0.2, 0.4), 20: out(0.6, 0.6)}, metric="mse")]
+    frames = load(tmp_path, runs)
+    assert picks(frames, "train_val") == [(0, 10)]
+    assert picks(frames, "train_val:loss") == [(0, 20)]
+    assert choose(frames, "train_val:loss")["score"].tolist() == [-0.6]
+    with pytest.raises(
+        UserError, match="selection by worst_group_accuracy: the runs of D have not"
+    ):
+        choose(frames, "train_val:worst_group_accuracy")
+    for name in ("train_vl:loss", "train_val:"):
+        with pytest.raises(UserError, match=f"unknown selection rule '{name}'.* train_val"):
+            choose(frames, name)
+
+
 def out(a: float, b: float, t: float = 0.5) -> Values:
     """A record with these values on the out splits."""
     return {("A", "out"): a, ("B", "out"): b, ("T", "out"): t}

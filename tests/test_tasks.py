@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import brier_score_loss, log_loss
 from torch import Tensor, nn
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
@@ -128,6 +129,31 @@ def test_what_counts_as_right() -> None:
 
     metrics = TASKS["regression"].metrics(torch.tensor([[1.0, 3.0]]), torch.tensor([[0.0, 1.0]]))
     assert metrics["mse"].tolist() == [2.5]
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_log_likelihood_and_brier_score_are_scikit_learns(classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    logits = 3 * torch.randn(300, classes, generator=generator, dtype=torch.double)
+    targets = torch.randint(classes, (300,), generator=generator)
+    found = Task("multiclass", classes).metrics(logits, targets)
+    share, labels = logits.softmax(1).numpy(), list(range(classes))
+    wanted = log_loss(targets.numpy(), share, labels=labels)
+    assert found["loss"].mean().item() == pytest.approx(wanted, rel=1e-12)
+    assert found["loss"].equal(Task("multiclass", classes).losses(logits, targets))
+    whole = brier_score_loss(targets.numpy(), share, labels=labels, scale_by_half=False)
+    assert found["brier"].mean().item() == pytest.approx(whole, rel=1e-9)
+    if classes == 2:
+        binary = Task("binary").metrics(logits[:, 1:] - logits[:, :1], targets.double())
+        half = brier_score_loss(targets.numpy(), share[:, 1])
+        assert binary["brier"].mean().item() == pytest.approx(half, rel=1e-9)
+        assert binary["loss"].mean().item() == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_brier_score_is_never_negative() -> None:
+    logits = torch.tensor([[40.0, 0.0, 0.0], [0.1, 0.0, 60.0]])
+    found = Task("multiclass", 3).metrics(logits, torch.tensor([0, 2]))["brier"]
+    assert (found >= 0).all() and found.max() < 1e-6
 
 
 def test_the_scale_gradient_of_weights_that_do_not_add_up_to_one_is_that_of_autograd() -> None:

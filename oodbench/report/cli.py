@@ -27,12 +27,18 @@ TABLES = ("ours", "domainbed")
 Selection = Annotated[
     str | None,
     typer.Option(
-        help=f"{', '.join(RULES)}; by default what the sweep names, else val_env where it holds "
-        "validation environments out, else train_val."
+        help=f"{', '.join(RULES)}, or RULE:METRIC to judge by another metric; by default what the "
+        "sweep names, else val_env where it holds validation environments out, else train_val."
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
-Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="Shown instead of the datasets' own: a recorded one, such as loss, brier or "
+        "balanced_accuracy, or one of kept predictions, such as macro_f1, auroc or calibration_error."
+    ),
+]
 Dataset = Annotated[str | None, typer.Option(help="This one alone, by its name in the table.")]
 Plugins = Annotated[
     list[str] | None, typer.Option("--plugin", help="A module with metrics, imported first.")

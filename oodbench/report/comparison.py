@@ -9,13 +9,14 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.report.leaderboard import leaderboard, scores
-from oodbench.report.numbers import PROPORTIONS, gain, number
+from oodbench.report.numbers import gain, number
 from oodbench.report.pairing import shared
 from oodbench.report.ranking import block_table, kendall, mean_ranks, rank_stability, ranked
 from oodbench.report.references import METHOD
 from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
+from oodbench.results.metrics import is_proportion
 from oodbench.selection import RULES, candidates, choose, usual
 
 OVERALL = "all datasets"
@@ -61,10 +62,10 @@ def gains(table: pd.DataFrame, baseline: str) -> Gains:
     """The gains on each dataset, and over those whose metric is a proportion if there are several."""
     found: Gains = []
     for dataset, own in table.groupby("dataset", sort=False):
-        share = own["metric"].iloc[0] in PROPORTIONS
+        share = is_proportion(str(own["metric"].iloc[0]))
         if baseline in set(own["label"]):
             found.append((str(dataset), paired_differences(own, baseline, BAND if share else 0.0)))
-    shares = table[table["metric"].isin(PROPORTIONS)]
+    shares = table[table["metric"].map(is_proportion)]
     if shares["dataset"].nunique() > 1 and baseline in set(shares["label"]):
         found.append((OVERALL, paired_differences(shares, baseline)))
     return found
@@ -87,7 +88,7 @@ def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
         ordered = sorted(rows, key=lambda d: (d.pairs < d.planned, -d.gain.mean))
         texts = [_gain_row(d, metric) for d in ordered]
         ranked = sum(d.pairs == d.planned for d in ordered)
-        unit = "points" if metric in PROPORTIONS else metric
+        unit = "points" if is_proportion(metric) else metric
         if rows:
             title = f"{dataset}: gain over {rows[0].baseline} ({unit})"
             found.append(Block(title, header, texts, ranked))

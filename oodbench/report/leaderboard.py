@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.report.numbers import HIGHER, number
+from oodbench.report.numbers import number
 from oodbench.report.references import METHOD, beside_constant, constant_values, kinds
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
+from oodbench.results.metrics import is_higher_better
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
-from oodbench.selection import RULES, choose, usual
+from oodbench.selection import RULES, choose, find_rule, usual
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
@@ -80,7 +81,7 @@ def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboa
     frame = pd.DataFrame(rows, columns=names)
     frame["kind"] = kinds(runs, frame["dataset"], frame["label"])
     frame = frame[frame["dataset"].isin(frame.loc[frame["kind"] == METHOD, "dataset"])]
-    higher = {m: directions.get(m, m in HIGHER) for m in frame["metric"].unique() if m}
+    higher = {m: directions.get(m, is_higher_better(m)) for m in frame["metric"].unique() if m}
     shifts = {}
     if "shift" in runs:
         known = runs.dropna(subset=["shift"])
@@ -102,7 +103,8 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
     mine = _averages(shown.frame)
     moved = []
     for other in others:
-        if "oracle" in (rule := str(other.frame["rule"].iloc[0]), shown.frame["rule"].iloc[0]):
+        rule = str(other.frame["rule"].iloc[0])
+        if "oracle" in (rule, shown.frame["rule"].iloc[0].partition(":")[0]):
             continue
         both = mine.join(_averages(other.frame), rsuffix="_other", how="inner")
         both["gap"] = (both["mean"] - both["mean_other"]).abs()
@@ -144,7 +146,7 @@ def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -
     reported, directions = reported_metrics(frames, runs, metric)
     values = _of_tests(frames, _grid(runs[~runs["ceiling"]]), chosen, reported)
     values = values[values["complete"]]
-    higher = [directions.get(m, m in HIGHER) for m in values["metric"]]
+    higher = [directions.get(m, is_higher_better(m)) for m in values["metric"]]
     table = values.assign(environment=_places(values), higher=higher)
     table = table.rename(columns={"dataset_label": "dataset"})
     names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
@@ -243,7 +245,7 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
     return (
-        f"Selection {rule}: {RULES[rule].summary}.",
+        f"Selection {rule}: {find_rule(rule).summary}.",
         f"Values: in split of the test environments; {error}"
         f"trials: {trials}, hparam draws: {_draws(runs)}.",
         *([f"{'; '.join(directions)}."] if directions else []),

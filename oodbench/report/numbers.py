@@ -2,21 +2,12 @@
 
 import math
 
-OFFICIAL = (
-    *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
-    *("10th_percentile_acc", "F1-macro_all", "recall-macro_all", "ap"),
-    *("precision_at_global_recall_all", "precision_at_global_recall_wg"),
-)
-"""What the package `wilds` calls its proportions."""
-PROPORTIONS = ("accuracy", "agreement", "worst_group_accuracy", *OFFICIAL)
-"""Metrics in [0, 1] that are printed in %."""
-HIGHER = {*PROPORTIONS, "r_all", "r_wg"}
-"""Metrics of which more is better; of any other, less is."""
+from oodbench.results.metrics import is_proportion
 
 
 def number(mean: float, stderr: float, metric: str) -> str:
     """A value as tables print it: a proportion in % with one decimal, others to 4 digits."""
-    if metric in PROPORTIONS:
+    if is_proportion(metric):
         texts = [f"{100 * v:.1f}" for v in (mean, stderr)]
     else:
         texts = [f"{mean:#.4g}".rstrip("."), f"{stderr:.2g}"]
@@ -27,7 +18,7 @@ def gain(value: float, metric: str, sign: str = "+") -> str:
     """A difference of two values: points of % with one decimal, others to 3 digits; `-` for NaN."""
     if math.isnan(value):
         return "-"
-    return f"{100 * value:{sign}.1f}" if metric in PROPORTIONS else f"{value:{sign}.3g}"
+    return f"{100 * value:{sign}.1f}" if is_proportion(metric) else f"{value:{sign}.3g}"
 
 
 def measured(mean: float, error: float) -> str:

@@ -24,9 +24,9 @@ from oodbench.report.comparison import gains
 from oodbench.report.figures import COLOURS, STYLE, plain
 from oodbench.report.html.curves import inside_and_test, traces
 from oodbench.report.leaderboard import scores
-from oodbench.report.numbers import PROPORTIONS
 from oodbench.report.ranking import ranked
 from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.metrics import is_proportion
 from oodbench.selection import candidates, usual
 
 WIDTHS = {1: 3.25, 2: 6.75}
@@ -69,12 +69,12 @@ class Panel:
     @property
     def scale(self) -> float:
         """The factor of every value shown: 100 for proportions, which are shown in %, else 1."""
-        return 100.0 if self.metric in PROPORTIONS else 1.0
+        return 100.0 if is_proportion(self.metric) else 1.0
 
     @property
     def unit(self) -> str:
         """The name of the metric with its unit, as axes show it."""
-        return plain(self.metric) + (" (%)" if self.metric in PROPORTIONS else "")
+        return plain(self.metric) + (" (%)" if is_proportion(self.metric) else "")
 
 
 def draw(
@@ -176,7 +176,7 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     grid = figure.subplots(lines, columns, squeeze=False)
     for axes, (dataset, rows) in zip(grid.flat, found, strict=False):
         metric = metrics.get(dataset, "accuracy")
-        scale = 100.0 if metric in PROPORTIONS else 1.0
+        scale = 100.0 if is_proportion(metric) else 1.0
         ordered = sorted(rows, key=lambda d: d.gain.mean)
         for place, d in enumerate(ordered):
             colour = "0.4"

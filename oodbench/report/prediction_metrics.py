@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.report.numbers import HIGHER
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import stacked
+from oodbench.results.metrics import HIGHER
 from oodbench.results.predictions import Array, Predictions, read_predictions
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import RULES, choose
@@ -38,11 +38,16 @@ def _finite(p: Predictions) -> Array:
     return np.asarray(np.isfinite(p.logits).all(axis=1))
 
 
-def _right(p: Predictions) -> Array:
-    """(N,) whether the most probable class is the target; a prediction that is NaN is wrong."""
+def _guesses(p: Predictions) -> npt.NDArray[np.int64]:
+    """(N,) the most probable class, -1 where the prediction is NaN."""
     finite = _finite(p)
     guess = probabilities(np.where(finite[:, None], p.logits, 0)).argmax(axis=1)
-    return np.asarray((guess == _classes(p.targets)) & finite)
+    return np.where(finite, guess, -1)
+
+
+def _right(p: Predictions) -> Array:
+    """(N,) whether the most probable class is the target; a prediction that is NaN is wrong."""
+    return np.asarray(_guesses(p) == _classes(p.targets))
 
 
 def calibration_error(p: Predictions) -> float:
@@ -60,16 +65,50 @@ def calibration_error(p: Predictions) -> float:
 
 
 def worst_group_accuracy(p: Predictions) -> float:
-    """The lowest accuracy on a class of the environment; its groups are classes (arXiv:1911.08731)."""
+    """The lowest accuracy on a class of the environment; its groups are classes (arXiv:1911.08731).
+
+    Where examples have an attribute, records hold that of the groups of class and attribute instead.
+    """
     right, classes = _right(p), _classes(p.targets)
     return float(min(right[classes == c].mean() for c in np.unique(classes)))
+
+
+def macro_f1(p: Predictions) -> float:
+    """The mean over classes of 2 TP / (2 TP + FP + FN), by scikit-learn.
+
+    The classes are those that are a target or a guess; a NaN prediction is a guess of none.
+    """
+    from sklearn.metrics import f1_score
+
+    classes, guesses = _classes(p.targets), _guesses(p)
+    labels = np.setdiff1d(np.union1d(classes, guesses), [-1])
+    return float(f1_score(classes, guesses, labels=labels, average="macro", zero_division=0))
+
+
+def auroc(p: Predictions) -> float:
+    """The area under the ROC curve, by scikit-learn; of several classes the mean of each against the rest.
+
+    Classes that no example or every example has are left out: NaN where that leaves none. A NaN
+    prediction is certain of any class but the target.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    finite, classes = _finite(p), _classes(p.targets)
+    share = probabilities(np.where(finite[:, None], p.logits, 0))
+    own = classes[:, None] == np.arange(share.shape[1])
+    share = np.where(finite[:, None], share, ~own)
+    seen = [c for c in range(share.shape[1]) if 0 < own[:, c].sum() < len(own)]
+    areas = [roc_auc_score(own[:, c], share[:, c]) for c in seen]
+    return float(np.mean(areas)) if areas else float("nan")
 
 
 Metric = Callable[[Predictions], float]
 """A number of the predictions on one split of one environment, which has at least one example."""
 
 METRICS: dict[str, Metric] = {
+    "auroc": auroc,
     "calibration_error": calibration_error,
+    "macro_f1": macro_f1,
     "worst_group_accuracy": worst_group_accuracy,
 }
 """The metrics of kept predictions by name."""

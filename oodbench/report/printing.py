@@ -23,15 +23,16 @@ def print_table(
 
 def with_kept(frames: Frames, selection: str | None, metric: str | None) -> Frames:
     """The frames with the metric from the kept predictions at what the rule `selection` chose, if it
-    is one of theirs and was not recorded.
+    is one of theirs, for the runs that did not record it.
     """
-    if metric is None or metric in frames.metrics["metric"].cat.categories:
-        return frames
     from oodbench.report.prediction_metrics import METRICS, with_metric
 
     if metric not in METRICS:
         return frames
-    return with_metric(frames, choose(frames, selection), metric, METRICS[metric])
+    recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
+    chosen = choose(frames, selection)
+    chosen = chosen[~chosen["id"].isin(recorded)]
+    return with_metric(frames, chosen, metric, METRICS[metric]) if len(chosen) else frames
 
 
 def print_sheet(found: Sheet, format_: str) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from oodbench.report.leaderboard import AVERAGE, COLUMN, Leaderboard
-from oodbench.report.numbers import PROPORTIONS, number
+from oodbench.report.numbers import number
 from oodbench.report.references import METHOD
+from oodbench.results.metrics import is_proportion
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _dataset_blocks(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool
     )
     grey = _averages(frame[frame["kind"] != METHOD])
     columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
-    kind = f"{metric}{' (%)' if metric in PROPORTIONS else ''}"
+    kind = f"{metric}{' (%)' if is_proportion(metric) else ''}"
     title = f"{dataset}: {kind}" if metric else f"{dataset}: nothing recorded yet"
     found = [_block(title, [c for c in columns if c[1]], averages, grey, frame, higher)]
     own = [c for c in columns if not c[1]]
@@ -203,7 +204,7 @@ def _overall(board: Leaderboard, datasets: Sequence[str]) -> _Overall:
         means = average["mean"].map(_rounded).reindex(labels)
         up = board.higher.get(metric, True)
         ranks.append(means[full].rank(ascending=not up, na_option="bottom"))
-        if metric in PROPORTIONS:
+        if is_proportion(metric):
             shares.append(means.where(_complete(average).reindex(labels, fill_value=False)))
     rank = pd.concat(ranks, axis=1).mean(axis=1)
     share = pd.concat(shares, axis=1).mean(axis=1, skipna=False) if shares else None
@@ -241,7 +242,7 @@ def _by_shift(board: Leaderboard) -> Block:
 
 
 def _is_share(average: pd.DataFrame) -> bool:
-    return str(average["metric"].iloc[0]) in PROPORTIONS
+    return is_proportion(str(average["metric"].iloc[0]))
 
 
 def _summary(board: Leaderboard) -> Block:

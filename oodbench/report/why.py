@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.report.numbers import PROPORTIONS, number
+from oodbench.report.numbers import number
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
+from oodbench.results.metrics import is_proportion
 from oodbench.results.run_spec import COMPLETE
-from oodbench.selection import RULES, candidates, find_rule, usual
+from oodbench.selection import candidates, find_rule, usual
 from oodbench.terminal import Terminal
 
 
@@ -58,7 +59,8 @@ def why(
     dataset's own by default. Raises UserError for unknown names, for names that are missing, and for a
     rule that the sweep cannot serve.
     """
-    rule = find_rule(rule or usual(frames)).name
+    rule = rule or usual(frames)
+    judge = find_rule(rule).metric
     runs = sweep_runs(frames)
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
     for column, kind, option, name in (
@@ -93,7 +95,7 @@ def why(
         test_environments=tuple(first["test_environments"]),
         rule=rule,
         metric=metric or own,
-        selection_metric=own,
+        selection_metric=judge or own,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.drop(columns="place"),
     )
@@ -116,7 +118,7 @@ def show(cell: Why, console: Terminal) -> None:
     console.say(f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: {metric}")
     if cell.classes:
         console.say(f"Classes: {', '.join(cell.classes)}.")
-    console.say(f"{cell.rule}: {RULES[cell.rule].summary}.")
+    console.say(f"{cell.rule}: {find_rule(cell.rule).summary}.")
     console.say(
         "In each trial the run and step with the best score is chosen; ties go to the lowest draw, "
         "then to the earliest step."
@@ -164,7 +166,7 @@ def _mean(cell: Why) -> str:
     if not len(values):
         return "No trial is complete."
     mean, error = mean_and_error(values)
-    kind = " (%)" if cell.metric in PROPORTIONS else ""
+    kind = " (%)" if is_proportion(cell.metric) else ""
     planned = cell.runs["trial"].nunique()
     what = "mean ± standard error over trials (ddof=1)" if len(values) > 1 else "one trial"
     return (

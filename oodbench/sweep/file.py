@@ -224,8 +224,7 @@ def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ())
             problems.append(str(failure))
         raise UserError(several(place, problems)) from error
     if sweep.selection is not None:
-        from oodbench.selection import RULES
+        from oodbench.selection import find_rule
 
-        if sweep.selection not in RULES:
-            raise unknown("selection rule", sweep.selection, RULES, place)
+        find_rule(sweep.selection, place)
     return sweep

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oodbench.errors import UserError
 from oodbench.hparams import Value, distributions, given_ranges, rates_family
 from oodbench.results.directory import Journal, Results
+from oodbench.results.metrics import is_higher_better
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.tpe import Space, suggest
@@ -245,7 +246,7 @@ class Searches:
         more is better; NaN if a run has failed, or diverged without a score.
         """
         from oodbench.results.frames import load_frames
-        from oodbench.selection import candidates
+        from oodbench.selection import candidates, find_rule
 
         new = {k: d for k, d in enumerate(draws) if (study.id, k) not in self.costs}
         specs = {spec.id: spec for draw in new.values() for spec in draw}
@@ -254,7 +255,10 @@ class Searches:
             return None
         if specs:
             frames = load_frames(self.results, specs)
-            sign = -1 if (frames.runs.get("higher_is_better") == True).any() else 1  # noqa: E712
+            higher = (frames.runs.get("higher_is_better") == True).any()  # noqa: E712
+            if (metric := find_rule(study.search.objective).metric) is not None:
+                higher = is_higher_better(metric)
+            sign = -1 if higher else 1
             table = candidates(frames, study.search.objective).drop_duplicates("id")
             best = (sign * table.set_index("id")["score"]).to_dict()
             for k, draw in new.items():

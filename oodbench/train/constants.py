@@ -48,7 +48,9 @@ def _work_out(data: Data, training: Sequence[str], scored: Mapping[str, Environm
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a correlation with a constant is not defined
-            evaluations = evaluate(predict, blind, data.splits, task, whole=whole)
+            evaluations = evaluate(
+                predict, blind, data.splits, task, whole=whole, groups=data.groups
+            )
         others = {metric for metrics in outputs if metrics != best_for for metric in metrics}
         for e in evaluations:
             if e.metric not in others:

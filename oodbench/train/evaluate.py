@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.datasets import Environment
 from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
+from oodbench.train.groups import Groups, hits
 
 CHUNK = 64, 8192
 """The fewest and the most examples of a forward pass."""
@@ -22,6 +24,20 @@ ROWS = 2**16
 OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """The most outputs of a forward pass: a vocabulary at each of many tokens is large."""
+OfGroups = Mapping[str, Mapping[str, Groups]]
+"""The groups of the splits by environment; those of classes have balanced accuracies and more."""
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """What is known of a split, in the order of its values: a mean a metric, then hits a group."""
+
+    environment: str
+    split: str
+    metrics: Sequence[str]
+    count: int
+    groups: Sequence[Groups]
+    """The groups of each predictor's data; empty where there are none."""
 
 
 def evaluate(
@@ -31,12 +47,14 @@ def evaluate(
     task: Task,
     loader_workers: int = 0,
     whole: Callable[[str, Tensor, Tensor], Mapping[str, float]] | None = None,
+    groups: OfGroups | None = None,
 ) -> list[Evaluation]:
     """Return every metric of `task` on every split of every environment: the mean over its examples.
 
     `predict` maps inputs as they are in memory or read (N, ...) to logits (N, C); `splits` holds
     the indices of each environment's splits. An empty split gives no value. `whole` gives further
-    metrics, of a whole split: see `Dataset.split_metrics`.
+    metrics, of a whole split: see `Dataset.split_metrics`. Of `groups` the splits have the metrics
+    that `Groups.metrics` names.
     """
 
     def work(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -45,15 +63,18 @@ def evaluate(
 
     collected = _collect(predict, environments, task, loader_workers, work)
     outputs = {name: parts.pop(OUTPUTS, torch.empty(0)) for name, parts in collected.items()}
-    names: list[tuple[str, str, str, int]] = []
+    scored: list[_Scored] = []
     values: list[Tensor] = []
     for name, metrics in collected.items():
         for split, index in splits[name].items():
-            for metric, value in metrics.items():
-                if len(index):
-                    names.append((name, split, metric, len(index)))
-                    values.append(value[index].double().mean())
-    (evaluations,) = _evaluations(names, [torch.stack(values).tolist()])
+            if not len(index):
+                continue
+            parts = {metric: value[index].double() for metric, value in metrics.items()}
+            values.append(torch.stack([part.mean() for part in parts.values()]))
+            own = [groups[name][split]] if groups and name in groups else []
+            values += [hits(g.keys, parts["accuracy"], len(g.counts)) for g in own]
+            scored.append(_Scored(name, split, [*parts], len(index), own))
+    (evaluations,) = _evaluations(scored, [torch.cat(values).tolist()])
     if whole is not None:
         for name, found in outputs.items():
             for split, index in splits[name].items():
@@ -76,6 +97,7 @@ def evaluate_vectorized(
     environments: Sequence[Mapping[str, Environment]],
     splits: Sequence[Mapping[str, Mapping[str, Tensor]]],
     task: Task,
+    groups: Sequence[OfGroups] | None = None,
 ) -> list[list[Evaluation]]:
     """Return what `evaluate` does, for each of K predictors on data of its own.
 
@@ -83,7 +105,7 @@ def evaluate_vectorized(
 
     `predict` maps inputs (R, N, ...) to logits (R, N, C) for R predictors, told by their places.
     """
-    names: list[tuple[str, str, str, int]] = []
+    scored: list[_Scored] = []
     values: list[Tensor] = []
     for name, first in environments[0].items():
         data = [e[name] for e in environments]
@@ -100,12 +122,17 @@ def evaluate_vectorized(
             chunks.append(task.metrics(torch.cat(found), y))
         metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
         for split, index in splits[0][name].items():
+            if not len(index):
+                continue
             places = stacked([s[name][split] for s in splits])
-            for metric, value in metrics.items():
-                if len(index):
-                    names.append((name, split, metric, len(index)))
-                    values.append(value.gather(1, places).double().mean(1))
-    return _evaluations(names, torch.stack(values).T.tolist())
+            parts = {metric: value.gather(1, places).double() for metric, value in metrics.items()}
+            values.append(torch.stack([part.mean(1) for part in parts.values()], 1))
+            own = [g[name][split] for g in groups or () if name in g]
+            if own:
+                keys = stacked([g.keys for g in own])
+                values.append(hits(keys, parts["accuracy"], len(own[0].counts)))
+            scored.append(_Scored(name, split, [*parts], len(index), own))
+    return _evaluations(scored, torch.cat(values, 1).tolist())
 
 
 def shapes(
@@ -127,18 +154,26 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _evaluations(
-    names: Sequence[tuple[str, str, str, int]], values: Iterable[Sequence[float]]
+    scored: Sequence[_Scored], values: Iterable[Sequence[float]]
 ) -> list[list[Evaluation]]:
-    """The evaluations of each predictor, from `names` (environment, split, metric, count) and its
-    values, in the order of the names.
-    """
+    """The evaluations of each predictor, from its values in the order of the splits."""
     return [
         [
-            Evaluation(environment, split, metric, value, count)
-            for (environment, split, metric, count), value in zip(names, found, strict=True)
+            Evaluation(split.environment, split.split, metric, value, count)
+            for split in scored
+            for metric, value, count in _of_split(split, k, rest)
         ]
-        for found in values
+        for k, rest in enumerate(map(iter, values))
     ]
+
+
+def _of_split(split: _Scored, k: int, rest: Iterator[float]) -> Iterator[tuple[str, float, int]]:
+    """The metric, value and count of each number of a predictor `k` on a split, from `rest` on."""
+    for metric in split.metrics:
+        yield metric, next(rest), split.count
+    if split.groups:
+        groups = split.groups[k]
+        yield from groups.metrics(list(itertools.islice(rest, len(groups.counts))))
 
 
 def logits(

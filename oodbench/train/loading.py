@@ -18,6 +18,7 @@ from oodbench.hparams import neutral_values
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.train.batches import Batches
+from oodbench.train.groups import Groups, groups_of
 from oodbench.train.settings import TrainSettings
 from oodbench.train.splits import split
 
@@ -29,6 +30,8 @@ class Data:
     dataset: Dataset
     environments: dict[str, Environment]
     splits: dict[str, dict[str, Tensor]]
+    groups: dict[str, dict[str, Groups]]
+    """The groups of the splits' examples, see `groups_of`."""
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
     """What `oodbench.train.constants` has worked out, by training environments."""
 
@@ -57,7 +60,7 @@ def _load(source: _Source) -> Data:
         x = data.x if isinstance(data.x, Stored) else data.x.to(source.device)
         attributes = None if data.attributes is None else data.attributes.to(source.device)
         environments[name] = Environment(x, data.y.to(source.device), attributes=attributes)
-    return Data(dataset, environments, splits)
+    return Data(dataset, environments, splits, groups_of(dataset, environments, splits))
 
 
 @lru_cache(maxsize=2)

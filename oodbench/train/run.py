@@ -169,8 +169,11 @@ class Run:
             self.average.validated(
                 mean_loss(evaluate(self.predict, seen, splits, task, workers), task)
             )
+        data = self.data
         with self.evaluated_weights():
-            found = evaluate(self.predict, self.scored, self.data.splits, task, workers, whole)
+            found = evaluate(
+                self.predict, self.scored, data.splits, task, workers, whole, data.groups
+            )
         return found + self.own_metrics()
 
     def _held_out(self) -> Scored:

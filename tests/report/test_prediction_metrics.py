@@ -4,14 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score
+from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
 from oodbench.report.prediction_metrics import (
+    auroc,
     calibration_error,
+    macro_f1,
     probabilities,
     spare,
     with_metric,
@@ -63,6 +65,28 @@ def test_the_worst_group_is_the_worst_class() -> None:
     assert worst_group_accuracy(p) == pytest.approx(wanted)
     binary = predictions([[1.0], [-1.0], [-1.0]], [1.0, 1.0, 0.0], "binary")
     assert worst_group_accuracy(binary) == 0.5
+
+
+def test_macro_f1_and_auroc_are_scikit_learns() -> None:
+    rng = np.random.default_rng(2)
+    logits, targets = rng.normal(size=(80, 4)), rng.integers(4, size=80)
+    p = predictions(logits, targets)
+    share = probabilities(p.logits)
+    assert macro_f1(p) == f1_score(targets, p.logits.argmax(axis=1), average="macro")
+    assert auroc(p) == pytest.approx(roc_auc_score(targets, share, multi_class="ovr"))
+    binary = predictions(rng.normal(size=(50, 1)), targets[:50] % 2, "binary")
+    assert auroc(binary) == pytest.approx(roc_auc_score(binary.targets, binary.logits[:, 0]))
+
+
+def test_classes_that_are_not_there_count_in_neither() -> None:
+    p = predictions([[2.0, 1.0, 0.0], [0.0, 1.0, -1.0], [1.0, 0.0, -1.0]], [0, 1, 1])
+    assert macro_f1(p) == pytest.approx((2 / 3 + 2 / 3) / 2) and auroc(p) == 0.75
+    assert math.isnan(auroc(predictions([[1.0, 0.0]], [1])))
+
+
+def test_predictions_that_are_nan_are_wrong_and_certain() -> None:
+    p = predictions([[math.nan, 1.0], [0.0, 1.0]], [0, 1])
+    assert auroc(p) == 0.0 and macro_f1(p) == pytest.approx(0.5)
 
 
 @pytest.fixture(scope="module")

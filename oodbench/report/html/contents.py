@@ -32,14 +32,15 @@ from oodbench.report.leaderboard import (
     standings,
     with_disagreement,
 )
-from oodbench.report.numbers import HIGHER, PROPORTIONS, number
+from oodbench.report.numbers import number
 from oodbench.report.pairing import shared
 from oodbench.report.prediction_metrics import METRICS, with_metric
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
+from oodbench.results.metrics import is_higher_better, is_proportion
 from oodbench.results.run_spec import CONSTANT, State
-from oodbench.selection import RULES, candidates, choose, usual
+from oodbench.selection import RULES, candidates, choose, find_rule, usual
 from oodbench.version import __version__
 
 STATES = tuple(State)
@@ -64,7 +65,7 @@ def contents(
         reported, directions = reported_metrics(frames, runs, metric)
         runs = runs.assign(
             metric=runs["dataset_label"].map(reported).where(runs["metric"].notna()),
-            higher_is_better=directions.get(metric, metric in HIGHER),
+            higher_is_better=directions.get(metric, is_higher_better(metric)),
         )
     labels = [str(label) for label in runs["label"].unique()]
     if baseline not in labels and baseline != BASELINE:
@@ -81,8 +82,9 @@ def contents(
     table, tables = _runs(runs, names)
     means = inside_and_test(values).rename(columns={"step": "place"})
     grids = Distinct()
+    shown = dict.fromkeys([*RULES, usual(frames)])
     found = {
-        n: _rule(frames, runs, values, means, grids, names, n, baseline, metric) for n in RULES
+        n: _rule(frames, runs, values, means, grids, names, n, baseline, metric) for n in shown
     }
     boards = [board for _, board in found.values() if board is not None]
     rules = {
@@ -135,7 +137,7 @@ def _datasets(runs: pd.DataFrame) -> list[dict[str, Any]]:
                 "name": str(name),
                 "metric": metric,
                 "higher": higher,
-                "percent": metric in PROPORTIONS,
+                "percent": is_proportion(metric),
                 "classes": list(classes.iloc[0]) if len(classes) else [],
             }
         )
@@ -239,7 +241,7 @@ def _rule(
     There is an `error` in place of all of it, and no leaderboard, where the sweep cannot serve the
     rule.
     """
-    summary = RULES[rule].summary
+    summary = find_rule(rule).summary
     try:
         found = candidates(frames, rule)
     except UserError as error:

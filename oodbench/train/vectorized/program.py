@@ -214,13 +214,22 @@ class VectorizedProgram:
                 for k, scores in losses.items():
                     self._averages[k].validated(mean_loss(scores, task))
             weights = self._stacked([average.evaluated for average in self._averages])
-        found = self._scores(which, lambda run: (run.scored, run.data.splits), weights)
+        found = self._scores(
+            which, lambda run: (run.scored, run.data.splits), weights, grouped=True
+        )
         return [found[k] + self.runs[k].own_metrics() for k in which]
 
     def _scores(
-        self, which: Sequence[int], data: Callable[[Run], Scored], weights: Tensor
+        self,
+        which: Sequence[int],
+        data: Callable[[Run], Scored],
+        weights: Tensor,
+        grouped: bool = False,
     ) -> dict[int, list[Evaluation]]:
-        """The metrics of some of the runs on data of each, with weights (K, P), by the runs' places."""
+        """The metrics of some of the runs on data of each, with weights (K, P), by the runs' places.
+
+        Where the data are those of the runs, they may be `grouped`.
+        """
         alike: dict[object, list[int]] = {}
         for k in which:
             alike.setdefault(shapes(*data(self.runs[k])), []).append(k)
@@ -230,8 +239,9 @@ class VectorizedProgram:
                 members = _at_least_two(places)
                 environments, splits = zip(*(data(self.runs[k]) for k in members), strict=True)
                 task = self.runs[places[0]].problem.task
+                groups = [self.runs[k].data.groups for k in members] if grouped else None
                 predict = self._predictor(members, weights)
-                scores = evaluate_vectorized(predict, environments, splits, task)
+                scores = evaluate_vectorized(predict, environments, splits, task, groups)
                 found |= zip(places, scores, strict=False)
         return found
 
