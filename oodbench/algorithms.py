@@ -90,17 +90,17 @@ class Batch:
     y: Tensor
     """Targets, (E, B, ...), see `Task`."""
     environments: Tensor | None = None
-    """(E,): which training environments these are, by their places; None: all, in order."""
+    """The places (E,) of the batch's environments among the training environments; None: all, in order."""
     index: Tensor | None = None
-    """(E, B): each example's place among those that its environment trains on."""
+    """Each example's place among those that its environment trains on, (E, B)."""
     attributes: Tensor | None = None
-    """(E, B) integers: each example's attribute, where the dataset has one."""
+    """Each example's attribute where the dataset has one, (E, B) integers."""
     other_y: Tensor | None = None
-    """(E, B, ...): second targets of mixed examples."""
+    """The second targets of mixed examples, (E, B, ...)."""
     share: Tensor | None = None
-    """(E, B): the part of a mixed example's loss that `y` has; `other_y` has the rest."""
+    """The part of a mixed example's loss that `y` has, (E, B); `other_y` has the rest."""
     draws: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the method's `draw` drew for this step."""
+    """The random numbers that the method's `draw` drew for this step."""
 
     def of(self, places: Sequence[int]) -> "Batch":
         """The batch of some of its environments."""
@@ -115,7 +115,7 @@ class Outputs:
     """What a forward pass gives, stacked over the E training environments of B examples each."""
 
     logits: Tensor
-    """(E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
+    """The logits (E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
     features: Tensor
     """The outputs of the network's featurizer, (E, B, F), with tokens one of each; empty where the
     network works out its own losses."""
@@ -138,7 +138,7 @@ class Outputs:
     """What a method's own `outputs` made besides, for its `next_buffers` and `objective`."""
 
     def of_step(self, values: Tensor) -> Tensor:
-        """Of values of all training environments those of the step's, in its order, (E, ...)."""
+        """The values of the step's environments, in its order, (E, ...), among those of all."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else values[places]
 

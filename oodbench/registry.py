@@ -18,7 +18,7 @@ from oodbench.errors import UserError, unknown
 T = TypeVar("T", bound=type)
 
 LONGEST_REASON = 200
-"""Characters of what an import has raised."""
+"""The most characters that are told of what an import has raised."""
 
 
 class Registry(Generic[T]):

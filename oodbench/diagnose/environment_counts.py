@@ -19,7 +19,7 @@ from oodbench.train.settings import TrainSettings
 OPTIONS = {"num_revolutions": 1, "shortcut_dims": 4}
 NETWORK = {"name": "MLP", "hparams": {"width": 64}}
 ROWS = 1024
-"""Examples a step, whatever the number of environments."""
+"""The number of examples in a step, whatever the number of environments."""
 NOISE = 1e-3
 """The fraction of a random gradient that the mask may keep."""
 

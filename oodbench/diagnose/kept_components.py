@@ -57,11 +57,11 @@ class Curves:
     steps: list[int]
     layers: list[str]
     kept: Array
-    """(K, L): mean fraction of a layer's components that the updates since the last record kept."""
+    """Mean fraction (K, L) of a layer's components that the updates since the last record kept."""
     norms: Array
-    """(K, L): mean norm of each layer's weights, biases included."""
+    """Mean norm (K, L) of each layer's weights, biases included."""
     accuracy: dict[str, list[float]]
-    """K values each: over the training environments and, if there is one, the first test environment."""
+    """Accuracies, K each: over the training environments and, if there is one, the first test environment."""
 
 
 def read_curves(run: RunDirectory) -> Curves:

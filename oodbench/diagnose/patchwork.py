@@ -32,7 +32,7 @@ DIAGONAL: dict[str, tuple[Sequence[float], Sequence[float]]] = {
 THETA = (100.0, -50.0, 100.0, -75.0, 1.0, 1.0)
 """The fit of `predict` to `target`, as printed."""
 CHANGED = (100.0, -50.0, 100.0, -75.0, 1.0, -0.5)
-"""Environment A does not see the difference."""
+"""Another theta, which differs from `THETA` only where environment A has no data."""
 RIDGE = 1e-4
 
 
@@ -70,7 +70,7 @@ def curvature(*, diagonal: bool) -> Array:
 
 
 def squared_error(residual: Tensor) -> Tensor:
-    """The loss, which curves alike everywhere: () for (1,)."""
+    """The squared error, () for (1,): a loss that curves alike everywhere."""
     return residual.square().sum()
 
 

@@ -34,7 +34,7 @@ class FasterRCNN(Network):
         """`none`: random; `coco`: torchvision's, from its cache, but for the last layer; or a .pth
         file of torchvision's model with one class (and the background)."""
         body: str = hparam("resnet50", options=("resnet18", "resnet50"))
-        """Below the pyramid; weights are there for the larger one."""
+        """The network below the pyramid; weights are there for the larger one."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raises UserError for inputs that are no images, and for weights that cannot be had."""
@@ -70,7 +70,7 @@ class FasterRCNN(Network):
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Whether the weights are there."""
+        """Raise UserError if the file of the weights is missing."""
         if values["weights"] != "none":
             weights_file(MODEL, str(values["weights"]))
 

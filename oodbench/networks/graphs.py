@@ -85,7 +85,7 @@ class GIN(Network):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """Those of the Open Graph Benchmark's example for ogbg-molpcba."""
+        """The defaults are those of the Open Graph Benchmark's example for ogbg-molpcba."""
 
         width: int = hparam(300, low=1)
         depth: int = hparam(5, low=1)

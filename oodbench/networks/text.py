@@ -86,7 +86,7 @@ class DistilBERT(Network):
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Whether the weights are there."""
+        """Raise UserError if the files of the weights are missing."""
         if values["weights"] != "none":
             pretrained("DistilBertConfig", str(values["weights"]))
 
@@ -119,7 +119,7 @@ class CodeGPT(Network):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The sizes count with `weights: none` alone, and are CodeGPT's."""
+        """The sizes of a network without weights (`weights: none`); the defaults are CodeGPT's."""
 
         weights: str = hparam(CODEGPT)
         """A name in the local cache of transformers, a folder of its files, or none."""
@@ -161,6 +161,6 @@ class CodeGPT(Network):
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Whether the weights are there."""
+        """Raise UserError if the files of the weights are missing."""
         if values["weights"] != "none":
             pretrained("GPT2Config", str(values["weights"]))

@@ -9,7 +9,7 @@ from oodbench.networks.base import Network, register
 WIDTHS = (15, 22, 33, 49, 73, 109)
 """Channels at each resolution, the finest first."""
 WINDOW, STRIDE = 200, 50
-"""Of the bins that are predicted: their length, and from one to the next."""
+"""The length of the bins that are predicted, and the distance from one to the next."""
 
 
 def _twice(inputs: int, outputs: int) -> nn.Sequential:

@@ -21,17 +21,17 @@ class Torchvision(Network):
     """
 
     model: str
-    """Torchvision's name of it."""
+    """The network's name in torchvision."""
     first: str
-    """Its first convolution."""
+    """The name of the first convolution."""
     head: str
-    """Its last layer, which is not taken."""
+    """The name of the last layer, which is not taken."""
     pixels: int = 1
     """The least side of an image."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """For the family `images` those of arXiv:2007.01434: weights of ImageNet, frozen statistics."""
+        """The defaults for the family `images`: arXiv:2007.01434, weights of ImageNet, frozen statistics."""
 
         weights: str = hparam("none", by_family={"images": ("imagenet", None)})
         """`none`: random; `imagenet`: torchvision's first version, from its cache; or a .pth file that
@@ -41,7 +41,7 @@ class Torchvision(Network):
         dropout: float = hparam(
             0.0, low=0.0, high=0.99, by_family={"images": (0.0, choice(0.0, 0.1, 0.5))}
         )
-        """Of the features."""
+        """The share of the features that dropout sets to 0."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raises UserError for inputs that are no images, and for weights that cannot be had."""
@@ -71,7 +71,7 @@ class Torchvision(Network):
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Whether the weights are there."""
+        """Raise UserError if the file of the weights is missing."""
         if values["weights"] != "none":
             weights_file(cls.model, str(values["weights"]))
 
@@ -177,27 +177,27 @@ class ConvNet(Network):
 
 
 class Residual(nn.Module):
-    """x + f(x)."""
+    """A residual connection around a module f: x + f(x)."""
 
     def __init__(self, f: nn.Module) -> None:
         super().__init__()
         self.f = f
 
     def forward(self, x: Tensor) -> Tensor:
-        """x + f(x)."""
+        """The sum x + f(x)."""
         result: Tensor = x + self.f(x)
         return result
 
 
 class Scale(nn.Module):
-    """x times a constant."""
+    """A layer that multiplies its input by a constant."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """factor * x."""
+        """The scaled input, factor * x."""
         return self.factor * x
 
 

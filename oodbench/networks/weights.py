@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from oodbench.errors import UserError
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
-"""Our names of weights that torchvision has published, and its own."""
+"""The weights that torchvision has published: our names of them, and torchvision's."""
 
 
 def weights_file(model: str, weights: str) -> Path:
@@ -46,14 +46,14 @@ def weights_file(model: str, weights: str) -> Path:
 
 @lru_cache
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file, looked at once."""
+    """The SHA-256 of a file, which is read once in a process."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @lru_cache(maxsize=1)
 def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """A state_dict, but for the last layer of a classifier; raises UserError for other files."""
+    """The state_dict in a file, but for a classifier's last layer; raises UserError for other files."""
     state: Any
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)

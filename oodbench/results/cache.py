@@ -27,9 +27,9 @@ VERSION = 3
 STAMPED = ("done.json", "metrics.jsonl", "run.json")
 """The files of an ended run that never change again."""
 KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
-"""What is kept of a run beside its metrics."""
+"""The columns that the cache keeps of a run beside its metrics."""
 REWRITE = 0.01
-"""The cache is written anew when it lacks more than this share of the ended runs."""
+"""The share of the ended runs above which a cache that lacks them is written anew."""
 
 
 def read_frames(

@@ -75,12 +75,12 @@ class RunDirectory:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the run's checkpoint is."""
+        """The path of the run's checkpoint."""
         return self.path / "checkpoint.pt"
 
     @property
     def stack(self) -> Path:
-        """Where a process that ran out of time left the stacks of its threads."""
+        """The path of the file in which a process that ran out of time left the stacks of its threads."""
         return self.path / "stack.txt"
 
     def lock(self) -> FileLock:
@@ -177,15 +177,15 @@ class RunDirectory:
         (self.path / "done.json").unlink(missing_ok=True)
 
     def info(self) -> RunFile | None:
-        """run.json, or None if the run has not started; raises DamagedFile."""
+        """The content of run.json, or None if the run has not started; raises DamagedFile."""
         return read_file(self.path / "run.json", RunFile)
 
     def end(self) -> DoneFile | None:
-        """done.json, or None if the run has not ended well; raises DamagedFile."""
+        """The content of done.json, or None if the run has not ended well; raises DamagedFile."""
         return read_file(self.path / "done.json", DoneFile)
 
     def failure(self) -> FailedFile | None:
-        """failed.json, or None; one that is damaged says so."""
+        """The content of failed.json, or None; of a damaged file a sentence that says so."""
         try:
             return read_file(self.path / "failed.json", FailedFile)
         except DamagedFile as error:
@@ -272,7 +272,7 @@ class Results:
         return RunDirectory(self.path / "runs" / run_id)
 
     def plan(self) -> dict[str, Any]:
-        """sweep.json: `name`, `settings` and `runs` (id to spec), with what searches have chosen since.
+        """The plan: sweep.json's `name`, `settings` and `runs` (id to spec), and what searches chose since.
 
         Raises UserError if it is not there or damaged.
         """
@@ -312,7 +312,7 @@ class Journal:
         self.path = path
 
     def lock(self) -> FileLock:
-        """Held while a process looks at what can be chosen and appends it."""
+        """The lock that a process holds while it looks at what can be chosen and appends it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return FileLock(self.path.with_suffix(".lock"))
 

@@ -20,7 +20,7 @@ RUN_COLUMNS = (
 
 
 def tidy(frames: Frames) -> pd.DataFrame:
-    """One evaluation a row; see `oodbench.load`."""
+    """All records as one table with an evaluation a row; see `oodbench.load`."""
     runs = sweep_runs(frames)
     runs["dataset"] = runs["dataset_label"]
     runs["test_environments"] = runs["test_environments"].map("+".join)
@@ -107,4 +107,4 @@ WRITERS: Mapping[str, Callable[[Frames, Path], int]] = {
     "csv": write_csv,
     "tensorboard": write_tensorboard,
 }
-"""What writes all records, by the name of the format; each returns the number of values."""
+"""The functions that write all records, by the name of the format; each returns the number of values."""

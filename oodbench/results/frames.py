@@ -19,7 +19,7 @@ class Frames:
     METRIC_COLUMNS = ("id", "step", "environment", "split", "metric", "value", "count")
 
     runs: Any
-    """A run a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
+    """The runs, one a row: `id`, the fields of `RunSpec`, `state`, `provenance`, and the run's context:
     `dataset_label`, `training_environments`, `classes`, `metric`, `higher_is_better` (missing if never
     started);
     `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
@@ -27,7 +27,7 @@ class Frames:
     chosen), `search_draws` (how many draws the search of its cell will have; missing for random
     draws) and `selection` (the rule that the sweep names for its tables; missing if it names none)."""
     metrics: Any
-    """An evaluation a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
+    """Evaluations, one a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""
 
 

@@ -29,7 +29,7 @@ PROTOCOL = (
     "validation_environments",
     "draws",
 )
-"""What the runs of a dataset must share between directories; `draws` is how many a cell has."""
+"""The columns in which a dataset's runs must agree between directories; `draws` is how many a cell has."""
 
 
 def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
@@ -80,7 +80,7 @@ def _of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
 
 
 def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One under the other; the names stay categorical."""
+    """The tables one under the other; the names stay categorical."""
     columns: dict[str, Any] = {}
     for name in Frames.METRIC_COLUMNS:
         parts = [frame[name] for frame in metrics]

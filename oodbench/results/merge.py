@@ -24,9 +24,9 @@ class Merged:
     """What a merge has written."""
 
     runs: int
-    """Number of planned runs."""
+    """The number of planned runs."""
     codes: tuple[str, ...]
-    """Version and commit of everything that trained one of them."""
+    """The version and commit of all code that trained one of them."""
 
 
 def merge(directories: Sequence[Path], out: Path) -> Merged:

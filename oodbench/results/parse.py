@@ -17,7 +17,7 @@ from oodbench.results.run_spec import State
 from oodbench.results.schemas import DamagedFile, parse_json, read_bytes
 
 CHUNK = 250
-"""Runs that are parsed together."""
+"""The number of runs that are parsed together."""
 
 NAMES = ("environment", "split", "metric")
 EVALUATION = pa.struct(
@@ -40,7 +40,7 @@ METRICS = pa.schema(
         ("count", pa.int32()),
     ]
 )
-"""`run` is a run's place in a list."""
+"""The columns of an evaluation; `run` is a run's place in a list."""
 
 
 @dataclass
@@ -48,10 +48,10 @@ class ParsedRuns:
     """What was read of some runs."""
 
     runs: dict[str, dict[str, Any]]
-    """By id: `context`, `provenance`, `state`, `error`, `last_step`, COSTS, and for an ended run its
+    """Runs by id: `context`, `provenance`, `state`, `error`, `last_step`, COSTS, and for an ended run its
     `stamp`."""
     metrics: pa.Table
-    """Of METRICS, `run` being the place in `runs`."""
+    """The evaluations, with the columns METRICS; `run` is the place in `runs`."""
 
 
 def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> ParsedRuns:

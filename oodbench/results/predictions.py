@@ -24,7 +24,7 @@ UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError),
     *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
 )
-"""What numpy and zipfile raise for files that are torn or something else."""
+"""The errors that numpy and zipfile raise for files that are torn or something else."""
 
 Array = npt.NDArray[Any]
 
@@ -36,12 +36,12 @@ class Predictions:
     kind: str
     """The `Task`'s kind."""
     logits: Array
-    """(N, C) float16, as `Task` describes them; clipped to what half precision can hold. Of `tokens`
+    """Logits (N, C), float16, as `Task` describes them; clipped to what half precision can hold. Of `tokens`
     (N, length) integers, see `Task.kept`."""
     targets: Array
-    """(N,) classes, or (N, C) probabilities, labels or real numbers."""
+    """The targets: (N,) classes, or (N, C) probabilities, labels or real numbers."""
     out: Array
-    """(N,) whether the example is of the `out` split."""
+    """Whether each of the N examples is of the `out` split, (N,)."""
     classes: tuple[str, ...] = ()
     """The names of the classes in the order of their numbers, if they have names."""
 

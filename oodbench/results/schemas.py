@@ -19,9 +19,9 @@ from oodbench.results.run_spec import RunSpec, State
 
 SCHEMA = 1
 LARGEST_FILE = 2**30
-"""Bytes of any file of a results directory that is read as a whole."""
+"""The most bytes of a file of a results directory that is read as a whole."""
 LONGEST_REASON = 160
-"""Characters of what is said to be wrong in a file."""
+"""The most characters of a sentence on what is wrong in a file."""
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -60,7 +60,7 @@ class Provenance(TypedDict, total=False):
     vectorized: bool
     plugins: list[str]
     code: str
-    """Of results that another program made."""
+    """The code of results that another program made."""
     started: str
 
 
@@ -80,7 +80,7 @@ class DoneFile(_File):
     step: Count
     seconds: float | None
     id: str | None = None
-    """The run's."""
+    """The run's id."""
     records: Count | None = None
     """The number of lines of metrics.jsonl."""
     sha256: str | None = None

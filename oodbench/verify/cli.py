@@ -85,7 +85,7 @@ def verify(
 def _possible(
     experiments: Sequence[Experiment], data_dir: Path | None, *, leave_out: bool
 ) -> list[Experiment]:
-    """The experiments whose data and packages are there; with `leave_out`, the others are named.
+    """The experiments whose data and packages this machine has; with `leave_out` the others are printed.
 
     Raises MissingError for the first of the others if they are not to be left out, and UserError if
     none is left.
@@ -121,7 +121,7 @@ def train(experiment: Experiment, out: Path, trials: int | None, options: Launch
 
 
 def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
-    """What an experiment's results directories under `out` hold, or its computation gives."""
+    """An experiment's numbers, from its results directories under `out` or from its computation."""
     there = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
     frames: Mapping[str, Frames] = {name: load_frames(Results(out / name)) for name in there}
     measured = measure_experiment(experiment, frames, trials or experiment.trials)

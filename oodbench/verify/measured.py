@@ -18,7 +18,7 @@ class Line(BaseModel):
     points: bool = False
     dx: list[float] | None = None
     dy: list[float] | None = None
-    """Where there is `dx`, the lengths of arrows that start at (x, y)."""
+    """The vertical lengths of arrows that start at (x, y), where there is `dx`."""
 
 
 class Panel(BaseModel):
@@ -45,7 +45,7 @@ class Measured(BaseModel):
     """The protocols, code, libraries and data that the numbers come from, by kind."""
 
     def text(self) -> str:
-        """The same as JSON, with a line for each target and panel."""
+        """The numbers as JSON, with a line for each target and panel."""
         values = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.values.items()]
         panels = [f"  {panel.model_dump_json(exclude_defaults=True)}" for panel in self.panels]
         sources = [f"  {json.dumps(key)}: {json.dumps(v)}" for key, v in self.provenance.items()]

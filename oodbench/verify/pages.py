@@ -23,7 +23,7 @@ DOCS = Path("docs/papers")
 COLUMNS = 3
 """The number of panels side by side."""
 FEW = 12
-"""Up to so many points of a line are marked, as a single one would not be seen."""
+"""The most points of a line that are marked, as a single one would not be seen."""
 
 app = commands(__doc__)
 
@@ -47,7 +47,7 @@ def write_pages(
 
 
 def committed_results(docs: Path, name: str) -> Measured:
-    """The results of an experiment; without a file, none."""
+    """The results of an experiment that are committed in `docs`; empty without a file."""
     path = docs / "results" / f"{name}.json"
     return Measured.model_validate_json(path.read_text()) if path.is_file() else Measured(values={})
 

@@ -30,7 +30,7 @@ def read_values(target: Target, frames: Frames) -> list[float]:
 
 
 def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step`, `environment`, `value` of all records of these runs that a reading refers to.
+    """The records of these runs that a reading refers to: `id`, `step`, `environment`, `value`.
 
     The last values of a diverged run are NaN: an accuracy would look like that of a network.
     """
@@ -128,5 +128,5 @@ def plain_mean(values: pd.Series) -> float:
 
 
 def rounded(value: float) -> float:
-    """Rounded to 10 significant digits, so that files do not change with the last bits."""
+    """The number rounded to 10 significant digits, so that files do not change with the last bits."""
     return float(f"{value:.10g}")

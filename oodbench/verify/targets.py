@@ -43,7 +43,7 @@ class Reading(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sweep: str = ""
-    """Whose results hold our values; the experiment's only one by default."""
+    """The sweep whose results hold our values; the experiment's only one by default."""
     environment: str | None = None
     """A name; `training` (the mean over the training environments); `test`; `every`; none for a metric
     of the predictor itself."""
@@ -68,15 +68,15 @@ class Target(Reading):
     """A printed number, how to read ours, and what is known of theirs."""
 
     source: str = Field(min_length=1)
-    """Paper and table, figure or file."""
+    """The paper, and the table, figure or file in it."""
     row: str
     """The algorithm's label in the sweep, or the key of our number in what is computed."""
     dataset: str | None = None
-    """As tables name it, where the sweep has several; the file may use a short name of `datasets`."""
+    """The dataset as tables name it, where the sweep has several; in the file also a short name."""
     short: str | None = None
-    """That short name, where the file uses one."""
+    """The short name of the dataset, where the file uses one."""
     test_environments: tuple[str, ...] | None = None
-    """Those of the run; None: the mean over all sets of test environments of the dataset."""
+    """The run's test environments; None: the mean over all sets of test environments of the dataset."""
     selection: str = LAST
     """How our number is chosen: `last`, `oracle_last` or a selection rule."""
     step: int | None = None
@@ -89,7 +89,7 @@ class Target(Reading):
     ours may be off by `error` (with `trials` it is that of these very trials, and another number of
     ours gives no verdict); `at least`, `at most`: the value is a bound."""
     trials: int | None = Field(default=None, ge=1)
-    """How many repetitions the source's error is over."""
+    """The number of repetitions that the source's error is over."""
     source_selection: str = ""
     """How the source chose what it prints, in words."""
     tuned_on_test: bool = False

@@ -39,7 +39,7 @@ from oodbench.sweep.search import Searches, Study
 from oodbench.train.settings import TrainSettings
 
 MAX_REQUEUES = 10_000
-"""Time-outs after which a job is given up: none that matters, as a run goes on where it was."""
+"""Time-outs after which a job is given up: more than any job has, as a run goes on where it was."""
 OURS = {"job_name", "array", "output", "error", "open_mode", "signal", "chdir", "folder", "command"}
 """Options of sbatch that the launcher needs for itself."""
 
@@ -54,7 +54,7 @@ class Pack:
     settings: TrainSettings
     workers: int
     stop_seconds: float
-    """How long the runs have for their checkpoints when the job has to go."""
+    """The seconds that the runs have for their checkpoints when the job has to go."""
     code: str
     """The fingerprint of the code that was submitted."""
     commit: str | None
@@ -109,7 +109,7 @@ class Array:
     folder: Path
     packs: tuple[Pack, ...]
     parameters: dict[str, Any]
-    """In submitit's names."""
+    """The job's options by submitit's names."""
 
     @property
     def text(self) -> str:
@@ -173,7 +173,7 @@ def device_of_runs(wanted: str, asked: Resources) -> str:
 
 
 def planned_arrays(job: Job) -> list[Array]:
-    """What a launch would submit. Where Slurm is, raises UserError if it would refuse it."""
+    """The arrays that a launch would submit. Where Slurm is, raises UserError if it would refuse them."""
     if shutil.which("sbatch") is None:
         return _arrays(job, job.ids, 1001)
     cluster.check(job.resources)

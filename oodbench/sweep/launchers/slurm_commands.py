@@ -30,7 +30,7 @@ class QueuedJob:
     """A job as Slurm knows it."""
 
     id: str
-    """`id`, or `array_index`."""
+    """The job's id, as `id` or `array_index`."""
     state: str
     reason: str
     node: str
@@ -53,7 +53,7 @@ def delays() -> Iterator[float]:
 
 
 def ask(*command: str, patient: bool = True) -> str:
-    """What one of Slurm's commands prints; asked again, with back-off, while Slurm is busy.
+    """The output of one of Slurm's commands, which is called again, with back-off, while Slurm is busy.
 
     Raises UserError with Slurm's own sentence, or if the command is not there.
     """

@@ -18,7 +18,7 @@ _GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
 
 
 class Resources(BaseModel):
-    """What one Slurm job is given, and how runs are put into jobs."""
+    """The resources of one Slurm job, and how runs are put into jobs."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -72,12 +72,12 @@ class Resources(BaseModel):
 
     @property
     def gpu_count(self) -> int:
-        """How many GPUs a job is given."""
+        """The number of GPUs that a job is given."""
         return int(self.gpus.rpartition(":")[2])
 
     @property
     def gpu_type(self) -> str | None:
-        """Which GPUs; None for any."""
+        """The type of the GPUs; None for any."""
         return self.gpus.rpartition(":")[0] or None
 
     def at_a_time(self, threads: int) -> int:
@@ -88,7 +88,7 @@ class Resources(BaseModel):
 
 
 def minutes(text: str) -> float | None:
-    """Slurm's spellings of a time (`90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`) in minutes.
+    """The minutes that Slurm's spellings of a time (`90`, `30:00`, `1:30:00`, `2-12`, `2-12:30:00`) mean.
 
     None for `UNLIMITED`, `infinite` and everything that is not a time.
     """
@@ -106,7 +106,7 @@ def minutes(text: str) -> float | None:
 
 
 def megabytes(text: str) -> int:
-    """`8G`, `512M` or `4096` (megabytes) in megabytes; raises ValueError."""
+    """The megabytes that `8G`, `512M` or `4096` (megabytes) mean; raises ValueError."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         raise ValueError("must be an amount of memory, such as 8G")
@@ -115,7 +115,7 @@ def megabytes(text: str) -> int:
 
 
 def user_file() -> Path:
-    """Where a user keeps defaults for all sweeps: $XDG_CONFIG_HOME/oodbench/resources.yaml."""
+    """The file of a user's defaults for all sweeps: $XDG_CONFIG_HOME/oodbench/resources.yaml."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "oodbench" / "resources.yaml"
 

@@ -28,14 +28,14 @@ class Submission:
     packs: tuple[tuple[str, ...], ...]
     """The ids of the runs in each job of the array."""
     time: float
-    """When it was submitted, in seconds since 1970."""
+    """The time of the submission, in seconds since 1970."""
     commit: str | None
     job: str | None = None
     """Slurm's id of the array; None until Slurm has answered."""
     cancelled: bool = False
 
     def log(self, index: int, folder: Path) -> Path | None:
-        """Where the job at an index of the array tells of its errors, or None if it has no log."""
+        """The log of the job at an index of the array, or None if it has none."""
         pattern = f"{self.job}_{index}_*.err" if len(self.packs) > 1 else f"{self.job}_*.err"
         return max(folder.glob(f"{self.name}/{pattern}"), default=None)
 
@@ -47,7 +47,7 @@ class Submissions:
         self.folder = results.path.absolute() / "jobs"
 
     def lock(self) -> FileLock:
-        """Held while a launch looks at what is queued and submits the rest."""
+        """The lock that a launch holds while it looks at what is queued and submits the rest."""
         self.folder.mkdir(parents=True, exist_ok=True)
         return FileLock(self.folder / "lock")
 

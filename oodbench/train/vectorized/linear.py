@@ -19,7 +19,7 @@ Combine = Callable[[Tensor], Tensor]
 
 
 class Collector:
-    """Takes the gradients of E environments' risks from every layer, and what becomes of them."""
+    """A collector of the gradients of E environments' risks from every layer, and of what they become."""
 
     def __init__(self, environments: int, combine: Combine, anchor: Tensor) -> None:
         """`combine` makes (K, *shape) gradients of (K, E, *shape); `anchor` is anything trained."""

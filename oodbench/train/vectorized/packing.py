@@ -14,10 +14,10 @@ from oodbench.train.vectorized.optimizers import shared_options
 from oodbench.train.vectorized.program import VectorizedProgram
 
 CPU_PRODUCTS = 2**22
-"""Multiplications of a run's forward pass up to which it is vectorized on a CPU: above, arithmetic
+"""The most multiplications of a forward pass for which a run is vectorized on a CPU: above, arithmetic
 outweighs what a step costs beside it, and batched products are no faster."""
 CPU_BYTES = 2**29
-"""Bytes that a vectorized program may need on a CPU."""
+"""The most bytes that a vectorized program may need on a CPU."""
 DEVICE_SHARE = 0.8
 """The part of a device's free memory that all vectorized programs on it may need together."""
 

@@ -15,7 +15,7 @@ CHANCE = 0.5
 
 @computation("covariate-shift-search")
 def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """For each row and imbalance, 1 or 0 for every run that ended: whether it is satisfactory.
+    """Whether each run that ended is satisfactory (1 or 0), by row and imbalance.
 
     It is if its test accuracy at the last step is above chance and below its training accuracy.
     """

@@ -34,12 +34,12 @@ PRINTED = {
 """The weights after 1001 steps, as the notebook stores them, by row and what is held out."""
 
 SHRINKING = float(np.prod(1 - 0.01 * 0.3 * 0.9995 ** np.arange(1, 1002)))
-"""What the decay of 0.01 leaves of a weight, at rates of 0.3 * 0.9995^k."""
+"""The factor that the weight decay of 0.01 leaves of a weight, at rates of 0.3 * 0.9995^k."""
 
 
 @computation("ilc-linear")
 def ilc_linear(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Of each printed run the largest difference of a weight; the same in every trial."""
+    """The largest difference between our weights and the printed ones by run; the same in every trial."""
     values: dict[str, list[float]] = {}
     for spec in make_plan(read_sweep(find_sweep("ilc-linear"), ["trials=1"])).runs.values():
         printed = torch.tensor(PRINTED[spec.label, spec.test_environments])

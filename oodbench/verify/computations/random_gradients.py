@@ -12,7 +12,7 @@ from oodbench.verify.measured import Line, Measured, Panel
 
 @computation("random-gradients")
 def random_gradients(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """Figure 4, with a draw of the gradients for each trial; what the targets are compared with."""
+    """The sizes that figure 4 shows, with a draw of the gradients for each trial."""
     taus = {0.6: (5, 10, 20, 50, 100, 200), 1.0: (2, 4, 6, 8)}
     values: dict[str, list[float]] = {}
     for tau, counts in taus.items():

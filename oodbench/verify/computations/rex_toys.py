@@ -23,7 +23,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "VREx": {"penalty_weight": 1e4},
 }
 DOMAINS = {"below": (0.1, 0.2), "between": (0.2, 0.6), "above": (0.5, 0.8)}
-"""P(costly) in the two training environments, by where it lies relative to 1/3."""
+"""P(costly) in the two training environments, by where the two numbers lie relative to 1/3."""
 CHEAP, COSTLY = 2.0, 4.0
 """The prices u and v of the two mistakes."""
 W_1, W_2 = 1.5, 0.8
@@ -50,7 +50,7 @@ def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], 
 
 
 def costly_risk(p: Tensor, q: Tensor) -> Tensor:
-    """(1 - p)(1 - q) u + p q v, as section 11.1.5 of the thesis has it."""
+    """The risk (1 - p)(1 - q) u + p q v of section 11.1.5 of the thesis."""
     return (1 - p) * (1 - q) * CHEAP + p * q * COSTLY
 
 
@@ -83,7 +83,7 @@ def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
 
 
 def sem_risks(weights: Tensor, varies: str) -> Tensor:
-    """E (a X1 + b X2 - Y)^2 for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2, in each environment (E,).
+    """The risks (E,) E[(a X1 + b X2 - Y)^2] for X1 = N1, Y = w1 X1 + NY, X2 = w2 Y + N2.
 
     The residual is (a + w1 (b w2 - 1)) N1 + (b w2 - 1) NY + b N2; `varies` is `Y` or `2`, the noise
     whose scale differs.

@@ -15,14 +15,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "MMREx": {"lambda_min": -1.0},
     "VREx": {"penalty_weight": 6.0},
 }
-"""At these values the two forces are equal where the risks differ by 1/2."""
+"""The methods, at weights for which their two forces are equal where the risks differ by 1/2."""
 NEAR = 1e-3
-"""How far from equal risks the jump at equality is looked at."""
+"""The distance from equal risks at which the jump at equality is looked at."""
 
 
 @computation("risk-fields")
 def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The gradients on a grid of risks, and at some points; nothing is random."""
+    """The gradients of the methods' objectives on a grid of risks and at some points; nothing is random."""
     axis = torch.linspace(0.05, 0.95, 10)
     grid = torch.cartesian_prod(axis, axis)
     values: dict[str, list[float]] = {}
