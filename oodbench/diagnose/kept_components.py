@@ -61,7 +61,7 @@ class Curves:
     norms: Array
     """Mean norm (K, L) of each layer's weights, biases included."""
     accuracy: dict[str, list[float]]
-    """Accuracies, K each: over the training environments and, if there is one, the first test environment."""
+    """Accuracies, K each: over the training environments and the first test environment, if any."""
 
 
 def read_curves(run: RunDirectory) -> Curves:

@@ -32,7 +32,7 @@ DIAGONAL: dict[str, tuple[Sequence[float], Sequence[float]]] = {
 THETA = (100.0, -50.0, 100.0, -75.0, 1.0, 1.0)
 """The fit of `predict` to `target`, as printed."""
 CHANGED = (100.0, -50.0, 100.0, -75.0, 1.0, -0.5)
-"""Another theta, which differs from `THETA` only where environment A has no data."""
+"""Parameters that environment A does not tell from `THETA`."""
 RIDGE = 1e-4
 
 

@@ -31,7 +31,7 @@ class Torchvision(Network):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """The defaults for the family `images`: arXiv:2007.01434, weights of ImageNet, frozen statistics."""
+        """The family `images` has arXiv:2007.01434's defaults: ImageNet's weights, frozen statistics."""
 
         weights: str = hparam("none", by_family={"images": ("imagenet", None)})
         """`none`: random; `imagenet`: torchvision's first version, from its cache; or a .pth file that

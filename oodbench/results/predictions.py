@@ -36,7 +36,7 @@ class Predictions:
     kind: str
     """The `Task`'s kind."""
     logits: Array
-    """Logits (N, C), float16, as `Task` describes them; clipped to what half precision can hold. Of `tokens`
+    """Logits (N, C), float16, as `Task` describes them, clipped to what float16 can hold. Of `tokens`
     (N, length) integers, see `Task.kept`."""
     targets: Array
     """The targets: (N,) classes, or (N, C) probabilities, labels or real numbers."""

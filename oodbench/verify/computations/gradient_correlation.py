@@ -12,7 +12,7 @@ from oodbench.verify.measured import Line, Measured, Panel
 
 @computation("gradient-correlation")
 def gradient_correlation(trials: int, frames: Mapping[str, Frames]) -> Measured:
-    """The correlations in the thesis' figure at a few values of tau, with a network and data for each trial."""
+    """The correlations in the thesis' figure at a few values of tau; each trial has its own network."""
     taus = [0.0, 0.25, 0.5, 0.75, 1.0]
     found = np.stack([correlations({**PAPER}, taus, trial) for trial in range(trials)])
     plain = found[:, list(MASKS).index("ANDMask"), 0]
