@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, register
 from oodbench.gradients.backward import Reduction
-from oodbench.gradients.masks import Layers
+from oodbench.gradients.kept_by_layer import Layers
 from oodbench.hparams import choice, hparam, uniform
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")

@@ -5,6 +5,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -128,23 +129,47 @@ def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
     return work
 
 
+@dataclass(frozen=True, kw_only=True)
+class MaskCase:
+    """A method whose update step is measured against ERM's on E x B random examples."""
+
+    algorithm: str
+    size: tuple[int, int]
+    """E environments of B examples, (E, B)."""
+    network: str = "MLP"
+    shape: tuple[int, ...] = (18,)
+    reach: str
+    domainbed: str = "-"
+
+
+MASK_CASES = (
+    MaskCase(algorithm="ANDMask", size=(16, 256), reach="<= 1.15", domainbed="1.34"),
+    MaskCase(algorithm="ANDMask", size=(16, 32), reach="<= 1.5", domainbed="4.22"),
+    MaskCase(algorithm="ANDMask", size=(64, 16), reach="<= 2"),
+    MaskCase(algorithm="ExampleANDMask", size=(1, 128), reach="<= 1.4"),
+    MaskCase(algorithm="ExampleANDMask", size=(1, 1024), reach="<= 1.4"),
+    MaskCase(
+        algorithm="ExampleANDMask", size=(1, 80), reach="<= 4", network="ConvNet", shape=(3, 32, 32)
+    ),
+)
+
+
 def mask_ratios() -> list[Row]:
     """Update steps of AND-mask, over environments and over examples, against ERM's."""
     rows = []
-    cases: list[tuple[str, str, tuple[int, ...], tuple[int, int], str, str]] = [
-        ("ANDMask", "MLP", (18,), (16, 256), "<= 1.15", "1.34"),
-        ("ANDMask", "MLP", (18,), (16, 32), "<= 1.5", "4.22"),
-        ("ANDMask", "MLP", (18,), (64, 16), "<= 2", "-"),
-        ("ExampleANDMask", "MLP", (18,), (1, 128), "<= 1.4", "-"),
-        ("ExampleANDMask", "MLP", (18,), (1, 1024), "<= 1.4", "-"),
-        ("ExampleANDMask", "ConvNet", (3, 32, 32), (1, 80), "<= 4", "-"),
-    ]
-    for name, network, shape, size, reach, peer in cases:
-        works = [random_updates(*on_random_data(n, network, shape, size)) for n in ("ERM", name)]
-        erm, seconds = paired(works, 1 if network == "ConvNet" else max(1, 4096 // math.prod(size)))
-        what = f"update step, {name} / ERM, {network} at {size[0]} x {size[1]}"
-        measured = f"{seconds / erm:.2f}"
-        rows.append(Row(what=what, reach=reach, measured=measured, domainbed=peer))
+    for case in MASK_CASES:
+        given, (environments, examples) = (case.network, case.shape, case.size), case.size
+        works = [random_updates(*on_random_data(n, *given)) for n in ("ERM", case.algorithm)]
+        rounds = 1 if case.network == "ConvNet" else max(1, 4096 // math.prod(case.size))
+        erm, seconds = paired(works, rounds)
+        what = f"{case.algorithm} / ERM, {case.network} at {environments} x {examples}"
+        row = Row(
+            what=f"update step, {what}",
+            reach=case.reach,
+            measured=f"{seconds / erm:.2f}",
+            domainbed=case.domainbed,
+        )
+        rows.append(row)
     return rows
 
 

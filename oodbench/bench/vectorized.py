@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,31 @@ from oodbench.train.settings import TrainSettings
 
 ROUNDS = 3
 SAMPLE = 8
-"""Of the runs that are trained one at a time; their time is scaled up to all."""
+"""The number of runs that are trained one at a time; their time is scaled up to all."""
 SEM = {"name": "LinearSEM", "variant": "FOU"}
 FOUR = {"name": "Spirals", "num_environments": 4}
 SMALL: dict[str, Any] = {"name": "MLP", "hparams": {"width": 64, "depth": 2}}
-CASES: list[tuple[str, str, dict[str, Any], str]] = [
-    ("64 linear SEM runs", "ERM", {"datasets": [SEM], "hparam_draws": 8, "trials": 8}, ">= 8"),
-    ("64 linear SEM runs", "IRM", {"datasets": [SEM], "hparam_draws": 8, "trials": 8}, ">= 8"),
-    ("32 runs, MLP 2 x 64, 4 x 32", "ERM", {"datasets": [FOUR], "network": SMALL}, ">= 2.5"),
-    ("32 runs, MLP 2 x 64, 4 x 32", "ANDMask", {"datasets": [FOUR], "network": SMALL}, ">= 2.5"),
-]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Runs of one group that are trained in both ways."""
+
+    what: str
+    algorithm: str
+    sweep: Mapping[str, Any]
+    """Keys of the sweep that differ from those of `specs`."""
+    reach: str
+
+
+LINEAR: dict[str, Any] = {"datasets": [SEM], "hparam_draws": 8, "trials": 8}
+MLPS: dict[str, Any] = {"datasets": [FOUR], "network": SMALL}
+CASES = (
+    Case(what="64 linear SEM runs", algorithm="ERM", sweep=LINEAR, reach=">= 8"),
+    Case(what="64 linear SEM runs", algorithm="IRM", sweep=LINEAR, reach=">= 8"),
+    Case(what="32 runs, MLP 2 x 64, 4 x 32", algorithm="ERM", sweep=MLPS, reach=">= 2.5"),
+    Case(what="32 runs, MLP 2 x 64, 4 x 32", algorithm="ANDMask", sweep=MLPS, reach=">= 2.5"),
+)
 
 
 def specs(algorithm: str, changes: Mapping[str, Any]) -> list[RunSpec]:
@@ -53,8 +69,8 @@ def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) 
 def vectorized(folder: Path, device: str = "cpu") -> list[Row]:
     """Runs one at a time against the same as one program, in turn: the ratio of their times."""
     rows = []
-    for number, (what, algorithm, changes, reach) in enumerate(CASES):
-        runs = specs(algorithm, changes)
+    for number, case in enumerate(CASES):
+        runs = specs(case.algorithm, case.sweep)
         assert len({run.group_key for run in runs}) == 1
         ratios = []
         for turn in range(ROUNDS + 1):  # the first one warms up
@@ -62,6 +78,8 @@ def vectorized(folder: Path, device: str = "cpu") -> list[Row]:
             alone = seconds(runs[:SAMPLE], Results(place / "alone"), 1, device)
             together = seconds(runs, Results(place / "together"), len(runs), device)
             ratios.append(alone * len(runs) / SAMPLE / together)
-        work = f"{what}, {algorithm}: one at a time / together, {device}"
-        rows.append(Row(what=work, reach=reach, measured=f"{statistics.median(ratios[1:]):.1f}"))
+        what = f"{case.what}, {case.algorithm}: one at a time / together, {device}"
+        rows.append(
+            Row(what=what, reach=case.reach, measured=f"{statistics.median(ratios[1:]):.1f}")
+        )
     return rows
