@@ -17,9 +17,17 @@ FOLDER = [
     for name in algorithms
     if algorithms.get(name).__module__.startswith("oodbench.algorithms.")
 ]
+CHECKS = [
+    pytest.param(
+        check,
+        id=check.__name__,
+        marks=[pytest.mark.slow] * (check.__name__ == "every_draw_trains"),
+    )
+    for check in checks
+]
 
 
-@pytest.mark.parametrize("check", checks, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 @pytest.mark.parametrize("name", FOLDER)
 def test_conformance(name: str, task: Task, check: Check) -> None:

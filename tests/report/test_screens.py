@@ -96,7 +96,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", [*SCREENS, "plan"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "data-list")) for n in [*SCREENS, "plan"]],
+)
 @pytest.mark.usefixtures("results")
 def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
     name: str, width: int, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ def test_an_estimate_covers_the_mean_as_often_as_it_says(trials: int) -> None:
     assert 0.94 <= np.mean([f.low <= 1.0 <= f.high for f in found]) <= 0.96
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [3, 5, 10])
 @pytest.mark.parametrize("datasets", [1, 4])
 def test_a_gain_covers_the_truth_as_often_as_it_says(trials: int, datasets: int) -> None:

@@ -131,6 +131,7 @@ def test_killed_in_the_middle_then_launched_twice_at_once(
     assert len(journal.read_text().splitlines()) == 7
 
 
+@pytest.mark.slow
 def test_a_torn_journal_is_mended(tmp_path: Path, undisturbed: Results) -> None:
     shutil.copytree(undisturbed.path, tmp_path / "out")
     (path,) = (tmp_path / "out").glob("searches/*.jsonl")
@@ -141,6 +142,7 @@ def test_a_torn_journal_is_mended(tmp_path: Path, undisturbed: Results) -> None:
     assert path.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_more_runs_go_on_where_fewer_ended(tmp_path: Path, undisturbed: Results) -> None:
     assert launch(tmp_path, search=SEARCH | {"runs": 30}).exit_code == 0
     results = Results(tmp_path / "out")
@@ -177,6 +179,7 @@ def altered(folder: Path, results: Results, which: Change) -> list[tuple[RunSpec
     return copy.journal(STUDY.id).draws()
 
 
+@pytest.mark.slow
 def test_only_the_evidence_of_its_rule_counts(tmp_path: Path, undisturbed: Results) -> None:
     same = altered(tmp_path / "same", undisturbed, lambda e: False)
     assert same[:4] == undisturbed.journal(STUDY.id).draws()[:4]
@@ -190,6 +193,7 @@ def test_only_the_evidence_of_its_rule_counts(tmp_path: Path, undisturbed: Resul
     assert seen != same
 
 
+@pytest.mark.slow
 def test_failed_and_diverged_runs_do_not_stop_it(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"algorithms": ["Raising", "Exploding"], "steps": 80, "trials": 1}
     changes["search"] = SEARCH | {"runs": 15}
@@ -199,6 +203,7 @@ def test_failed_and_diverged_runs_do_not_stop_it(tmp_path: Path) -> None:
     assert (states.count(State.FAILED), states.count(State.DIVERGED)) == (15, 15)
 
 
+@pytest.mark.slow
 def test_tables_and_status_say_how_it_was_searched(tmp_path: Path, undisturbed: Results) -> None:
     def table(path: Path) -> str:
         text = CliRunner().invoke(report, ["table", str(path), "--format", "markdown"]).output

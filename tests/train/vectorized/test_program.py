@@ -82,7 +82,9 @@ def test_which_methods_are_batchable() -> None:
 
 
 @pytest.mark.parametrize("algorithm", sorted(batchable()))
-@pytest.mark.parametrize("dataset", [SEM, SPIRALS], ids=["SEM", "Spirals"])
+@pytest.mark.parametrize(
+    "dataset", [SEM, pytest.param(SPIRALS, marks=pytest.mark.slow)], ids=["SEM", "Spirals"]
+)
 def test_a_stack_is_its_runs(
     algorithm: str, dataset: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +109,7 @@ def test_a_stack_is_its_runs(
             torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", sorted(batchable()))
 def test_in_float32_to_round_off(algorithm: str) -> None:
     rates = [1e-3, 3e-3]
@@ -192,6 +195,7 @@ def test_penalties_are_annealed_and_optimizers_restarted_run_by_run(
     require_as_alone(alike, 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "DANN", "GroupDRO", "Mixup"])
 def test_a_run_does_not_depend_on_its_company(algorithm: str) -> None:
     """Bit for bit on a CPU, down to a run without any."""
