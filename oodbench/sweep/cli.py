@@ -10,11 +10,18 @@ from typing import Annotated
 import typer
 
 from oodbench.commands import commands, confirmed
-from oodbench.errors import UserError, reports_mistakes
+from oodbench.errors import reports_mistakes
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
 from oodbench.sweep.file import Sweep, find_sweep, read_sweep
-from oodbench.sweep.flags import Flags, resource_flags
+from oodbench.sweep.flags import (
+    BatchRuns,
+    Flags,
+    Vectorize,
+    Workers,
+    training_flags,
+    vectorize_at_most,
+)
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.terminal import terminal
@@ -31,25 +38,10 @@ Plugins = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Over the file's.")
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core or device.")]
-Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads of a run; changes the last bits.")]
 Launcher = Annotated[str, typer.Option(help="local, debug or slurm.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Slurm: show the jobs, submit nothing.")]
-Snapshot = Annotated[bool, typer.Option("--snapshot", help="Slurm: run a frozen copy of the code.")]
-LoaderWorkers = Annotated[
-    int | None, typer.Option(min=0, help="Threads a run reads stored data with; all cores' share.")
-]
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
-]
-Vectorize = Annotated[
-    str, typer.Option(help="Runs trained as one program: auto, a number at most, or 1 for none.")
-]
-BatchRuns = Annotated[str | None, typer.Option(hidden=True, help="The former --vectorize.")]
-RunTimeout = Annotated[
-    float | None,
-    typer.Option(min=0.001, help="Seconds after which a run that has not ended counts as failed."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
@@ -76,7 +68,7 @@ def plan(
     specs = list(made.runs.values())
     settings = TrainSettings(
         data_dir=data_dir,
-        vectorize=_vectorize(batch_runs or vectorize),
+        vectorize=vectorize_at_most(batch_runs or vectorize),
         large_groups=large_groups(specs),
     )
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -109,25 +101,17 @@ def plan(
 
 @app.command()
 @reports_mistakes
-@resource_flags
+@training_flags
 def launch(
-    flags: Flags,
+    how: Flags,
     sweep: Name = "quickstart",
     out: Out = None,
     launcher: Launcher = "local",
-    workers: Workers = None,
-    devices: Devices = "auto",
-    threads: Threads = 1,
     data_dir: DataDir = None,
     plugin: Plugins = None,
     set_: Settings = None,
     dry_run: DryRun = False,
-    snapshot: Snapshot = False,
     keep_predictions: KeepPredictions = False,
-    loader_workers: LoaderWorkers = None,
-    vectorize: Vectorize = "auto",
-    batch_runs: BatchRuns = None,
-    run_timeout: RunTimeout = None,
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -135,20 +119,13 @@ def launch(
     from oodbench.sweep.launch import launch as launch_sweep
 
     options = LaunchOptions(
+        **how,
         out=out,
         launcher=launcher,
-        workers=workers,
-        devices=devices,
-        threads=threads,
         data_dir=data_dir,
         plugins=tuple(plugin or ()),
-        resources=flags,
         dry_run=dry_run,
-        snapshot=snapshot,
         keep_predictions=keep_predictions,
-        loader_workers=loader_workers,
-        vectorize=_vectorize(batch_runs or vectorize),
-        run_timeout=run_timeout,
         confirm=not yes,
     )
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
@@ -158,20 +135,12 @@ def launch(
 
 @app.command()
 @reports_mistakes
-@resource_flags
+@training_flags
 def retry(
-    flags: Flags,
+    how: Flags,
     sweep: Name = "quickstart",
     out: Out = None,
     launcher: Annotated[str | None, typer.Option(help="The last launch's by default.")] = None,
-    workers: Workers = None,
-    devices: Devices = "auto",
-    threads: Threads = 1,
-    loader_workers: LoaderWorkers = None,
-    vectorize: Vectorize = "auto",
-    batch_runs: BatchRuns = None,
-    run_timeout: RunTimeout = None,
-    snapshot: Snapshot = False,
 ) -> None:
     """Train the failed and lost runs of a sweep again, from their last checkpoints."""
     from oodbench.sweep.launch import LaunchOptions, is_complete
@@ -179,15 +148,8 @@ def retry(
 
     results = _results(sweep, out)
     options = LaunchOptions(
+        **how,
         launcher=launcher or results.plan()["settings"].get("launcher", "local"),
-        workers=workers,
-        devices=devices,
-        threads=threads,
-        resources=flags,
-        snapshot=snapshot,
-        loader_workers=loader_workers,
-        vectorize=_vectorize(batch_runs or vectorize),
-        run_timeout=run_timeout,
     )
     if not is_complete(retry_runs(results, options, terminal())):
         raise SystemExit(1)
@@ -265,11 +227,3 @@ def _results(sweep: str, out: Path | None) -> Results:
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
     return Results(out or Path("results") / read_sweep(find_sweep(sweep)).name)
-
-
-def _vectorize(wanted: str) -> int | None:
-    if wanted == "auto":
-        return None
-    if not wanted.isdecimal() or int(wanted) < 1:
-        raise UserError(f"--vectorize is auto or a number from 1 on, not '{wanted}'")
-    return int(wanted)
