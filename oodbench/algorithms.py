@@ -99,6 +99,8 @@ class Batch:
     """The second targets of mixed examples, (E, B, ...)."""
     share: Tensor | None = None
     """The part of a mixed example's loss that `y` has, (E, B); `other_y` has the rest."""
+    views: Tensor | None = None
+    """Further views of the inputs, (E, B, V, *input_shape), of a method that has `views`."""
     draws: Mapping[str, Tensor] = field(default_factory=dict)
     """The random numbers that the method's `draw` drew for this step."""
 
@@ -134,6 +136,10 @@ class Outputs:
     """What went in: inputs, attributes, the examples' index, the step's draws."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
     """What `next_buffers` made of these outputs, for `objective` to use."""
+    view_logits: Tensor | None = None
+    """The logits of the batch's further views, (E, B, V, C), if it has some."""
+    view_features: Tensor | None = None
+    """The features of these views, (E, B, V, F)."""
     made: dict[str, Tensor] = field(default_factory=dict)
     """What a method's own `outputs` made besides, for its `next_buffers` and `objective`."""
 
@@ -170,6 +176,10 @@ class Algorithm(nn.Module):
     """What the method changes, one of `KINDS`; a subclass has that of its base unless it says another."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What a batch has to hold beyond inputs and targets: `index`, `attributes`."""
+    views: ClassVar[int] = 0
+    """The number of further views of every input that a batch holds: each has draws of its own of the
+    augmentation that the dataset has in training. Without one they are copies, and `prepare` may make
+    others. The network sees them in the same pass; losses and risks are those of the first view."""
     trains_network: ClassVar[bool] = True
     """Whether the method trains the run's network; otherwise it fits a predictor of its own."""
     packages: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -248,6 +258,8 @@ class Algorithm(nn.Module):
         """Why the method cannot be run on `problem`, or None."""
         if problem.task.kind == "boxes" and cls.combine is not Algorithm.combine:
             return "a detector's losses have no gradient for each environment in one pass"
+        if problem.task.kind == "boxes" and cls.views:
+            return "a detector gives no features of further views"
         return None
 
     @classmethod
@@ -371,15 +383,36 @@ class Algorithm(nn.Module):
             losses, none = own.view(shape), own.new_empty(*shape, 0)
             risks, task = losses.mean(1), self.problem.task
             return Outputs(none, none, batch.y, losses, risks, step, task, batch=batch)
+        more = None if batch.views is None else batch.views[:, :, : self.views]
+        if self.views and more is not None:
+            x = torch.cat([x, more.flatten(0, 2)])
         features = self.network.featurizer(x)
-        logits = self.network.classifier(features).unflatten(0, shape)
+        logits = self.network.classifier(features)
+        view_features = view_logits = None
+        if self.views and more is not None:
+            count, each = shape.numel(), more.shape[:3]
+            view_features = torch.unflatten(features[count:], 0, each)
+            view_logits = torch.unflatten(logits[count:], 0, each)
+            features, logits = features[:count], logits[:count]
+        logits = torch.unflatten(logits, 0, shape)
         task = self.problem.task
         losses = task.losses(logits, batch.y)
         if batch.other_y is not None and batch.share is not None:
             losses = batch.share * losses + (1 - batch.share) * task.losses(logits, batch.other_y)
         features = features.unflatten(0, shape)
         risks = losses.mean(1)
-        return Outputs(logits, features, batch.y, losses, risks, step, task, batch=batch)
+        return Outputs(
+            logits,
+            features,
+            batch.y,
+            losses,
+            risks,
+            step,
+            task,
+            batch=batch,
+            view_logits=view_logits,
+            view_features=view_features,
+        )
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Do one update and return detached scalars, `loss` among them."""

@@ -74,13 +74,17 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
 
 
+GUIDES = ["RiskSpread", "MedianGradient", "RunningRisks", "NextDoorMixup", "TwoViews"]
+"""The methods of the guide."""
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a sweep with the guides' methods and dataset was launched."""
     folder = tmp_path_factory.mktemp("guides")
     (folder / "my_method.py").write_text("\n".join(blocks("guide/add_algorithm.md", "python")))
     (folder / "my_data.py").write_text("\n".join(blocks("guide/add_dataset.md", "python")))
-    rows = ["ERM", "RiskSpread", "MedianGradient"]
+    rows = ["ERM", *GUIDES]
     sweep = {
         "name": "mine",
         "datasets": ["Rotations"],
@@ -106,12 +110,12 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_the_guides_methods_and_dataset_run(trained: Path) -> None:
     records = oodbench.load(trained / "results" / "mine")
-    assert set(records["algorithm"]) == {"ERM", "RiskSpread", "MedianGradient"}
+    assert set(records["algorithm"]) == {"ERM", *GUIDES}
     assert set(records["state"]) == {"done"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["RiskSpread", "MedianGradient"])
+@pytest.mark.parametrize("name", GUIDES)
 def test_the_guides_methods_keep_the_rules(trained: Path, name: str) -> None:
     check = f"import my_method; from oodbench.conformance import check_algorithm as c; c({name!r})"
     done = python(trained, "-c", check)

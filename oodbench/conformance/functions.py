@@ -1,6 +1,6 @@
 """Rules about the functions that a method overrides: what they may read, draw and change."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,6 +20,7 @@ from oodbench.conformance.tiny_problems import (
 )
 from oodbench.hparams import distributions, draw
 from oodbench.tasks import Task
+from oodbench.vmap_errors import explained
 
 
 @rule
@@ -31,6 +32,8 @@ def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
     assert own_update or not both, (
         "it overrides both `objective` and `combine`, which ignores the first"
     )
+    both = cls.views > 0 and cls.combine is not Algorithm.combine
+    assert not both, "it has `views`, and `combine` is of the gradients of single ones"
 
 
 @rule
@@ -129,12 +132,19 @@ def _stacked(drawn: list[dict[str, Any]]) -> dict[str, Tensor]:
     return {name: torch.tensor([v[name] for v in drawn], dtype=torch.float64) for name in drawn[0]}
 
 
+def _many(function: Callable[..., Any], *values: Any) -> Any:
+    """What a function under `vmap` gives; raises AssertionError with what to write instead."""
+    try:
+        return function(*values)
+    except RuntimeError as error:
+        raise AssertionError(explained(error) or str(error)) from error
+
+
 @rule
 def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
     """`objective` and `combine` take a drawn number as a tensor: `vmap` over runs changes nothing.
 
-    Instead of a branch in Python (`if`, `or`, `min`) on it write arithmetic or `torch.where`; instead of
-    a function of the module `math` that of torch; what an objective remembers belongs in a buffer.
+    What an objective remembers belongs in a buffer.
     """
     module = _Objective(tiny_algorithm(cls, tiny_problem(task)))
     drawn, batch = _drawn(cls, 3), tiny_batch(task)
@@ -152,7 +162,8 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 
         draws = [module.drawn(values, batch, step) for values in drawn]
         every = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
-        gradients, together = vmap(grad_and_value(value))(parameters, _stacked(drawn), every)
+        numbers = _stacked(drawn)
+        gradients, together = _many(vmap(grad_and_value(value)), parameters, numbers, every)
         for k, values in enumerate(drawn):
             alone = {name: p[k] for name, p in parameters.items()}
             gradient, wanted = grad_and_value(value)(alone, values, draws[k])
@@ -166,7 +177,7 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
         module.algorithm.hparams = replace(module._hparams, **values)
         return module.algorithm.combine(stack)
 
-    together = vmap(combined)(_stacked(drawn), stacks)
+    together = _many(vmap(combined), _stacked(drawn), stacks)
     for k, values in enumerate(drawn):
         require_close(together[k], combined(values, stacks[k]), "`combine` differs")
 

@@ -25,6 +25,8 @@ ENVIRONMENTS = ("a", "b", "c", "d", "e")
 """Five environments: a number that no other size of a tiny problem has."""
 EXAMPLES = 6
 """The number of examples of an environment."""
+VIEWS = 3
+"""The number of further views of each input; a method takes as many as it has `views`."""
 STEPS = 20_000
 LAST = STEPS - 1
 """The last step, which lies past every annealing."""
@@ -76,7 +78,14 @@ def tiny_batch(
     y["multilabel"][..., 0, 0] = float("nan")
     attributes = torch.randint(2, shape, generator=generator)
     index = torch.arange(examples).expand(shape)
-    return Batch(torch.unflatten(x, 2, size), y[task.kind], index=index, attributes=attributes)
+    views = x.unsqueeze(2) + 0.1 * torch.randn(*shape, VIEWS, math.prod(size), **options)
+    return Batch(
+        torch.unflatten(x, 2, size),
+        y[task.kind],
+        index=index,
+        attributes=attributes,
+        views=torch.unflatten(views, 3, size),
+    )
 
 
 def tiny_algorithm(

@@ -27,8 +27,8 @@ from oodbench.tasks import Task
 
 
 def _float32(batch: Batch) -> Batch:
-    y = batch.y.float() if batch.y.is_floating_point() else batch.y
-    return replace(batch, x=batch.x.float(), y=y)
+    parts = ((name, getattr(batch, name)) for name in ("x", "y", "views"))
+    return replace(batch, **{k: v.float() for k, v in parts if v.is_floating_point()})
 
 
 def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> None:

@@ -43,6 +43,7 @@ class Batches:
         indexed: bool = False,
         labels: Sequence[Tensor] | None = None,
         subsampled: bool = False,
+        views: int = 0,
     ) -> None:
         """`environments` holds (inputs, targets); `batch_size` 0 or too large: the smallest one's.
 
@@ -53,8 +54,9 @@ class Batches:
         `attributes`, (N,) of each environment, where they are given, and with `indexed` their
         examples' places. By `labels`, (N,) of each environment, each of its labels is drawn equally
         often, with replacement, or is `subsampled`: the environment then has as many
-        examples of each as of the rarest.
+        examples of each as of the rarest. Batches hold so many further `views` of each input.
         """
+        self._views = views
         on_cpu = None if labels is None else [found.cpu() for found in labels]
         self._labels = None if subsampled else on_cpu
         self._kept: list[Tensor] | None = None
@@ -113,17 +115,26 @@ class Batches:
             batch = self._selected(environments, step)
         elif len(environments) < len(self.sizes):
             batch = batch.of(environments)
-        if self._transform is None or (self._stored and batch.y.device.type == "cpu"):
-            return batch
-        x = self._transformed(batch.x.flatten(0, 1), step)
-        return replace(batch, x=torch.unflatten(x, 0, batch.y.shape[:2]))
+        x = batch.x
+        if not (self._stored and batch.y.device.type == "cpu"):
+            if self._transform is None and not self._views:
+                return batch
+            x = torch.unflatten(self._transformed(x.flatten(0, 1), step), 0, batch.y.shape[:2])
+        return (
+            replace(batch, x=x[:, :, 0], views=x[:, :, 1:]) if self._views else replace(batch, x=x)
+        )
 
     def _transformed(self, x: Tensor, step: int) -> Tensor:
-        """Apply the transform, with the step's generator; on a CPU the reading threads do it ahead."""
-        if self._transform is None:
-            return x
-        seed = derive(self._seed, "transform", step)
-        return self._transform(x, torch.Generator().manual_seed(seed))
+        """Apply the transform to N inputs, with the step's generator: (N, ...), with views (N, 1 + V, ...).
+
+        On a CPU the threads that read do it ahead.
+        """
+        found = [x] * (1 + self._views)
+        if self._transform is not None:
+            places = ([view] if view else [] for view in range(1 + self._views))
+            generators = (_generator(self._seed, "transform", step, *place) for place in places)
+            found = [self._transform(x, generator) for generator in generators]
+        return torch.stack(found, 1) if self._views else found[0]
 
     def _selected(self, environments: Sequence[int], step: int) -> Batch:
         local = [self._indices(e, step) for e in environments]

@@ -25,6 +25,7 @@ from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
 from oodbench.train.vectorized.packing import capacity, program_key, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
+from oodbench.vmap_errors import explained
 
 Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, one sentence."""
@@ -266,6 +267,6 @@ def _is_memory(error: Exception) -> bool:
 def _warn_one_at_a_time(spec: RunSpec, error: Exception) -> None:
     warnings.warn(
         f"the runs of {spec.label} on {spec.dataset_name} are trained one at a time, as they could not "
-        f"be trained together: {type(error).__name__}: {error}",
+        f"be trained together: {explained(error) or f'{type(error).__name__}: {error}'}",
         stacklevel=3,
     )

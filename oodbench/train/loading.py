@@ -122,4 +122,5 @@ def batches(
         indexed="index" in needed,
         labels=labels or None,
         subsampled=algorithm.hparams.sampling == "subg",
+        views=algorithm.views,
     )

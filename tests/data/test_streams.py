@@ -155,12 +155,13 @@ def one_at_a_time(step: int) -> list[int]:
 @pytest.mark.parametrize("environments_at", [None, one_at_a_time])
 @pytest.mark.parametrize("transform", [None, noisy])
 @pytest.mark.parametrize("batch_size", [4, 0])
+@pytest.mark.parametrize("views", [0, 2])
 def test_stored_batches_are_those_in_memory(
-    transform: Any, environments_at: Any, batch_size: int
+    transform: Any, environments_at: Any, batch_size: int, views: int
 ) -> None:
     sizes = (11, 7, 23)
     data = [(torch.randn(n, 2), torch.arange(n)) for n in sizes]
-    kept: Any = {"transform": transform, "environments_at": environments_at}
+    kept: Any = {"transform": transform, "environments_at": environments_at, "views": views}
     expected = Batches(data, batch_size, 5, **kept)
     for workers in (0, 2):
         stored = [(Counting(x), y) for x, y in data]
@@ -168,6 +169,9 @@ def test_stored_batches_are_those_in_memory(
         for step in (*range(15), 3, 14):
             assert torch.equal(found[step].x, expected[step].x)
             assert torch.equal(found[step].y, expected[step].y)
+            seen, wanted = found[step].views, expected[step].views
+            assert (seen is None) == (wanted is None) == (not views)
+            assert seen is None or wanted is None or torch.equal(seen, wanted)
         assert found.waiting_seconds > 0 == expected.waiting_seconds
 
 

@@ -167,3 +167,28 @@ def test_as_many_of_each_label_are_kept_as_of_the_rarest() -> None:
     assert torch.bincount(LABELS[0][list(whole[0])]).tolist() == [4, 4, 0, 0, 0, 4]
     other = Batches(data(40, 40), 0, 1, labels=LABELS, subsampled=True)
     assert set(other[0].y[0].long().tolist()) != whole[0]
+
+
+def noisy(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x + torch.rand(x.shape, generator=generator)
+
+
+def test_views_have_draws_of_their_own_and_leave_the_inputs_as_they_are() -> None:
+    plain = Batches(data(20, 20), 5, 0, transform=noisy)
+    batches = Batches(data(20, 20), 5, 0, transform=noisy, views=2)
+    for step in (0, 7):
+        batch = batches[step]
+        assert torch.equal(batch.x, plain[step].x) and batch.views is not None
+        assert batch.views.shape == (2, 5, 2, 2)
+        whole = torch.cat([batch.x.unsqueeze(2), batch.views], 2)
+        assert torch.equal(whole.floor()[..., 0, 1], batch.y)
+        assert torch.equal(whole.floor()[..., 1, :], whole.floor()[..., 2, :])
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            assert not torch.equal(whole[:, :, i], whole[:, :, j])
+    views = Batches(data(20, 20), 5, 0, transform=noisy, views=2)[7].views
+    assert views is not None and torch.equal(views, whole[:, :, 1:])
+
+
+def test_views_without_an_augmentation_are_copies() -> None:
+    batch = Batches(data(20, 20), 0, 0, views=1)[3]
+    assert batch.views is not None and torch.equal(batch.views[:, :, 0], batch.x)

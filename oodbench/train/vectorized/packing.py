@@ -31,7 +31,7 @@ def why_alone(run: Run, settings: TrainSettings) -> str | None:
     reason = why_not(run) or settings.why_alone(run.spec.group_key)
     if reason is not None or settings.vectorize is not None or settings.device != "cpu":
         return reason
-    examples = len(run.names) * run.batches.batch_size
+    examples = _inputs(run)
     weights = sum(p.numel() for p in run.algorithm.parameters() if p.dim() > 1)
     if examples * weights > CPU_PRODUCTS:
         return "its steps are long enough that several at once are no faster"
@@ -53,13 +53,18 @@ def capacity(run: Run, settings: TrainSettings) -> int:
     return max(1, int(DEVICE_SHARE * settings.device_share * free / max(1, need)))
 
 
+def _inputs(run: Run) -> int:
+    """How many inputs go through the network in a step."""
+    return len(run.names) * run.batches.batch_size * (1 + run.algorithm.views)
+
+
 def _bytes(run: Run) -> int:
     """About what an update of a run needs: parameters, their gradients, and activations."""
     trained = sum(p.numel() for p in run.algorithm.parameters())
     combines = run.algorithm.reduction is not None
     copies = 6 + (3 * len(run.names) if combines else 0)
     copies += 0 if run.average is None else run.average.copies
-    examples = len(run.names) * run.batches.batch_size
+    examples = _inputs(run)
     widths = math.prod(run.problem.input_shape)
     widths += sum(m.out_features for m in run.algorithm.modules() if isinstance(m, nn.Linear))
     return 4 * (copies * trained + 6 * examples * widths)

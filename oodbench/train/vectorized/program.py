@@ -145,9 +145,11 @@ class VectorizedProgram:
 
     def _update(self, step: int) -> dict[str, Tensor]:
         """One update of every run; returns (K,) of each metric."""
-        for k, algorithm in enumerate(self._algorithms):
+        if type(self._template).start_stage is not Algorithm.start_stage:
             with torch.no_grad():
-                algorithm.start_stage(step)
+                for algorithm in self._algorithms:
+                    algorithm.start_stage(step)
+        for k, algorithm in enumerate(self._algorithms):
             if algorithm.restarts(step):
                 self._optimizer.restart(k)
         metrics, gradients, buffers = self.gradients(step)

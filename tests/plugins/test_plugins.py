@@ -1,0 +1,109 @@
+"""Methods that a stranger writes from the guide keep the rules, resume, and are trained as one program."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench.algorithms import Algorithm, algorithms
+from oodbench.conformance import check_algorithm
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.train import loop
+from oodbench.train.execute import execute
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from oodbench.train.vectorized.packing import why_not
+from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.float64 import in_float64
+from tests.helpers.sweeps import tiny
+from tests.plugins.fish import StrangersFish
+from tests.plugins.group_dro import StrangersGroupDRO
+from tests.plugins.mixup import StrangersMixup
+from tests.plugins.mldg import StrangersMLDG
+from tests.plugins.running_risks import StrangersRunningRisks
+from tests.plugins.two_views import StrangersTwoViews
+
+TOGETHER: list[type[Algorithm]] = [
+    StrangersGroupDRO,
+    StrangersMixup,
+    StrangersRunningRisks,
+    StrangersTwoViews,
+]
+ALL = [*TOGETHER, StrangersFish, StrangersMLDG]
+SETTINGS = TrainSettings()
+
+
+def specs(cls: type[Algorithm], **keys: Any) -> list[RunSpec]:
+    """Runs of two draws and trials on spirals."""
+    spirals = {"name": "Spirals", "num_environments": 3, "num_examples": 40, "shortcut_dims": 2}
+    network = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
+    values: dict[str, Any] = {"datasets": [spirals], "network": network, "hparam_draws": 2}
+    values |= {"algorithms": [{"name": cls.name, "hparams": {"batch_size": 16}}]}
+    return list(tiny(**values, steps=45, evaluate_every=15, **keys).runs.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", ALL)
+def test_it_keeps_the_rules(cls: type[Algorithm]) -> None:
+    assert algorithms.get(cls.name) is cls
+    check_algorithm(cls)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_it_resumes_bit_for_bit(
+    cls: type[Algorithm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
+        monkeypatch.setattr(loop, name, -1.0)
+    monkeypatch.setattr(loop, "CHECK_EVERY", 10)
+    spec, found = specs(cls)[0], []
+    for stops in ([], [10, 30]):
+        directory = RunDirectory(tmp_path / f"{len(stops)}")
+        for stop in stops:
+
+            def progress(step: int, stop: int = stop) -> None:
+                if step >= stop:
+                    raise KeyboardInterrupt
+
+            with pytest.raises(KeyboardInterrupt):
+                execute(spec, directory, SETTINGS, progress)
+        assert execute(spec, directory, SETTINGS)[0] is State.DONE
+        found.append([{k: v for k, v in r.items() if k != "cost"} for r in directory.records()])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("cls", TOGETHER)
+def test_its_runs_together_are_those_alone(
+    cls: type[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_float64(monkeypatch)
+    alone, together = ([Run(spec, SETTINGS) for spec in specs(cls)] for _ in range(2))
+    assert why_not(alone[0]) is None
+    program = VectorizedProgram(together)
+    program.run_steps(45)
+    for run, evaluations in zip(alone, program.evaluate(range(4)), strict=True):
+        run.run_steps(45)
+        for one, other in zip(evaluations, run.evaluate(), strict=True):
+            assert one.value == pytest.approx(other.value, rel=1e-9, abs=1e-9)
+
+
+def test_a_whole_step_of_ones_own_is_trained_alone() -> None:
+    for cls in (StrangersFish, StrangersMLDG):
+        assert why_not(Run(specs(cls)[0], SETTINGS)) == "it has an update of its own"
+
+
+def test_the_views_are_those_that_the_method_made() -> None:
+    """The second view's features are those of the network on it, and the risks those of the first."""
+    task = TASKS["binary"]
+    algorithm = tiny_algorithm(StrangersTwoViews, tiny_problem(task))
+    batch = algorithm.prepared(tiny_batch(task), 3)
+    out = algorithm.outputs(batch, 3)
+    assert batch.views is not None and out.view_features is not None and out.view_logits is not None
+    assert out.view_features.shape == (5, 6, 1, algorithm.network.num_features)
+    second = batch.views[:, :, 0].flatten(0, 1)
+    torch.testing.assert_close(out.view_logits[:, :, 0].flatten(0, 1), algorithm.network(second))
+    erm = tiny_algorithm(Algorithm, tiny_problem(task))
+    torch.testing.assert_close(out.risks, erm.outputs(batch, 3).risks)

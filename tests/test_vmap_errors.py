@@ -1,0 +1,58 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from oodbench.vmap_errors import explained
+
+KEPT = torch.zeros(4)
+
+
+def branch(x: Tensor) -> Tensor:
+    return x if x.sum() > 0 else -x
+
+
+class Method:
+    """The hooks of a method, one of which breaks."""
+
+    def __init__(self, body: Callable[[Tensor], Any]) -> None:
+        self.body = body
+
+    def objective(self, x: Tensor) -> Any:
+        return self.body(x)
+
+    def next_buffers(self, x: Tensor) -> Any:
+        return self.body(x)
+
+
+@pytest.mark.parametrize(
+    ("body", "advice"),
+    [
+        (branch, "branches in Python"),
+        (lambda x: x * max(x.sum(), 0), "branches in Python"),
+        (lambda x: x * x.sum().item(), "stay with tensors"),
+        (lambda x: x * torch.rand(()), "draw them in `draw`"),
+        (lambda x: x[x > 0].sum(), "multiply by the mask"),
+        (lambda x: torch.unique(x).sum(), "multiply by the mask"),
+        (lambda x: x.numpy(), "stay with tensors"),
+        (lambda x: KEPT.copy_(x), "from `next_buffers`"),
+        (lambda x: KEPT.add_(x), "from `next_buffers`"),
+    ],
+)
+def test_an_error_says_what_to_write_instead(body: Callable[[Tensor], Any], advice: str) -> None:
+    method = Method(body)
+    for hook in (method.objective, method.next_buffers):
+        with pytest.raises(RuntimeError) as caught:
+            vmap(hook)(torch.randn(3, 4))
+        found = explained(caught.value)
+        assert found is not None and found.startswith(
+            f"`{hook.__name__}` (test_vmap_errors.py, line "
+        )
+        assert advice in found
+
+
+def test_other_errors_are_not_explained() -> None:
+    assert explained(ValueError("no such thing")) is None
