@@ -32,6 +32,10 @@ class ANDMask(Algorithm):
     norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
     """
 
+    why_two: ClassVar[str | None] = (
+        "the agreement of gradients needs at least two training environments"
+    )
+
     kind = "gradient"
     unit: ClassVar[str] = "environment"
     """What counts as a unit whose signs have to agree: each `environment`, or each `example`."""
@@ -46,13 +50,6 @@ class ANDMask(Algorithm):
         normalize: bool = hparam(False, neutral=False)
         batch_norm: str = hparam("default", options=("default", *MEANINGS))
         """What a gradient means below batch normalisation, one of `MEANINGS`; by default the unit's."""
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Agreement needs two environments."""
-        if len(problem.environments) < 2:
-            return "the agreement of gradients needs at least two training environments"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:
@@ -112,6 +109,8 @@ class ExampleANDMask(ANDMask):
     at the same tau (docs/findings/label_noise.md).
     """
 
+    why_two = None  # signs are compared between the examples of one
+
     unit = "example"
 
     @dataclass(frozen=True, kw_only=True)
@@ -119,11 +118,6 @@ class ExampleANDMask(ANDMask):
         """Range of tau: the paper's grid."""
 
         tau: float = hparam(0.2, choice(0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8), low=0.0, high=1.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """One environment is enough, unlike for `ANDMask`: signs are compared between its examples."""
-        return super(ANDMask, cls).skip(problem)
 
 
 @register("XORMask", paper="thesis version of arXiv:2009.00329, figure 3.7")

@@ -18,18 +18,13 @@ class CVaR(Algorithm):
     In the paper's terms the level is 1 - share.
     """
 
+    why_two = "the largest risks need at least two training environments"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
         """Default and range: one minus those of `EQRM`, whose quantile bounds the same risks."""
 
         share: float = hparam(0.25, uniform(0.01, 0.5), low=1e-6, high=1.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """There must be risks to choose from."""
-        if len(problem.environments) < 2:
-            return "the largest risks need at least two training environments"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:

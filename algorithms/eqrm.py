@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, register
+from oodbench.algorithms import Outputs, register
 from oodbench.hparams import hparam, log_uniform, uniform
 
 from .burn_in import BurnIn
@@ -35,6 +35,8 @@ class EQRM(BurnIn):
     whose random burn-ins are no whole numbers, only at the defaults.
     """
 
+    why_two = "the distribution of the risks needs at least two training environments"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(BurnIn.Hparams):
         """arXiv:2007.01434's registry, its numbers of steps over its 5,001."""
@@ -45,13 +47,6 @@ class EQRM(BurnIn):
         )
         lr_after: float = hparam(1e-6, log_uniform(1e-7, 1e-5), low=0.0)
         bisection_gradient: bool = hparam(False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """A distribution needs two environments."""
-        if len(problem.environments) < 2:
-            return "the distribution of the risks needs at least two training environments"
-        return super().skip(problem)
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean risk, then the quantile."""

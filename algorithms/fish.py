@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Algorithm, Batch, register
 from oodbench.hparams import choice, hparam
 
 
@@ -22,6 +22,8 @@ class Fish(Algorithm):
     dropout draws anew in each pass.
     """
 
+    why_two = "it matches the gradients of at least two training environments"
+
     kind = "step"
 
     @dataclass(frozen=True, kw_only=True)
@@ -29,13 +31,6 @@ class Fish(Algorithm):
         """Default and values: arXiv:2007.01434's code."""
 
         meta_lr: float = hparam(0.5, choice(0.05, 0.1, 0.5), low=0.0, high=1.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """A gradient is matched with another."""
-        if len(problem.environments) < 2:
-            return "it matches the gradients of at least two training environments"
-        return super().skip(problem)
 
     def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The order of the walk, (E,)."""

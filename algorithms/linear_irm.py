@@ -168,18 +168,13 @@ class LinearVREx(MomentMethod):
     the variances of a sample.
     """
 
+    why_two = "differences of risks need at least two training environments"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(MomentMethod.Hparams):
         """The baselines that are subtracted from the risks."""
 
         baseline: str = hparam("none", options=("none", "target", "both"))
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """A difference needs two environments."""
-        if len(problem.environments) < 2:
-            return "differences of risks need at least two training environments"
-        return super().skip(problem)
 
     def start(self, dim: int) -> Tensor:
         """theta starts as ones, (1, D)."""

@@ -24,6 +24,8 @@ class MMREx(Penalized):
     environments of a step: with `environments_per_step` those that are drawn.
     """
 
+    why_two = "combinations of risks need at least two training environments"
+
     kind = "risk"
 
     @dataclass(frozen=True, kw_only=True)
@@ -49,13 +51,6 @@ class MMREx(Penalized):
                 f"MMREx: 'lambda_min' must be at most 1/{count} with that many environments a step, "
                 f"not {hparams.lambda_min}"
             )
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Extrapolation needs two environments."""
-        if len(problem.environments) < 2:
-            return "combinations of risks need at least two training environments"
-        return None
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object] | None:
@@ -84,10 +79,7 @@ class RI(Algorithm):
     hard group DRO; it is expected to fail where ERM fails.
     """
 
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Extrapolation needs two environments, as for MM-REx."""
-        return MMREx.skip(problem)
+    why_two = MMREx.why_two
 
     def objective(self, out: Outputs) -> Tensor:
         """The largest risk of the step's environments, max_e R_e."""

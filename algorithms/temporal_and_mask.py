@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Problem, register
+from oodbench.algorithms import Algorithm, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.optimizers import UpdateRule
@@ -131,6 +131,8 @@ class TemporalANDMaskERM(Algorithm):
     no effect here.
     """
 
+    why_two = "the agreement of gradients needs at least two training environments"
+
     kind = "gradient"
 
     @dataclass(frozen=True, kw_only=True)
@@ -145,13 +147,6 @@ class TemporalANDMaskERM(Algorithm):
         tau: float = hparam(0.36, uniform(0.0, 0.8), low=0.0, high=1.0)
         decay: str = hparam("after", options=DECAYS)
         bias_correction: bool = hparam(False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Agreement needs two environments."""
-        if len(problem.environments) < 2:
-            return "the agreement of gradients needs at least two training environments"
-        return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizer of Algorithm 1."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, register
+from oodbench.algorithms import Outputs, register
 from oodbench.hparams import hparam, log_uniform
 
 from .penalized import Penalized, summed_risks_decay
@@ -19,6 +19,8 @@ class VREx(Penalized):
     Colored MNIST adds w (R_1 - R_2)^2 and l ||theta||^2 to R_1 + R_2 and divides the whole by w;
     halved, for mean risks, this is penalty_weight = 2 w, initial_weight = 2 and weight_decay = l.
     """
+
+    why_two = "the variance of the risks needs at least two training environments"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
@@ -35,13 +37,6 @@ class VREx(Penalized):
             by_family={"small_images": (2e4, log_uniform(1e2, 1e6))},
         )
         weight_decay: float = summed_risks_decay()
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """A variance needs two environments."""
-        if len(problem.environments) < 2:
-            return "the variance of the risks needs at least two training environments"
-        return None
 
     def penalty(self, out: Outputs) -> Tensor:
         """The population variance of the risks."""

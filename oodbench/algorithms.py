@@ -182,6 +182,8 @@ class Algorithm(nn.Module):
     others. The network sees them in the same pass; losses and risks are those of the first view."""
     trains_network: ClassVar[bool] = True
     """Whether the method trains the run's network; otherwise it fits a predictor of its own."""
+    why_two: ClassVar[str | None] = None
+    """Why the method needs at least two training environments, a sentence; None if one is enough."""
     packages: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """The optional packages that it imports, each with the command that installs it."""
 
@@ -260,7 +262,7 @@ class Algorithm(nn.Module):
             return "a detector's losses have no gradient for each environment in one pass"
         if problem.task.kind == "boxes" and cls.views:
             return "a detector gives no features of further views"
-        return None
+        return cls.why_two if len(problem.environments) < 2 else None
 
     @classmethod
     def needed(cls, hparams: Mapping[str, Any]) -> frozenset[str]:
