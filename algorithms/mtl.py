@@ -26,6 +26,7 @@ class MTL(Algorithm):
     in training and prediction, and sums the risks.
     """
 
+    transductive = True
     embeddings: Tensor
 
     @dataclass(frozen=True, kw_only=True)

@@ -180,6 +180,9 @@ class Algorithm(nn.Module):
     """The number of further views of every input that a batch holds: each has draws of its own of the
     augmentation that the dataset has in training. Without one they are copies, and `prepare` may make
     others. The network sees them in the same pass; losses and risks are those of the first view."""
+    transductive: ClassVar[bool] = False
+    """Whether predictions depend on test inputs beside the one that is predicted, such as those of its
+    batch: such methods are ranked apart from the others."""
     trains_network: ClassVar[bool] = True
     """Whether the method trains the run's network; otherwise it fits a predictor of its own."""
     why_two: ClassVar[str | None] = None

@@ -139,12 +139,13 @@ def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -
     """The values whose means a leaderboard shows, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
-    `higher`, `metric`; only of complete cells of methods, not of ceilings. A missing value is NaN.
+    `higher`, `metric`; only of complete cells of methods that are ranked together. A missing value is NaN.
     """
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = reported_metrics(frames, runs, metric)
-    values = _of_tests(frames, _grid(runs[~runs["ceiling"]]), chosen, reported)
+    own = runs[~runs["ceiling"] & ~runs["transductive"]]
+    values = _of_tests(frames, _grid(own), chosen, reported)
     values = values[values["complete"]]
     higher = [directions.get(m, is_higher_better(m)) for m in values["metric"]]
     table = values.assign(environment=_places(values), higher=higher)

@@ -1,7 +1,8 @@
 """The grey rows between which methods stand: the constant answer, and ceilings. Imports no torch.
 
-A table has a *kind* for each row: a `method` is ranked; `constant`, the best answer that ignores
-the inputs, and a `ceiling`, which a sweep marks so, are not.
+A table has a *kind* for each row: a `method` is ranked; one whose predictions depend on test inputs is
+`transductive` and ranked apart; `constant`, the best answer that ignores the inputs, and a `ceiling`,
+which a sweep marks so, are not ranked.
 """
 
 from collections.abc import Mapping
@@ -12,15 +13,17 @@ import pandas as pd
 from oodbench.report.statistics import estimate
 from oodbench.results.run_spec import CONSTANT
 
-METHOD, CEILING = "method", "ceiling"
+METHOD, TRANSDUCTIVE, CEILING = "method", "transductive", "ceiling"
 
 
 def kinds(runs: pd.DataFrame, dataset: pd.Series, label: pd.Series) -> list[str]:
     """The kind of each row of a table, given by its dataset and label."""
-    marked = runs.loc[runs["ceiling"], ["dataset_label", "label"]]
-    ceilings = set(marked.itertuples(index=False, name=None))
+    found: dict[tuple[str, str], str] = {}
+    for kind in (TRANSDUCTIVE, CEILING):
+        marked = runs.loc[runs[kind], ["dataset_label", "label"]]
+        found |= dict.fromkeys(marked.itertuples(index=False, name=None), kind)
     return [
-        CONSTANT if row[1] == CONSTANT else CEILING if row in ceilings else METHOD
+        CONSTANT if row[1] == CONSTANT else found.get(row, METHOD)
         for row in zip(dataset, label, strict=True)
     ]
 

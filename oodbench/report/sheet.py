@@ -3,14 +3,18 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from oodbench.report.leaderboard import AVERAGE, COLUMN, Leaderboard
 from oodbench.report.numbers import number
-from oodbench.report.references import METHOD
+from oodbench.report.references import METHOD, TRANSDUCTIVE
 from oodbench.results.metrics import is_proportion
+
+APART = "of transductive methods"
+"""The end of the title of the table of methods whose predictions depend on test inputs."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ def sheet(board: Leaderboard) -> Sheet:
         marks.append("Bold: the best value.")
     if any(block.near for block in found):
         marks.append("Underlined: no further from it than its standard error.")
+    if any(block.title.endswith(APART) for block in found):
+        marks.append("Predictions of transductive methods depend on the other test inputs, too.")
     notes = (*board.notes, *([" ".join(marks)] if marks else []), *board.findings)
     return Sheet(found, notes, board.remarks, board.frame)
 
@@ -97,19 +103,23 @@ def _dataset_blocks(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool
     """A table of the dataset's metric, and one of the predictor's own metrics if there are any."""
     averages = _averages(frame[frame["kind"] == METHOD])
     metric = str(averages["metric"].iloc[0])
-    averages = averages.sort_values(
-        "mean", ascending=not higher.get(metric, True), kind="stable", key=lambda m: m.map(_rounded)
-    )
-    grey = _averages(frame[frame["kind"] != METHOD])
+    order: Any = {"ascending": not higher.get(metric, True), "key": lambda m: m.map(_rounded)}
+    averages = averages.sort_values("mean", kind="stable", **order)
+    apart = _averages(frame[frame["kind"] == TRANSDUCTIVE])
+    grey = _averages(frame[~frame["kind"].isin((METHOD, TRANSDUCTIVE))])
     columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
     kind = f"{metric}{' (%)' if is_proportion(metric) else ''}"
     title = f"{dataset}: {kind}" if metric else f"{dataset}: nothing recorded yet"
     found = [_block(title, [c for c in columns if c[1]], averages, grey, frame, higher)]
+    if len(apart):
+        apart = apart.sort_values("mean", kind="stable", **order)
+        places = [c for c in columns if c[1]]
+        found.append(_block(f"{title}, {APART}", places, apart, grey[:0], frame, higher))
     own = [c for c in columns if not c[1]]
     if own:
         recorded = grey[grey.index.isin(frame.loc[frame["environment"] == "", "label"])]
         title = f"{dataset}: of the predictor itself"
-        further = _block(title, own, averages, recorded, frame, higher)
+        further = _block(title, own, pd.concat([averages, apart]), recorded, frame, higher)
         found.append(replace(further, one_metric=False))
     return found
 

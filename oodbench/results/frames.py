@@ -51,6 +51,7 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
     A run that has not started has no label yet: it takes that of a started run of the same data, or
     the dataset's name and the options that differ. A helper is a run whose pair of test environments is
     there for `leave_one_out`: one of the two is also held out alone. It makes no cell of its own.
+    Runs of transductive methods count as such where the dataset has others, too.
     Raises UserError if no run is planned.
     """
     if frames.runs.empty:
@@ -64,10 +65,12 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
         "classes",
         "constant",
         "ceiling",
+        "transductive",
     ):
         if name not in runs:
             runs[name] = None
-    runs["ceiling"] = runs["ceiling"].eq(True)
+    for name in ("ceiling", "transductive"):
+        runs[name] = runs[name].eq(True)
     if "training_environments" not in runs:
         runs["training_environments"] = [()] * len(runs)
     if runs["dataset_label"].isna().any():
@@ -76,6 +79,8 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
         runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
     tests = list(zip(runs["dataset_label"], runs["test_environments"], strict=True))
     alone = {(d, t[0]) for d, t in tests if len(t) == 1}
+    others = runs["dataset_label"][~runs["ceiling"] & ~runs["transductive"]]
+    runs["transductive"] &= runs["dataset_label"].isin(others)
     runs["helper"] = [len(t) == 2 and any((d, e) in alone for e in t) for d, t in tests]
     return runs
 

@@ -83,6 +83,9 @@ class RunSpec:
     """The dataset as tables call it; no number depends on it, and neither does the id."""
     ceiling: bool = field(default=False, compare=False)
     """Whether the run's row shows what could be reached, and is not ranked; not part of the id either."""
+    transductive: bool = field(default=False, compare=False)
+    """Whether the method's predictions depend on test inputs, so that it is ranked apart; not part of the
+    id either."""
 
     @property
     def dataset_name(self) -> str:

@@ -338,6 +338,7 @@ def _skip(
 
 def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[RunSpec]:
     """The runs of a cell, by draw, then trial."""
+    from oodbench.algorithms import algorithms
     from oodbench.networks.base import networks
 
     name = chosen_network(sweep, dataset).name
@@ -374,6 +375,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                     average=_average(row),
                     dataset_label=dataset.label,
                     ceiling=row.ceiling,
+                    transductive=algorithms.get(row.name).transductive,
                 )
             )
     return specs

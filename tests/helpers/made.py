@@ -39,6 +39,7 @@ class Made:
         options: dict[str, object] | None = None,
         constant: Mapping[str, object] | None = None,
         ceiling: bool = False,
+        transductive: bool = False,
     ) -> str:
         """Add a run in a state; returns its id."""
         spec = RunSpec(
@@ -56,6 +57,7 @@ class Made:
             steps=steps[-1],
             evaluate_every=steps[0],
             ceiling=ceiling,
+            transductive=transductive,
         )
         self.runs[spec.id] = spec
         self.results.write_plan("made", {"sweep": {"steps": 30}}, self.runs)

@@ -105,6 +105,30 @@ def test_the_constant_answer_and_ceilings_are_grey_rows(tmp_path: Path) -> None:
         assert mark in FORMATS[format_](sheet(board))
 
 
+def test_methods_that_see_test_inputs_are_ranked_apart(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for label, value in {"MTL": 0.9, "ERM": 0.7, "ARM": 0.95, "IRM": 0.8}.items():
+        for trial in range(3):
+            curve = flat(value + trial / 100)
+            made.add("D", label, ("b",), trial, curve, transductive=label in ("MTL", "ARM"))
+            if label in ("MTL", "ARM"):
+                made.add("E", label, ("b",), trial, curve, transductive=True)
+    frames = load_frames(made.results)
+    board = leaderboard(frames)
+    first, apart, alone, *_ = blocks(board)
+    assert [row[0] for row in first.rows] == ["IRM", "ERM"] and first.best == {(0, 1), (0, 2)}
+    assert apart.title == "D: accuracy (%), of transductive methods"
+    assert [row[0] for row in apart.rows] == ["ARM", "MTL"]
+    assert (apart.ranked, apart.grey, apart.best) == (2, 0, {(0, 1), (0, 2)})
+    # without others they are what is ranked
+    assert alone.title == "E: accuracy (%)" and [row[0] for row in alone.rows] == ["ARM", "MTL"]
+    assert set(scores(frames)["label"][scores(frames)["dataset"] == "D"]) == {"ERM", "IRM"}
+    text = FORMATS["latex"](sheet(board))
+    assert (
+        r"\label{tab:d-accuracy-of-transductive-methods}" in text and "depend on the other" in text
+    )
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -86,6 +86,13 @@ def test_what_data_lack_is_known_before_a_run(row: dict[str, Any], reason: str) 
     assert {r.dataset for r in plan.runs.values() if r.label == "asks"} == {"ColoredDigits"}
     assert [i.algorithm for i in plan.impossible] == ["asks"]
     assert reason in plan.impossible[0].reason
+
+
+def test_methods_that_see_test_inputs_say_so_outside_of_the_id() -> None:
+    runs = tiny(algorithms=["ERM", "MTL"]).runs.values()
+    assert {r.label for r in runs if r.transductive} == {"MTL"}
+    for run in runs:
+        assert replace(run, transductive=not run.transductive).id == run.id
 
 
 def test_neutral_hyperparameters_are_not_in_the_id() -> None:

@@ -72,9 +72,11 @@ def contents(
         raise unknown("baseline", baseline, labels, ", ".join(map(str, directories)))
     constant = [CONSTANT] if any(isinstance(c, dict) and c for c in runs["constant"]) else []
     ceilings = set(runs.loc[runs["ceiling"], "label"])
+    apart = set(runs.loc[runs["transductive"], "label"])
     names = {
         "datasets": _datasets(runs),
         "labels": labels + constant,
+        "apart": [i for i, name in enumerate(labels) if name in apart],
         "grey": [i for i, name in enumerate(labels + constant) if name in {*ceilings, *constant}],
         "tests": [list(t) for t in runs["test_environments"].unique()],
     }

@@ -74,6 +74,6 @@ def _ranks(scores: pd.DataFrame, names: Mapping[str, Any], baseline: str) -> dic
         "incomplete": [
             i
             for i, label in enumerate(names["labels"])
-            if label not in found.mean.index and i not in names["grey"]
+            if label not in found.mean.index and i not in names["grey"] + names["apart"]
         ],
     }

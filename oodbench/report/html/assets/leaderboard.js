@@ -88,10 +88,12 @@ function sorter(id, higherFirst) {
   };
 }
 
-// What is ranked, what is incomplete, and what is no method: each part in the order of the chosen column.
+// What is ranked, what is incomplete, what sees test inputs, and what is no method: each part in the order of the chosen column.
 const isGrey = (l) => data().grey.includes(l);
-const part = (row) => (row.grey ? 2 : row.ranked ? 0 : 1);
-const methods = (places) => [...places].filter(([l]) => !isGrey(l)).map(([, i]) => i);
+const isApart = (l) => data().apart.includes(l);
+const isMethod = (l) => !isGrey(l) && !isApart(l);
+const part = (row) => (row.grey ? 3 : isApart(row.label) ? 2 : row.ranked ? 0 : 1);
+const methods = (places) => [...places].filter(([l]) => isMethod(l)).map(([, i]) => i);
 function ordered(rows, columns, standard) {
   const column = columns.find((c) => c.id === state.sort) || standard;
   const up = column.id === state.sort ? state.up : !column.higher;
@@ -120,13 +122,13 @@ function layOut(rows, columns, standard, caption) {
   return table(caption, head, body, { class: "board", label: "Leaderboard" });
 }
 
-const nameColumn = () => ({ id: '["algorithm"]', name: "algorithm", higher: false, value: (r) => label(r.label), cell: (r) => label(r.label) });
+const nameColumn = () => ({ id: '["algorithm"]', name: "algorithm", higher: false, value: (r) => label(r.label), cell: (r) => label(r.label) + (isApart(r.label) ? " (transductive)" : "") });
 
 function datasetBoard(d) {
   const dataset = data().datasets[d], B = rule().board, { columns, at } = boardCells(d), average = averages(d);
   const visible = columns.filter((c) => !c.average || columns.filter((x) => x.tests && x.environment).length > 1);
-  const rows = shown().filter((l) => average.has(l)).map((l) => ({ label: l, grey: isGrey(l), ranked: !isGrey(l) && isComplete(average.get(l)) }));
-  const everyone = [...average.keys()].filter((l) => !isGrey(l));
+  const rows = shown().filter((l) => average.has(l)).map((l) => ({ label: l, grey: isGrey(l), ranked: isMethod(l) && isComplete(average.get(l)) }));
+  const everyone = [...average.keys()].filter(isMethod);
   const made = visible.map((c) => {
     const higher = rule().higher[c.metric] ?? false, marked = marks(everyone.map((l) => at(l, c)), higher);
     const value = (r) => { const i = at(r.label, c); return i === undefined ? null : B.mean[i]; };
@@ -143,7 +145,7 @@ function datasetBoard(d) {
 
 function summaryBoard() {
   const B = rule().board, datasets = data().datasets, all = datasets.map((_, d) => averages(d)), ranks = rule().ranks;
-  const rows = shown().map((l) => ({ label: l, grey: isGrey(l), ranked: !isGrey(l) && all.every((a) => a.has(l) && isComplete(a.get(l))) }));
+  const rows = shown().map((l) => ({ label: l, grey: isGrey(l), ranked: isMethod(l) && all.every((a) => a.has(l) && isComplete(a.get(l))) }));
   const columns = [nameColumn(), ...datasets.map((dataset, d) => {
     const marked = marks(methods(all[d]), dataset.higher);
     const at = (r) => all[d].get(r.label);
@@ -169,5 +171,5 @@ function drawLeaderboard() {
   const board = state.dataset < 0 && data().datasets.length > 1 ? summaryBoard() : datasetBoard(detail());
   const several = new Set(data().runs.trial).size > 1;
   const findings = rule().findings.map((text) => el("p", { class: "alert" }, text));
-  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows; a row with trials such as 4/5 is incomplete and not ranked, and a grey one is no method. Every number opens the runs behind it.")];
+  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows; a row with trials such as 4/5 is incomplete and not ranked, as are transductive methods, whose predictions depend on other test inputs, and a grey row is no method. Every number opens the runs behind it.")];
 }
