@@ -25,6 +25,8 @@ class CAD(Algorithm):
     infinite terms; here none is infinite. The cost is quadratic in the size of the batch.
     """
 
+    why_two = "its bottleneck needs at least two training environments to tell apart"
+
     kind = "penalty"
     conditional = False
 
@@ -38,8 +40,6 @@ class CAD(Algorithm):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """There must be environments to tell apart, by one feature vector of an example."""
-        if len(problem.environments) < 2:
-            return "its bottleneck needs at least two training environments to tell apart"
         if problem.task.kind in ("tokens", "boxes"):
             return "its bottleneck takes one feature vector of an example"
         return super().skip(problem)

@@ -28,6 +28,8 @@ class DANN(Algorithm):
     alternates between two. Without a target environment the training environments are the classes.
     """
 
+    why_two = "a discriminator needs at least two training environments to tell apart"
+
     kind = "adversarial"
     conditional = False
 
@@ -52,8 +54,6 @@ class DANN(Algorithm):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """There must be environments to tell apart."""
-        if len(problem.environments) < 2:
-            return "a discriminator needs at least two training environments to tell apart"
         if problem.task.kind in ("tokens", "boxes"):
             return "its discriminator takes one feature vector of an example"
         return super().skip(problem)

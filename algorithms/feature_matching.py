@@ -15,6 +15,8 @@ class FeatureMatching(Algorithm, ABC):
     A subclass gives `distance`.
     """
 
+    why_two = "distances between environments need at least two training environments"
+
     kind = "penalty"
 
     @dataclass(frozen=True, kw_only=True)
@@ -26,8 +28,6 @@ class FeatureMatching(Algorithm, ABC):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """There must be two environments with a feature vector of each example."""
-        if len(problem.environments) < 2:
-            return "distances between environments need at least two training environments"
         if problem.task.kind in ("tokens", "boxes"):
             return "its penalty takes one feature vector of an example"
         return super().skip(problem)

@@ -30,6 +30,8 @@ class Fishr(Penalized):
     weights, the initial one of 1 too, times E K are ours (the defaults for small images).
     """
 
+    why_two = "differences of variances need at least two training environments"
+
     variances: Tensor
 
     @dataclass(frozen=True, kw_only=True)
@@ -68,8 +70,6 @@ class Fishr(Penalized):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """Variances of two environments are compared, of a classifier of one feature vector."""
-        if len(problem.environments) < 2:
-            return "differences of variances need at least two training environments"
         if problem.task.kind in ("tokens", "boxes"):
             return "its classifier takes one feature vector of an example"
         return super().skip(problem)

@@ -35,6 +35,8 @@ class ICP(LinearMethod):
     inputs; a run needs one step.
     """
 
+    why_two = "it compares residuals between at least two training environments"
+
     @dataclass(frozen=True, kw_only=True)
     class Hparams(LinearMethod.Hparams):
         """The level of the test."""
@@ -46,8 +48,6 @@ class ICP(LinearMethod):
         """The test needs two environments, and the search over subsets few inputs."""
         if problem.task.kind == "regression" and problem.task.num_outputs > 1:
             return "the residuals of a single output are tested"
-        if len(problem.environments) < 2:
-            return "it compares residuals between at least two training environments"
         if math.prod(problem.input_shape) > MAX_INPUTS:
             return f"it goes through all subsets of the inputs, of which there may be {MAX_INPUTS}"
         return super().skip(problem)

@@ -23,6 +23,8 @@ class IGA(Algorithm):
     differentiates through both.
     """
 
+    why_two = "the distance of gradients needs at least two training environments"
+
     kind = "penalty"
 
     @dataclass(frozen=True, kw_only=True)
@@ -38,8 +40,6 @@ class IGA(Algorithm):
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
         """There must be gradients to align."""
-        if len(problem.environments) < 2:
-            return "the distance of gradients needs at least two training environments"
         if problem.task.kind == "boxes":
             return "a detector's losses are no function of its outputs"
         return super().skip(problem)

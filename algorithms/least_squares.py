@@ -42,7 +42,7 @@ class LinearMethod(Algorithm, ABC):
         """A fit minimises squared errors, so that the task must be a regression."""
         if problem.task.kind != "regression":
             return f"it fits real targets, and the task is {problem.task.kind}"
-        return None
+        return super().skip(problem)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """No optimizer: the weights are fitted."""
