@@ -52,6 +52,6 @@ class Fish(Algorithm):
             self.step_optimizer(optimizer, step)
             risks.append(risk.detach())
         with torch.no_grad():
-            for tensor, start in zip(moving, before, strict=True):
-                tensor.copy_(start + self.hparams.meta_lr * (tensor - start))
+            torch._foreach_lerp_(before, moving, self.hparams.meta_lr)
+            torch._foreach_copy_(moving, before)
         return {"loss": torch.stack(risks).mean()}

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad
 
 from oodbench.algorithms import Outputs, Problem, register
 from oodbench.errors import UserError
@@ -82,8 +81,7 @@ class Fishr(Penalized):
 
     def head_variances(self, out: Outputs) -> Tensor:
         """The variances v_e, (E, K), of gradients slope x feature, as E[slope^2 feature^2] - mean^2."""
-        losses = out.task.losses
-        slopes = grad(lambda logits: losses(logits, out.targets).sum())(out.logits)
+        slopes = out.task.logit_gradients(out.logits, out.targets)
         count = slopes.shape[1]
         mean = slopes.mT @ out.features / count
         square = slopes.square().mT @ out.features.square() / count

@@ -62,7 +62,7 @@ class IRM(Penalized):
             return (drawn[:, ::2].mean(1) * drawn[:, 1::2].mean(1)).mean()
         penalty = gradients.mean(1).square().mean()
         if self.hparams.shift:
-            shifts = out.task.shift_gradients(out.logits, out.targets)
+            shifts = out.task.logit_gradients(out.logits, out.targets).flatten(2).sum(2)
             penalty = penalty + shifts.mean(1).square().mean()
         return penalty
 

@@ -9,6 +9,10 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Problem, algorithms, register
 from oodbench.hparams import hparam, log_uniform, uniform
 
+PIECE = 2**17
+"""Elements of the stacked gradients that are looked at at a time, so that they stay in a processor's
+cache."""
+
 
 @register("SANDMask", paper="arXiv:2106.02266")
 class SANDMask(Algorithm):
@@ -42,7 +46,17 @@ class SANDMask(Algorithm):
 
     def combine(self, gradients: Tensor) -> Tensor:
         """The weighted mean of the environments' gradients (E, *shape) of one parameter."""
+        columns = gradients.reshape(len(gradients), -1)
+        pieces = columns.split(max(1, PIECE // len(columns)), 1)
+        parts = zip(*map(self.weights_and_means, pieces), strict=True)
+        weights, means = (torch.cat(part) for part in parts)
+        combined = weights * means / (1e-10 + weights.mean())
+        return combined.view(gradients.shape[1:])
+
+    def weights_and_means(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights and the means of the environments' gradients (E, P) of P components, (P,) each."""
+        mean = gradients.mean(0)
+        variance = (gradients - mean).square_().sum(0) / (len(gradients) - 1)
         excess = gradients.sign().mean(0).abs() - self.hparams.tau
-        weights = (self.hparams.k / gradients.var(0) * excess).tanh()
-        weights = torch.where(excess > 0, weights, torch.zeros_like(weights))
-        return weights * gradients.mean(0) / (1e-10 + weights.mean())
+        weights = (self.hparams.k / variance * excess).tanh()
+        return torch.where(excess > 0, weights, 0.0), mean

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import grad
 
 Kind = Literal[
     "binary", "multiclass", "multilabel", "distribution", "regression", "tokens", "boxes"
@@ -106,18 +107,15 @@ class Task:
             return expected - logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         return targets.sum(-1) * expected - (targets * logits).sum(-1)
 
-    def shift_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """d/db loss(logits + b) at b = 0 for each example, (...), of one constant for all its outputs.
-
-        It is 0 where the outputs go through a softmax.
-        """
+    def logit_gradients(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """d loss / d logits of each example, of the logits' shape; differentiable itself."""
         if self.kind == "binary":
-            return logits.squeeze(-1).sigmoid() - targets
+            return logits.sigmoid() - targets.unsqueeze(-1)
+        if self.kind == "multiclass":
+            return logits.softmax(-1) - F.one_hot(targets, self.num_outputs).to(logits.dtype)
         if self.kind == "regression":
-            return (2 * (logits - targets)).mean(-1)
-        if self.kind == "multilabel":
-            return _known_shares(logits.sigmoid() - targets.nan_to_num(), targets)
-        return torch.zeros_like(self.losses(logits, targets))
+            return 2 / self.num_outputs * (logits - targets)
+        return grad(lambda z: self.losses(z, targets).sum())(logits)
 
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Every metric of each example, (...); its mean over examples is the value that is recorded.

@@ -29,6 +29,13 @@ def test_it_is_the_definition_in_every_component(tau: float, k: float) -> None:
     torch.testing.assert_close(sand_mask(tau=tau, k=k).combine(gradients), wanted)
 
 
+def test_the_size_of_the_pieces_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1)).double()
+    whole = sand_mask().combine(gradients)
+    monkeypatch.setattr("oodbench.algorithms.sand_mask.PIECE", 7)
+    assert torch.equal(sand_mask().combine(gradients), whole)
+
+
 def test_equal_gradients_have_full_weight_and_zeros_none() -> None:
     gradients = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()
     assert sand_mask(tau=0.5).combine(gradients).tolist() == pytest.approx([2.0, 0.0])
