@@ -47,7 +47,7 @@ class SANDMask(Algorithm):
     def combine(self, gradients: Tensor) -> Tensor:
         """The weighted mean of the environments' gradients (E, *shape) of one parameter."""
         columns = gradients.reshape(len(gradients), -1)
-        pieces = columns.split(max(1, PIECE // len(columns)), 1)
+        pieces = torch.split(columns, max(1, PIECE // len(columns)), 1)
         parts = zip(*map(self.weights_and_means, pieces), strict=True)
         weights, means = (torch.cat(part) for part in parts)
         combined = weights * means / (1e-10 + weights.mean())

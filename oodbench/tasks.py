@@ -115,7 +115,8 @@ class Task:
             return logits.softmax(-1) - F.one_hot(targets, self.num_outputs).to(logits.dtype)
         if self.kind == "regression":
             return 2 / self.num_outputs * (logits - targets)
-        return grad(lambda z: self.losses(z, targets).sum())(logits)
+        found: Tensor = grad(lambda z: self.losses(z, targets).sum())(logits)
+        return found
 
     def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Every metric of each example, (...); its mean over examples is the value that is recorded.
