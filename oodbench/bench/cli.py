@@ -25,6 +25,12 @@ def _steps(folder: Path) -> list[Row]:
     return [*step_ratios(), *mask_ratios(), *on_device]
 
 
+def _averages(folder: Path) -> list[Row]:
+    from oodbench.bench.steps import average_ratios
+
+    return average_ratios()
+
+
 def _methods(folder: Path) -> list[Row]:
     from oodbench.bench.methods import method_costs
 
@@ -75,6 +81,7 @@ def _coverage(folder: Path) -> list[Row]:
 
 PARTS: dict[str, Callable[[Path], list[Row]]] = {
     "steps": _steps,
+    "averages": _averages,
     "methods": _methods,
     "shortcuts": _shortcuts,
     "runs": _runs,

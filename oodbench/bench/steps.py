@@ -22,6 +22,8 @@ ROUNDS = 15
 STEP = 1000
 """The first step that is measured, past the annealing of most methods."""
 STEPS = 100_000
+WINDOW = 30
+"""Steps between two evaluations: a twentieth of a run on Spirals."""
 
 
 def paired(
@@ -41,10 +43,11 @@ def paired(
     return [statistics.median(seconds) for seconds in times]
 
 
-def run_on_spirals(algorithm: str, batch_size: int) -> Run:
+def run_on_spirals(algorithm: str, batch_size: int, average: str = "none") -> Run:
     """A run in memory, on 16 environments, with a batch size of its own."""
-    entry = {"name": algorithm, "hparams": {"batch_size": batch_size}}
-    return Run(single({"name": "Spirals"}, entry, steps=STEPS), TrainSettings())
+    entry = {"name": algorithm, "average": average, "hparams": {"batch_size": batch_size}}
+    every = {"evaluate_every": WINDOW}
+    return Run(single({"name": "Spirals"}, entry, steps=STEPS, **every), TrainSettings())
 
 
 def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
@@ -91,6 +94,32 @@ def step_ratios() -> list[Row]:
             domainbed="0.57",
         )
     )
+    return rows
+
+
+def windows(average: str, batch_size: int) -> Callable[[], object]:
+    """The updates between two evaluations with what an average adds to them and to the second one."""
+    run = run_on_spirals("ERM", batch_size, average)
+
+    def work() -> None:
+        run.run_steps(WINDOW)
+        run.validate()
+
+    for _ in range(4):
+        work()
+    return work
+
+
+def average_ratios() -> list[Row]:
+    """What averages of the weights add to the steps."""
+    rows = []
+    for size in (32, 256):
+        names = ("none", "ema", "swa", "swad")
+        plain, *others = paired([windows(name, size) for name in names], 1)
+        for name, seconds in zip(names[1:], others, strict=True):
+            what = f"{WINDOW} steps, ERM + {name} / ERM at 16 environments x {size}"
+            reach = "<= 1.1" if name == "swad" else "<= 1.05"
+            rows.append(Row(what=what, reach=reach, measured=f"{seconds / plain:.3f}"))
     return rows
 
 

@@ -164,17 +164,24 @@ class Run:
         plain = type(dataset).split_metrics is Dataset.split_metrics
         whole = None if plain else dataset.split_metrics
         workers = self.loader_workers
-        if self.average is not None and self.average.by_validation:
-            seen, splits = self.validated_on
-            self.average.validated(
-                mean_loss(evaluate(self.predict, seen, splits, task, workers), task)
-            )
         data = self.data
+        self.validate()
         with self.evaluated_weights():
             found = evaluate(
                 self.predict, self.scored, data.splits, task, workers, whole, data.groups
             )
         return found + self.own_metrics()
+
+    @torch.no_grad()
+    def validate(self) -> None:
+        """Let an average that decides by it know the validation loss of the last weights."""
+        if self.average is None or not self.average.by_validation:
+            return
+        self.algorithm.eval()
+        seen, splits = self.validated_on
+        task = self.problem.task
+        found = evaluate(self.predict, seen, splits, task, self.loader_workers)
+        self.average.validated(mean_loss(found, task))
 
     def _held_out(self) -> Scored:
         """The `out` splits of the training environments or, if all are empty, all validation data.

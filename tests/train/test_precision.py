@@ -1,0 +1,205 @@
+"""Precision, channels side by side, and all options of a step together, in whole runs."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.errors import UserError
+from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.file import read_sweep, validate
+from oodbench.sweep.launch import LaunchOptions, launch
+from oodbench.sweep.plan import make_plan
+from oodbench.train import loop as training
+from oodbench.train.execute import execute
+from oodbench.train.precision import check_precision, products_in
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from oodbench.train.vectorized.packing import why_not
+from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.float64 import in_float64
+from tests.helpers.sweeps import tiny_file
+
+DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
+SPIRALS: dict[str, Any] = {
+    "name": "Spirals", "num_environments": 3, "num_examples": 40, "num_test_examples": 30,
+}  # fmt: skip
+CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
+MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 2, "dropout": 0.0}}
+STEPS = 12
+
+
+def specs(algorithm: str = "ERM", hparams: Any = None, **changes: Any) -> list[RunSpec]:
+    row = {"name": algorithm, "hparams": {"lr": 0.01, "batch_size": 8, **(hparams or {})}}
+    values = {
+        "name": "t", "datasets": [DIGITS], "algorithms": [row], "trials": 1, "steps": STEPS,
+        "evaluate_every": 4, "network": CONV,
+    }  # fmt: skip
+    return list(make_plan(validate(values | changes, "t")).runs.values())
+
+
+def after(steps: int, spec: RunSpec) -> dict[str, Tensor]:
+    run = Run(spec, TrainSettings())
+    run.run_steps(steps)
+    return {n: p.detach() for n, p in run.algorithm.named_parameters()}
+
+
+@pytest.mark.parametrize("network", [CONV, MLP, {"name": "MNISTCNN"}], ids=lambda n: n["name"])
+@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "ExampleANDMask", "VREx", "DANN"])
+def test_in_bfloat16_the_network_alone_runs_by_autocast(
+    algorithm: str, network: dict[str, Any]
+) -> None:
+    """Its layers give bfloat16; losses, gradients and the optimizer's state are in float32."""
+    (plain,) = specs(algorithm, network=network)
+    run = Run(replace(plain, precision="bfloat16"), TrainSettings())
+    seen: set[torch.dtype] = set()
+    for name, module in run.algorithm.network.named_modules():
+        if name == "featurizer.0.0" or name.endswith("featurizer.1"):
+            module.register_forward_hook(lambda module, x, y: seen.add(y.dtype))
+    batch = run.algorithm.prepared(run.batches[0], 0)
+    out = run.algorithm.outputs(batch, 0)
+    assert out.features.dtype == out.logits.dtype == out.losses.dtype == torch.float32
+    reference = Run(plain, TrainSettings()).algorithm.outputs(batch, 0)
+    torch.testing.assert_close(out.losses, reference.losses, rtol=0.1, atol=0.1)
+    assert not torch.equal(out.logits, reference.logits)
+    assert run.run_steps(3) is None
+    states = run.algorithm.optimizers["main"].state.values()
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in run.algorithm.parameters())
+    assert {s["exp_avg"].dtype for s in states} == {torch.float32}
+    assert why_not(run) is not None
+    assert torch.bfloat16 in seen or not seen
+
+
+def test_evaluations_are_in_float32() -> None:
+    (spec,) = specs(precision="bfloat16")
+    run = Run(spec, TrainSettings())
+    other = Run(replace(spec, precision="float32"), TrainSettings())
+    assert run.evaluate() == other.evaluate()
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "ExampleANDMask", "VREx"])
+def test_channels_side_by_side_change_nothing_but_round_off(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_float64(monkeypatch)
+    (spec,) = specs(algorithm)
+    found = after(STEPS, replace(spec, channels_last=True))
+    kernels = [p for p in found.values() if p.dim() == 4]
+    assert kernels and all(k.is_contiguous(memory_format=torch.channels_last) for k in kernels)
+    for name, wanted in after(STEPS, spec).items():
+        torch.testing.assert_close(found[name], wanted, rtol=1e-6, atol=1e-8)
+
+
+ALL: dict[str, Any] = {
+    "clip_norm": 0.1, "warm_up": 0.5, "accumulation": 2, "head_only": 0.25,
+}  # fmt: skip
+
+
+class Killed(BaseException):
+    """Ends a run as a kill would: nothing is cleaned up."""
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask"])
+def test_a_killed_run_with_all_options_goes_on_to_the_same_records(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
+        monkeypatch.setattr(training, name, -1.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
+    monkeypatch.setattr(training, "CHECK_EVERY", 1)
+    options = {"precision": "bfloat16", "channels_last": True}
+    (spec,) = specs(algorithm, ALL, **options)
+    undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    assert execute(spec, undisturbed, TrainSettings()) == ("done", "")
+    killed.path.mkdir()
+    for stop in (2, 3, 7):
+
+        def progress(step: int, stop: int = stop) -> None:
+            if step >= stop:
+                raise Killed
+
+        with pytest.raises(Killed):
+            execute(spec, killed, TrainSettings(), progress)
+    assert execute(spec, killed, TrainSettings()) == ("done", "")
+    first, second = (
+        [{k: v for k, v in r.items() if k != "cost"} for r in d.records()]
+        for d in (undisturbed, killed)
+    )
+    assert first == second and len(first) == 3
+
+
+def test_options_are_in_the_id_where_they_are_not_neutral() -> None:
+    (plain,) = specs()
+    neutral = {"clip_norm": 0.0, "warm_up": 0, "accumulation": 1, "head_only": 0.0}
+    (same,) = specs("ERM", neutral, precision="float32", channels_last=False)
+    assert plain == same and not {*ALL} & {*plain.hparams}
+    ids = {plain.id}
+    for name, value in ALL.items():
+        ids.add(specs("ERM", {name: value})[0].id)
+    ids |= {specs(precision=p)[0].id for p in ("tf32", "bfloat16")}
+    ids.add(specs(channels_last=True)[0].id)
+    assert len(ids) == 8
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask"])
+def test_vectorized_runs_have_largest_norms_of_their_own(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_float64(monkeypatch)
+    values = {"clip_norm": [0.0, 0.01, 0.1], "warm_up": [0.0, 0.5, 5]}
+    alike = specs(algorithm, values, datasets=[SPIRALS], network=MLP, hparam_draws=3)
+    alike = [replace(s, hparams=s.hparams | {"lr_schedule": "cosine"}) for s in alike]
+    alike = [replace(s, network_hparams=alike[0].network_hparams) for s in alike]
+    runs = [Run(spec, TrainSettings()) for spec in alike]
+    VectorizedProgram(runs).run_steps(STEPS)
+    for run in runs:
+        for name, wanted in after(STEPS, run.spec).items():
+            found = run.algorithm.get_parameter(name)
+            torch.testing.assert_close(found.detach(), wanted, rtol=1e-8, atol=1e-10)
+
+
+def test_a_largest_norm_does_not_depend_on_who_is_trained_beside() -> None:
+    values = {"clip_norm": [0.0, 0.01, 0.1]}
+    alike = specs("ERM", values, datasets=[SPIRALS], network=MLP, hparam_draws=3, trials=2)
+    alike = [replace(s, network_hparams=alike[0].network_hparams) for s in alike]
+
+    def found(size: int) -> list[Any]:
+        results = []
+        for start in range(0, len(alike), size):
+            runs = [Run(spec, TrainSettings()) for spec in alike[start : start + size]]
+            program = VectorizedProgram(runs)
+            program.run_steps(STEPS)
+            results += program.evaluate(range(len(runs)))
+        return results
+
+    assert found(1) == found(6) == found(4)
+
+
+def test_a_precision_that_the_device_lacks_is_refused_before_training(tmp_path: Path) -> None:
+    check_precision("bfloat16", "cpu")
+    check_precision("float32", "cpu")
+    message = "precision tf32 is of CUDA devices from Ampere on, which cpu is not"
+    with pytest.raises(UserError, match=message):
+        check_precision("tf32", "cpu")
+    (spec,) = specs(precision="tf32")
+    with pytest.raises(UserError, match=message):
+        Run(spec, TrainSettings())
+    sweep = read_sweep(tiny_file(tmp_path), ["precision=tf32"])
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match=message):
+        launch(sweep, LaunchOptions(out=out, launcher="debug", devices="cpu"))
+    assert not (out / "runs").exists()
+    with pytest.raises(UserError, match="precision must be float32, tf32 or bfloat16, not 'half'"):
+        read_sweep(tiny_file(tmp_path), ["precision=half"])
+
+
+def test_products_are_in_tf32_only_within() -> None:
+    for precision, wanted in (("tf32", "high"), ("bfloat16", "highest"), ("float32", "highest")):
+        with products_in(precision):
+            assert torch.get_float32_matmul_precision() == wanted
+        assert torch.get_float32_matmul_precision() == "highest"
