@@ -28,6 +28,12 @@ class ANDMask(Algorithm):
     gradient of a weight matrix, not of a bias, is divided by its norm first: the code of arXiv:2102.10867,
     which does not rescale and steps with `sgd` without momentum.
 
+    Signs and mask are of gradients in float32. With the sweep's `precision: bfloat16` the network below
+    runs in bfloat16, and 0.2 to 1.3% of the environments' signs differ from those of a run in float32
+    (at the same weights and batch): 0 to 0.4% of the mask's components with MLPs on 16 environments
+    of Spirals, 1 to 2.7% with convolutional networks on two of ColoredDigits, of whose kept
+    components 1 to 3% are lost.
+
     Every run records, for each layer, the fraction of its components that an update kept and the
     norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
     """

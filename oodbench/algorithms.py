@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
 from oodbench.networks.base import Network
+from oodbench.networks.parts import in_parts
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
@@ -111,6 +113,15 @@ class Batch:
         picked: dict[str, Any] = {k: v[chosen] for k, v in given if isinstance(v, Tensor)}
         return replace(self, **{"environments": chosen, **picked})
 
+    def parts(self, count: int) -> list["Batch"]:
+        """The batch in `count` parts, or as many as can be, each with examples of every environment."""
+        if count == 1:
+            return [self]
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "environments"}
+        split = {n: v.chunk(count, 1) for n, v in given.items() if isinstance(v, Tensor)}
+        rows = zip(*split.values(), strict=True)
+        return [replace(self, **dict(zip(split, row, strict=True))) for row in rows]
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -152,6 +163,16 @@ class Outputs:
         """The step's environments' values (E, ...) in their places among `rest`, those of all."""
         places = None if self.batch is None else self.batch.environments
         return values if places is None else rest.index_copy(0, places, values)
+
+
+def joined(parts: Sequence[Outputs], batch: Batch) -> Outputs:
+    """The outputs of a batch, from those of its parts."""
+    if len(parts) == 1:
+        return parts[0]
+    names = ["logits", "features", "targets", "losses"]
+    names += ["view_logits", "view_features"] if parts[0].view_logits is not None else []
+    whole: dict[str, Any] = {n: torch.cat([getattr(part, n) for part in parts], 1) for n in names}
+    return replace(parts[-1], **whole, risks=whole["losses"].mean(1), batch=batch)
 
 
 class Algorithm(nn.Module):
@@ -250,6 +271,19 @@ class Algorithm(nn.Module):
         """Which examples an environment's batches are of (arXiv:2110.14503): `rwy` and `rwg` draw each of
         its classes or groups equally often, with replacement; `subg` keeps as many of each group as
         its smallest has. Groups are pairs of target and attribute."""
+        warm_up: int | float = hparam(0.0, low=0, neutral=0.0)
+        """Updates in which the learning rate rises linearly to its schedule, below 1 a share of the
+        run's steps (arXiv:1706.02677, section 2.2)."""
+        clip_norm: float = hparam(0.0, low=0.0, neutral=0.0)
+        """The largest norm of an update's whole gradient, which is scaled down to it (arXiv:1211.5063,
+        algorithm 1), after masks and before weight decay; 0: any."""
+        accumulation: int = hparam(1, low=1, neutral=1)
+        """The parts in which a batch goes through the featurizer, so that the activations of one are in
+        memory (gradient caching, arXiv:2101.06983). Objectives still see the whole batch, and the
+        gradients are those of the whole batch; batch normalisation sees a part."""
+        head_only: int | float = hparam(0.0, low=0, neutral=0.0)
+        """Updates at the start that train the classifier alone, below 1 a share of the run's steps
+        (arXiv:2202.10054); meanwhile the featurizer is as in evaluation."""
 
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__()
@@ -257,6 +291,9 @@ class Algorithm(nn.Module):
         self.problem = problem
         self.hparams = hparams
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.autocast: torch.dtype | None = None
+        """What the network runs in while it is trained, by autocast; None: in its parameters' own. What
+        it gives, losses, gradients and masks have the parameters' precision."""
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -383,7 +420,7 @@ class Algorithm(nn.Module):
     def outputs(self, batch: Batch, step: int) -> Outputs:
         """One forward pass over the environments' examples, stacked."""
         shape, x = batch.x.shape[:2], batch.x.flatten(0, 1)
-        own = self.network.losses(x, batch.y.flatten(0, 1))
+        own = self._own_losses(x, batch.y.flatten(0, 1))
         if own is not None:
             losses, none = own.view(shape), own.new_empty(*shape, 0)
             risks, task = losses.mean(1), self.problem.task
@@ -391,20 +428,25 @@ class Algorithm(nn.Module):
         more = None if batch.views is None else batch.views[:, :, : self.views]
         if self.views and more is not None:
             x = torch.cat([x, more.flatten(0, 2)])
-        features = self.network.featurizer(x)
-        logits = self.network.classifier(features)
+        with self._precision(x):
+            features = self._in_parts(self.network.featurizer, x)
+            if self.trains_head_only(step):
+                features = features.detach()
+            logits = self.network.classifier(features)
+        if self.autocast is not None:
+            features, logits = features.float(), logits.float()
         view_features = view_logits = None
         if self.views and more is not None:
             count, each = shape.numel(), more.shape[:3]
             view_features = torch.unflatten(features[count:], 0, each)
             view_logits = torch.unflatten(logits[count:], 0, each)
             features, logits = features[:count], logits[:count]
-        logits = torch.unflatten(logits, 0, shape)
         task = self.problem.task
+        logits = torch.unflatten(logits, 0, shape)
         losses = task.losses(logits, batch.y)
         if batch.other_y is not None and batch.share is not None:
             losses = batch.share * losses + (1 - batch.share) * task.losses(logits, batch.other_y)
-        features = features.unflatten(0, shape)
+        features = torch.unflatten(features, 0, shape)
         risks = losses.mean(1)
         return Outputs(
             logits,
@@ -418,6 +460,29 @@ class Algorithm(nn.Module):
             view_logits=view_logits,
             view_features=view_features,
         )
+
+    def _precision(self, x: Tensor) -> AbstractContextManager[object]:
+        return (
+            nullcontext() if self.autocast is None else torch.autocast(x.device.type, self.autocast)
+        )
+
+    def _in_parts(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        parts = self.hparams.accumulation if self.reduction is None else 1
+        return function(*inputs) if parts == 1 else in_parts(self.network, function, parts, *inputs)
+
+    def _own_losses(self, x: Tensor, y: Tensor) -> Tensor | None:
+        """The losses (N,) of a network that works out its own, else None."""
+        if type(self.network).losses is Network.losses:
+            return None
+        own: Any = self.network.losses
+        with self._precision(x):
+            losses = self._in_parts(own, x, y)
+        return losses if self.autocast is None else losses.float()
+
+    def trains_head_only(self, step: int) -> bool:
+        """Whether the update at `step` is one that trains the classifier alone."""
+        share: float = self.hparams.head_only
+        return bool(share != 0 and step < first_step(share, self.problem.steps))
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Do one update and return detached scalars, `loss` among them."""
@@ -436,8 +501,9 @@ class Algorithm(nn.Module):
             loss.backward()  # type: ignore[no-untyped-call]
             metrics = out.metrics
         else:
-            combined = combined_backward(self.network, self.units(batch, step), reduction)
-            loss, out = combined.loss, combined.outputs
+            parts = [self.units(p, step) for p in batch.parts(self.hparams.accumulation)]
+            loss, outputs = combined_backward(self.network, parts, reduction)
+            out = joined(outputs, batch)
             with torch.no_grad():
                 out.buffers.update(self.next_buffers(out))
             metrics = {**out.metrics, **self._observed(reduction)}
@@ -451,6 +517,10 @@ class Algorithm(nn.Module):
 
         An `update` of a method's own starts with it.
         """
+        if self.trains_head_only(step):
+            self.network.featurizer.eval()
+        elif self.trains_head_only(step - 1):
+            self.train()
         there = self.environments_at(step)
         if len(there) < len(batch.x):
             batch = batch.of(there)
@@ -476,12 +546,23 @@ class Algorithm(nn.Module):
 
     def rates(self, step: int) -> Rates:
         """The learning rate and the weight decay of an update."""
-        factor = SCHEDULES[self.hparams.lr_schedule](step / self.problem.steps)
-        return Rates(self.hparams.lr * factor, self.weight_decay(step))
+        h, steps = self.hparams, self.problem.steps
+        factor = SCHEDULES[h.lr_schedule](step / steps)
+        if h.warm_up:
+            factor *= min(1.0, (step + 1) / max(1.0, first_step(h.warm_up, steps)))
+        return Rates(h.lr * factor, self.weight_decay(step))
 
     def step_optimizer(self, optimizer: torch.optim.Optimizer, step: int) -> None:
         """Let an optimizer use the gradients, at this step's learning rate and weight decay."""
         set_rates(optimizer, self.rates(step))
+        if self.trains_head_only(step):
+            head = {*self.network.classifier.parameters()}
+            for p in self.network.featurizer.parameters():
+                if p not in head:
+                    p.grad = None
+        if self.hparams.clip_norm:
+            trained = [p for group in optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(trained, self.hparams.clip_norm)
         optimizer.step()
 
     def predict(self, x: Tensor) -> Tensor:

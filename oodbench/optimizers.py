@@ -57,10 +57,12 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimizer `name` (`adam`, `adamw` or `sgd`); weight decay is set by `set_rates`."""
     trained = [p for p in parameters if p.requires_grad]
+    # torch's fused kernels take a gradient to lie in memory as its parameter does, unchecked
+    fused = all(p.is_contiguous() for p in trained)
     if name == "adam":
-        return torch.optim.Adam(trained, lr=lr, fused=True)
+        return torch.optim.Adam(trained, lr=lr, fused=fused)
     if name == "adamw":
-        return torch.optim.AdamW(trained, lr=lr, fused=True)
+        return torch.optim.AdamW(trained, lr=lr, fused=fused)
     return torch.optim.SGD(trained, lr=lr, momentum=momentum)
 
 

@@ -24,7 +24,7 @@ u" then has four meanings:
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -91,11 +91,19 @@ class Backward:
     """Which meaning of batch normalisation was used, by the names above."""
 
 
-def combined_backward(network: nn.Module, units: Units, reduction: Reduction) -> Backward:
+def combined_backward(
+    network: nn.Module, parts: Sequence[Units], reduction: Reduction
+) -> tuple[Tensor, list[Any]]:
     """Set each parameter's `.grad` to what `reduction` makes of the units' gradients.
 
-    A parameter that no risk depends on gets None.
+    A parameter that no risk depends on gets None. The batch comes in one part or several, which are
+    run one after the other: then units that are environments have examples in every part, and the
+    gradients of all units, of the whole model, are in memory. Returns the mean risk, detached, and
+    what the forward pass of each part gave besides.
     """
+    if len(parts) > 1:
+        return _accumulated(network, parts, reduction)
+    (units,) = parts
     found: dict[Tensor, Tensor] = {}
 
     def visit(parameter: Tensor, gradients: Gradients) -> None:
@@ -107,7 +115,36 @@ def combined_backward(network: nn.Module, units: Units, reduction: Reduction) ->
     result = visit_gradients(network, units, visit)
     for parameter, gradient in found.items():
         parameter.grad = gradient
-    return result
+    return result.loss, [result.outputs]
+
+
+def _accumulated(
+    network: nn.Module, parts: Sequence[Units], reduction: Reduction
+) -> tuple[Tensor, list[Any]]:
+    """Do what `combined_backward` does, for several parts."""
+    size = sum(units.x.shape[:2].numel() for units in parts)
+    stacks: dict[Tensor, list[Tensor]] = {}
+    loss, outputs = torch.zeros((), device=parts[0].x.device), []
+    for units in parts:
+        found: dict[Tensor, Tensor] = {}
+        result = visit_gradients(network, units, _keep_in(found))
+        share = units.x.shape[:2].numel() / size
+        by_environment = reduction.unit == "environment"
+        for parameter, stack in found.items():
+            stacks.setdefault(parameter, []).append(stack * share if by_environment else stack)
+        loss = loss + share * result.loss
+        outputs.append(result.outputs)
+    for parameter, of_parts in stacks.items():
+        by_unit = torch.stack(of_parts).sum(0) if by_environment else torch.cat(of_parts)
+        parameter.grad = reduction.combine(by_unit)
+    return loss, outputs
+
+
+def _keep_in(found: dict[Tensor, Tensor]) -> Visit:
+    def visit(parameter: Tensor, gradients: Gradients) -> None:
+        found[parameter] = gradients.stacked()
+
+    return visit
 
 
 def stacked_gradients(network: nn.Module, units: Units) -> tuple[dict[str, Tensor], Backward]:
@@ -216,7 +253,8 @@ def _tapped(
                 output = Root.apply(output, trained[0])
             pending.update(trained)
             hooked: Any = output
-            hooked.register_hook(lambda cotangent: collect(pullback(cotangent)))
+            precision = trained[0].dtype  # of the gradients, whatever autocast runs the layer in
+            hooked.register_hook(lambda cotangent: collect(pullback(cotangent.to(precision))))
         return output
 
     return forward

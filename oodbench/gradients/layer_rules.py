@@ -67,7 +67,7 @@ def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[T
         left = cotangent.reshape(units, -1, module.out_features)
         found: dict[Tensor, Gradients] = {}
         if weight.requires_grad:
-            right = seen.reshape(units, -1, module.in_features)
+            right = seen.to(weight.dtype).reshape(units, -1, module.in_features)
             found[weight] = OuterProducts(left.mT.unsqueeze(1), right.mT.unsqueeze(1), weight.shape)
         if bias is not None and bias.requires_grad:
             found[bias] = Dense(left.sum(1) if left.shape[1] > 1 else left[:, 0])
@@ -87,7 +87,7 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
 
     def weight(cotangent: Tensor) -> Gradients:
         kernel: Any = (module.kernel_size, module.dilation, module.padding, module.stride)
-        right = by_unit(F.unfold(seen, *kernel))
+        right = by_unit(F.unfold(seen.to(cotangent.dtype), *kernel))
         return OuterProducts(by_unit(cotangent.flatten(2)), right, module.weight.shape)
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
@@ -131,10 +131,17 @@ def batch_norm(module: Any, x: Tensor, units: int, batch_norm: str) -> tuple[Ten
         normalized = _by_own_statistics(module, x, units if batch_norm == "environment" else 1)
     else:
         dims = [d for d in range(x.dim()) if d != 1]
-        variance, mean = torch.var_mean(x.detach(), dims, correction=0)
+        variance, mean = _moments(x, dims)
         _remember(module, mean[None], variance[None], x.numel() // x.shape[1])
         normalized = F.batch_norm(x, mean, variance, eps=module.eps)
     return _scale(module, normalized, units)
+
+
+def _moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+    """Variance and mean over some dimensions, without gradients, at least in float32."""
+    x = x.detach()
+    variance, mean = torch.var_mean(x if x.itemsize >= 4 else x.float(), dims, correction=0)
+    return variance, mean
 
 
 def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
@@ -144,7 +151,7 @@ def _by_own_statistics(module: Any, x: Tensor, units: int) -> Tensor:
         raise ValueError("batch normalisation needs more than one value per channel and unit")
     folded = rows.flatten(1, 2)
     dims = [d for d in range(folded.dim()) if d != 1]
-    variance, mean = torch.var_mean(folded.detach(), dims, correction=0)
+    variance, mean = _moments(folded, dims)
     shape = (units, x.shape[1])
     _remember(module, mean.view(shape), variance.view(shape), folded.numel() // folded.shape[1])
     normalized = F.batch_norm(folded, None, None, training=True, eps=module.eps)
@@ -227,6 +234,8 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
     fixed = {name: p.detach() for name, p in module.named_parameters()}
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     seen = x.detach()
+    if seen.is_floating_point() and fixed:
+        seen = seen.to(next(iter(fixed.values())).dtype)
 
     def of_one(x: Tensor, cotangent: Tensor) -> Any:
         def run(parameters: dict[str, Tensor]) -> Tensor:

@@ -79,6 +79,10 @@ class RunSpec:
     average: dict[str, Any] | None = field(default=None, metadata={"later": True})
     """Which weights are evaluated: the `name` of an average over steps with its numbers (see
     `oodbench.train.averages`), or None: the last ones."""
+    precision: str = field(default="float32", metadata={"later": True})
+    """`float32`, `tf32` or `bfloat16`, see `oodbench.train.precision`."""
+    channels_last: bool = field(default=False, metadata={"later": True})
+    """Whether images and the weights of convolutions lie in memory with their channels side by side."""
     dataset_label: str = field(default="", compare=False)
     """The dataset as tables call it; no number depends on it, and neither does the id."""
     ceiling: bool = field(default=False, compare=False)
@@ -120,6 +124,7 @@ class RunSpec:
         }
         shared: tuple[Any, ...] = (self.options, fixed, self.network_hparams)
         shared += (self.test_environments, self.holdout, self.average)
+        shared += (self.precision, self.channels_last)
         names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 

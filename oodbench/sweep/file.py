@@ -115,6 +115,13 @@ class Sweep(BaseModel):
     network: str | Component = Field(
         default="default", description="a name, or a mapping with the keys name and hparams"
     )
+    precision: Literal["float32", "tf32", "bfloat16"] = Field(
+        default="float32", description="float32, tf32 or bfloat16"
+    )
+    """What runs compute in: `tf32` is for products on CUDA devices; with `bfloat16` the network runs by
+    autocast while it is trained, and optimizers, masks and evaluations stay in float32."""
+    channels_last: bool = Field(default=False, description="true or false")
+    """Whether images lie in memory with their channels side by side, which suits tensor cores."""
     holdout: Annotated[float, BeforeValidator(_from_text)] = Field(
         default=0.2, ge=0, lt=1, description="a share from 0 to below 1"
     )

@@ -1,10 +1,11 @@
 """The way of a launch: plan, store the plan, choose what is left, train it, say how it ended."""
 
+import itertools
 import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -194,6 +195,7 @@ def _train(job: Job, options: LaunchOptions, console: Terminal) -> Counter[State
         job = replace(job, devices=(device_of_runs(options.devices, job.resources),))
     else:
         devices = available_devices(options.devices)
+        _check_precision(job, devices)
         on_cpu = devices == ("cpu",)
         workers = options.workers or (os.cpu_count() or 1 if on_cpu else len(devices))
         job = replace(job, devices=devices, workers=workers)
@@ -210,6 +212,16 @@ def _train(job: Job, options: LaunchOptions, console: Terminal) -> Counter[State
     else:
         _report(job, ended, counts, console)
     return counts
+
+
+def _check_precision(job: Job, devices: Sequence[str]) -> None:
+    """Raise UserError if a device lacks the precision of a run; others than float32 load torch here."""
+    wanted = {job.specs[i].precision for i in job.ids} - {"float32"}
+    if wanted:
+        from oodbench.train.precision import check_precision
+
+        for precision, device in itertools.product(sorted(wanted), devices):
+            check_precision(precision, device)
 
 
 def _report(

@@ -373,6 +373,8 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                     evaluate_every=-(-steps // 20) if every == "default" else every,
                     holdout=_holdout(sweep, dataset),
                     average=_average(row),
+                    precision=sweep.precision,
+                    channels_last=sweep.channels_last,
                     dataset_label=dataset.label,
                     ceiling=row.ceiling,
                     transductive=algorithms.get(row.name).transductive,

@@ -20,6 +20,7 @@ from oodbench.results.provenance import provenance
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.train.heartbeat import Heartbeats
 from oodbench.train.loop import SingleProgram, Training, begin, train
+from oodbench.train.precision import products_in
 from oodbench.train.process import clean_process, unchanged
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
@@ -208,7 +209,8 @@ class _Group:
         if trainings:
             first = next(iter(trainings)).run.spec
             program = VectorizedProgram if self.vectorized else SingleProgram
-            with unchanged(f"the algorithm {first.algorithm} on {first.dataset}"):
+            who = f"the algorithm {first.algorithm} on {first.dataset}"
+            with products_in(first.precision), unchanged(who):
                 train(list(trainings), ended, progress, interrupts, program)
 
     def fail(self, held: _Held, error: Exception) -> None:

@@ -23,6 +23,7 @@ from oodbench.train.averages import make_average
 from oodbench.train.constants import constant_answer
 from oodbench.train.evaluate import evaluate, logits, mean_loss
 from oodbench.train.loading import batches, load_data
+from oodbench.train.precision import AUTOCAST, check_precision
 from oodbench.train.process import generator_states, seed_process, set_generator_states, unchanged
 from oodbench.train.settings import TrainSettings
 
@@ -49,6 +50,9 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     hparams = checked(cls.Hparams, values, f"the hyperparameters of {spec.algorithm}")
     seed_process(derive(*shared, spec.algorithm))
     algorithm: Algorithm = cls(network, problem, hparams).to(device)
+    algorithm.autocast = AUTOCAST.get(spec.precision)
+    if spec.channels_last:
+        algorithm.network.to(memory_format=torch.channels_last)
     algorithm.optimizers = algorithm.configure()
     return algorithm
 
@@ -61,6 +65,8 @@ class Run:
     """A run in memory: its algorithm, its batches and how far it is."""
 
     def __init__(self, spec: RunSpec, settings: TrainSettings) -> None:
+        """Raises UserError for a spec that cannot be run on the device."""
+        check_precision(spec.precision, settings.device)
         self.spec = spec
         self.settings = settings
         seed_process(derive("data", spec.dataset, spec.trial))

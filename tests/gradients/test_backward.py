@@ -192,8 +192,8 @@ def stacked_of(algorithm: Any, batch: Batch) -> tuple[dict[str, Tensor], Backwar
     return stacked_gradients(algorithm.network, algorithm.units(batch, 0))
 
 
-def combined_of(algorithm: Any, batch: Batch) -> Backward:
-    return combined_backward(algorithm.network, algorithm.units(batch, 0), algorithm.reduction)
+def combined_of(algorithm: Any, batch: Batch) -> None:
+    combined_backward(algorithm.network, [algorithm.units(batch, 0)], algorithm.reduction)
 
 
 def made(parts: tuple[nn.Module, int], cls: Any = Algorithm, **values: object) -> Any:

@@ -85,6 +85,12 @@ def why_not(run: Run) -> str | None:
         return "it has an optimizer of its own"
     if draws_environments and cls.objective is not Algorithm.objective:
         return "its objective is of environments that every run draws for itself"
+    if algorithm.autocast is not None:
+        return f"its network runs in {run.spec.precision}"
+    if algorithm.hparams.accumulation > 1:
+        return "its batches go through the network in parts"
+    if algorithm.hparams.head_only:
+        return "its head alone is trained at first"
     if run.batches.stored:
         return "its data are read from disk while it trains"
     if type(algorithm.network).losses is not Network.losses:
@@ -117,5 +123,6 @@ def program_key(run: Run) -> tuple[object, ...]:
     shapes = tuple((n, p.shape, p.requires_grad) for n, p in run.algorithm.named_parameters())
     shapes += tuple((n, b.shape, False) for n, b in run.algorithm.named_buffers())
     optimizer = shared_options(run.algorithm.optimizers["main"]) or {}
-    batch = (len(run.names), run.batches.batch_size)
+    h = run.algorithm.hparams
+    batch = (len(run.names), run.batches.batch_size, h.accumulation > 1, h.head_only > 0)
     return shapes, batch, tuple(map(str, optimizer.items()))

@@ -160,11 +160,19 @@ class VectorizedProgram:
             if reduction is not None and reduction.observe is not None:
                 metrics |= self._observed(gradients, reduction.observe)
             flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
+            if any(algorithm.hparams.clip_norm for algorithm in self._algorithms):
+                flat = flat * self._clipping(flat)
             self._optimizer.step(self._matrix, flat, [a.rates(step) for a in self._algorithms])
             if self._averages:
                 shares = [[average.share(step)] for average in self._averages]
                 self._averaged.lerp_(self._matrix, self._matrix.new_tensor(shares))
         return metrics
+
+    def _clipping(self, gradients: Tensor) -> Tensor:
+        """The factors, (K, 1), that scale (K, P) gradients down to each run's largest norm."""
+        largest = gradients.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
+        norm = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
+        return torch.where(largest > 0, (largest / (norm + 1e-6)).clamp(max=1.0), 1.0)
 
     def gradients(
         self, step: int

@@ -18,6 +18,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.errors import UserError
+from oodbench.gradients.backward import stacked_gradients
 from oodbench.networks.base import build
 from oodbench.tasks import Task
 
@@ -289,3 +290,21 @@ def test_a_threshold_between_two_counts_is_not_rounded() -> None:
     gradients = torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     found = and_mask(5, tau=0.5, rescale=False).combine(gradients.double())
     assert found.tolist() == [0.0, pytest.approx(0.6)]
+
+
+@pytest.mark.parametrize(("network", "shape"), [("MLP", (16,)), ("MNISTCNN", (1, 8, 8))])
+def test_in_bfloat16_few_signs_flip(network: str, shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    task, names = TASKS["multiclass"], ("a", "b", "c")
+    problem = Problem(shape, task, names, 100)
+    algorithm = ANDMASK(build(network, {}, shape, 3, 0), problem, ANDMASK.Hparams())
+    x = torch.randn(3, 32, *shape, generator=generator)
+    batch = Batch(x, torch.randint(3, (3, 32), generator=generator))
+    signs = []
+    for precision in (None, torch.bfloat16):
+        algorithm.autocast = precision
+        stacks, _ = stacked_gradients(algorithm.network, algorithm.units(batch, 0))
+        assert {stack.dtype for stack in stacks.values()} == {torch.float32}
+        signs.append(torch.cat([stack.sign().flatten() for stack in stacks.values()]))
+    flipped = (signs[0] != signs[1]).double().mean()
+    assert 0 < flipped < 0.03
