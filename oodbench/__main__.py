@@ -1,6 +1,7 @@
 """The commands in one: `oodbench sweep launch`, `oodbench report table`, `oodbench data list`, ..."""
 
 from oodbench.bench.cli import bench
+from oodbench.board.cli import app as board
 from oodbench.commands import commands
 from oodbench.data.cli import app as data
 from oodbench.diagnose.cli import app as diagnose
@@ -13,6 +14,7 @@ from oodbench.verify.cli import verify
 main = commands(__doc__, no_args_is_help=True)
 main.add_typer(sweep, name="sweep")
 main.add_typer(report, name="report")
+main.add_typer(board, name="board")
 main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
 main.command("bench")(bench)

@@ -167,7 +167,8 @@ def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) ->
 
 def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
-    found = find_rule(rule or usual(frames))
+    name = rule or usual(frames)
+    found = find_rule(name)
     runs = sweep_runs(frames)
     if found.metric is not None:
         runs = _judged_by(found.metric, frames, runs)
@@ -175,6 +176,9 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
     if runs["metric"].notna().any() and evidence["source"].isna().all():
         raise UserError(f"selection {found.name} needs {found.needs}, and this sweep has none")
     ended = set(runs.loc[runs["state"].isin(COMPLETE), "id"])
+    if frames.scores is not None:  # frozen runs have been judged, by the rules of their board
+        judged = frames.scores["id"][frames.scores["rule"] == name]
+        ended -= set(runs.loc[runs["frozen"].eq(True), "id"]) - set(judged)
     waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
     ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
     runs["cell"] = runs.groupby(CELL).ngroup()
@@ -183,12 +187,14 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
     ).fillna(0)
     runs["complete"] = (ready & whole).groupby(runs["cell"]).transform("all")
     table = _scores(frames.metrics, evidence, runs)
+    if frames.scores is not None:
+        table = _with_frozen(table, frames.scores, runs, name)
     table = table[(ready & ~runs["helper"]).to_numpy()[table["run"]]]
     sign = np.where(runs["higher_is_better"].to_numpy() == False, 1.0, -1.0)  # noqa: E712 (missing)
     cost = sign[table["run"]] * table["score"].to_numpy()
     draw = runs["draw"].to_numpy()[table["run"]]
-    name = np.argsort(np.argsort(runs["id"].to_numpy()))[table["run"]]
-    order = np.lexsort((name, table["step"], draw, cost))  # NaN comes last
+    place = np.argsort(np.argsort(runs["id"].to_numpy()))[table["run"]]
+    order = np.lexsort((place, table["step"], draw, cost))  # NaN comes last
     return runs, table.iloc[order]
 
 
@@ -230,6 +236,18 @@ def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -
     known = pd.Series(score, pd.Index(cells))
     table = _steps(metrics, rows)
     return table.assign(score=known.reindex(_pair(table["run"], table["step"])).to_numpy())
+
+
+def _with_frozen(
+    table: pd.DataFrame, scores: pd.DataFrame, runs: pd.DataFrame, rule: str
+) -> pd.DataFrame:
+    """The table of `_scores` with what is known of frozen runs in place of what it has of them."""
+    own = scores[scores["rule"] == rule]
+    run = pd.Index(runs["id"]).get_indexer(pd.Index(own["id"]))
+    known = pd.DataFrame({"run": run, "step": own["step"], "score": own["score"]})
+    live = ~runs["frozen"].eq(True).to_numpy()[table["run"]]
+    both: pd.DataFrame = pd.concat([table[live], known[run >= 0]], ignore_index=True)
+    return both
 
 
 def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> Integers:

@@ -14,6 +14,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD, beside_constant, constant_values, kinds
 from oodbench.report.statistics import mean_and_error
+from oodbench.results.beside import origins
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.metrics import is_higher_better
 from oodbench.results.provenance import code
@@ -48,6 +49,8 @@ class Leaderboard:
     """The findings that a reader must not miss, a sentence each."""
     shifts: Mapping[str, str] = field(default_factory=dict)
     """The kind of each dataset's shift, where that is recorded."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where each label's runs are from, of a table beside a board: `board`, `here` or both."""
 
 
 def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
@@ -91,7 +94,8 @@ def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboa
     table["kind"] = kinds(runs, table["dataset"], table["label"])
     findings = beside_constant(table, higher)
     notes, remarks = _notes(frames.runs, rule, higher), _remarks(runs)
-    return Leaderboard(frame, higher, notes, remarks, findings, shifts)
+    findings = (*frames.notes, *findings)
+    return Leaderboard(frame, higher, notes, remarks, findings, shifts, origins(runs))
 
 
 def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:

@@ -156,7 +156,7 @@ def with_metric(
                     rows.append(row)
     found = pd.DataFrame(rows, columns=list(Frames.METRIC_COLUMNS))
     names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
-    return Frames(frames.runs, stacked([frames.metrics, found.astype(names)]))
+    return replace(frames, metrics=stacked([frames.metrics, found.astype(names)]))
 
 
 def spare(results: Results) -> list[Path]:

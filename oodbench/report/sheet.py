@@ -70,7 +70,22 @@ def sheet(board: Leaderboard) -> Sheet:
 
 
 def blocks(board: Leaderboard) -> list[Block]:
-    """A block or two for each dataset; over several, one of their averages and one by kind of shift."""
+    """A block or two for each dataset; over several, one of their averages and one by kind of shift.
+
+    Beside a board, a last column says where the runs of a row are from.
+    """
+    found = _plain_blocks(board)
+    return [_with_origins(b, board.origins) if b.one_metric else b for b in found]
+
+
+def _with_origins(block: Block, origins: Mapping[str, str]) -> Block:
+    if not origins:
+        return block
+    rows = [[*row, origins.get(row[0], "")] for row in block.rows]
+    return replace(block, header=[*block.header, "from"], rows=rows)
+
+
+def _plain_blocks(board: Leaderboard) -> list[Block]:
     groups = dict(list(board.frame.groupby("dataset", sort=False)))
     found = []
     for name, frame in groups.items():

@@ -29,6 +29,12 @@ class Frames:
     metrics: Any
     """Evaluations, one a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""
+    scores: Any = None
+    """The validation scores of frozen runs (those in a column `frozen` of the runs), whose other
+    records are not here: `id`, `rule`, `step`, `score`, a row for a run's candidate by a rule. None
+    without such runs."""
+    notes: tuple[str, ...] = ()
+    """Sentences on these runs that every table of them says."""
 
 
 def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Frames:

@@ -6,6 +6,7 @@ unless the user says that the difference is meant.
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     """
     frames = [load_frames(Results(directory)) for directory in directories]
     if len(frames) == 1:
-        return Frames(frames[0].runs.assign(directory=str(directories[0])), frames[0].metrics)
+        return replace(frames[0], runs=frames[0].runs.assign(directory=str(directories[0])))
     parts = [
         sweep_runs(frame).assign(directory=str(d))
         for frame, d in zip(frames, directories, strict=True)
@@ -59,7 +60,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
         _check(runs)
     runs["label"] = _labels(runs)
     metrics = [
-        _of(frame.metrics, runs.loc[runs["directory"] == str(d), "id"])
+        records_of(frame.metrics, runs.loc[runs["directory"] == str(d), "id"])
         for frame, d in zip(frames, directories, strict=True)
     ]
     return Frames(runs.drop(columns=["better", "helper"]).reset_index(drop=True), stacked(metrics))
@@ -72,10 +73,11 @@ def only_dataset(frames: Frames, name: str) -> Frames:
     if name not in labels:
         raise unknown("dataset", name, labels)
     runs = runs[runs["dataset_label"] == name].reset_index(drop=True)
-    return Frames(runs, _of(frames.metrics, runs["id"]))
+    return replace(frames, runs=runs, metrics=records_of(frames.metrics, runs["id"]))
 
 
-def _of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
+def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
+    """The records of the runs with these ids."""
     return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
 
 

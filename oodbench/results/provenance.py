@@ -1,12 +1,16 @@
 """Which code, libraries and machine made a number."""
 
+import hashlib
+import inspect
 import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from oodbench.registry import checkout
@@ -39,6 +43,25 @@ def slurm_job() -> str | None:
     return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID")
 
 
+@cache
+def machine() -> str:
+    """The kind of processor, as far as the system names it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return f"{platform.machine()}, {line.partition(':')[2].strip()}"
+    return ", ".join(filter(None, (platform.machine(), platform.processor())))
+
+
+def source(cls: type) -> str | None:
+    """A digest of the file that defines a class; None for a class that no file defines."""
+    try:
+        file = inspect.getsourcefile(cls)
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
+    except (OSError, TypeError):
+        return None
+
+
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
     """What is recorded beside a run's spec; none of it is part of the run's identity."""
     return {
@@ -48,6 +71,7 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
         "torch": version("torch"),
         "python": platform.python_version(),
         "host": os.uname().nodename,
+        "machine": machine(),
         "device": device,
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "slurm_job": slurm_job(),

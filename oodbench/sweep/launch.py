@@ -167,6 +167,33 @@ def retry(
     return _train(job, options, console or terminal())
 
 
+def launch_specs(
+    name: str, specs: Mapping[str, RunSpec], ids: Sequence[str], options: LaunchOptions
+) -> Counter[State]:
+    """Train some of these runs, by their ids, whatever sweep they are of; print no leaderboard.
+
+    The results directory holds a plan of all of them under `name`. Returns how many of `ids` are in
+    each state. Raises as `launch` does.
+    """
+    _start_early(options.launcher)
+    load_plugins(options.plugins)
+    job = Job(
+        name=name,
+        results=Results(options.out or Path("results") / name),
+        specs=dict(specs),
+        ids=tuple(ids),
+        settings=TrainSettings(
+            data_dir=options.data_dir,
+            threads=options.threads,
+            plugins=options.plugins,
+            vectorize=options.vectorize,
+        ),
+    )
+    job.results.write_plan(name, {"plugins": list(options.plugins)}, job.specs)
+    _run(job, options, terminal())
+    return Counter(job.results.run(i).state() for i in ids)
+
+
 def is_complete(counts: Mapping[State, int]) -> bool:
     """Whether each of the runs that `launch` has counted has a result, or will have one without us.
 
@@ -186,6 +213,19 @@ def _start_early(launcher: str) -> None:
 
 def _train(job: Job, options: LaunchOptions, console: Terminal) -> Counter[State]:
     """Train the runs `job.ids` and print how the sweep stands."""
+    ended = _run(job, options, console)
+    counts = Counter(job.results.run(i).state() for i in job.specs)
+    queued = sum(state is State.QUEUED for state in ended.values())
+    if queued:
+        console.say(f"{queued} runs queued; `status --watch` follows them.")
+        counts = Counter(ended.get(i, job.results.run(i).state()) for i in job.specs)
+    else:
+        _report(job, ended, counts, console)
+    return counts
+
+
+def _run(job: Job, options: LaunchOptions, console: Terminal) -> dict[str, State]:
+    """Train the runs `job.ids`; returns how they ended."""
     is_search = "search" in job.results.plan()["settings"]
     if not is_search:  # a search chooses too few runs at a time to train many together
         at_hand = job.resources.runs_per_job if options.launcher == "slurm" else math.inf
@@ -200,18 +240,10 @@ def _train(job: Job, options: LaunchOptions, console: Terminal) -> Counter[State
         workers = options.workers or (os.cpu_count() or 1 if on_cpu else len(devices))
         job = replace(job, devices=devices, workers=workers)
     try:
-        ended = LAUNCHERS[options.launcher](job) if job.ids else {}
+        return LAUNCHERS[options.launcher](job) if job.ids else {}
     except KeyboardInterrupt:
         console.say("Interrupted; the same launch goes on where it was.")
         raise
-    counts = Counter(job.results.run(i).state() for i in job.specs)
-    queued = sum(state is State.QUEUED for state in ended.values())
-    if queued:
-        console.say(f"{queued} runs queued; `status --watch` follows them.")
-        counts = Counter(ended.get(i, job.results.run(i).state()) for i in job.specs)
-    else:
-        _report(job, ended, counts, console)
-    return counts
 
 
 def _check_precision(job: Job, devices: Sequence[str]) -> None:

@@ -72,6 +72,7 @@ def store_plan(job: Job, launcher: str, sweep: Sweep) -> None:
     settings = {
         "sweep": shared,
         "selection": sweep.selection,
+        "protocol": sweep.protocol,
         "data_dir": str(data_dir.absolute()) if data_dir else None,
         "plugins": list(job.settings.plugins),
         "keep_predictions": job.settings.keep_predictions,

@@ -16,7 +16,7 @@ from filelock import BaseFileLock, Timeout
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full
 from oodbench.results.directory import RunDirectory
-from oodbench.results.provenance import provenance
+from oodbench.results.provenance import provenance, source
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.train.heartbeat import Heartbeats
 from oodbench.train.loop import SingleProgram, Training, begin, train
@@ -200,7 +200,8 @@ class _Group:
         settings = self.settings
         made_by = provenance(settings.device, settings.threads, settings.plugins)
         for t in trainings:
-            t.directory.start(t.run.spec, t.run.context, made_by | {"vectorized": self.vectorized})
+            how = {"vectorized": self.vectorized, "source": source(type(t.run.algorithm))}
+            t.directory.start(t.run.spec, t.run.context, made_by | how)
 
         def ended(training: Training, state: State) -> None:
             self._release(trainings[training])

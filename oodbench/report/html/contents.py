@@ -6,6 +6,7 @@ given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from oodbench.report.leaderboard import (
 from oodbench.report.numbers import number
 from oodbench.report.pairing import shared
 from oodbench.report.prediction_metrics import METRICS, with_metric
+from oodbench.results.beside import beside_board
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
@@ -52,14 +54,19 @@ def contents(
     baseline: str = BASELINE,
     allow_mixed: bool = False,
     metric: str | None = None,
+    board: str | None = None,
 ) -> dict[str, Any]:
-    """Everything on the page of these results directories.
+    """Everything on the page of these results directories, beside the frozen rows of a `board` if given.
 
     `metric` is shown instead of the datasets' own, and changes nothing that is chosen; one of kept
     predictions is known where a rule chose. Raises UserError if there is no sweep, for an unknown
-    baseline or metric, and as `join.joined` does.
+    baseline or metric, and as `join.joined` and `beside.beside_board` do.
     """
-    frames = _with_kept(joined(directories, allow_mixed), metric)
+    if board is None:
+        frames = joined(directories, allow_mixed)
+    else:
+        frames = beside_board(board, directories, allow_mixed)
+    frames = _with_kept(frames, metric)
     runs = sweep_runs(frames)
     if metric is not None:
         reported, directions = reported_metrics(frames, runs, metric)
@@ -96,7 +103,9 @@ def contents(
     against = labels.index(baseline) if baseline in labels else None
     plans = [Results(directory).plan() for directory in directories]
     return {
-        "title": " + ".join(dict.fromkeys(str(plan["name"]) for plan in plans)),
+        "title": " + ".join(
+            dict.fromkeys([*([board] if board else []), *(str(plan["name"]) for plan in plans)])
+        ),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "baseline": against,
@@ -107,7 +116,7 @@ def contents(
         "roles": ROLES,
         "splits": SPLITS,
         "states": STATES,
-        "settings": plans[0]["settings"].get("sweep", {}),
+        "settings": plans[0]["settings"].get("sweep", {}) if plans else {},
         "runs": table,
         "cost": costs(table, against),
         "rule": usual(frames),
@@ -254,7 +263,7 @@ def _rule(
     judged["place"] = pd.Index(values.steps).get_indexer(pd.Index(judged["step"]))
     judged = judged.merge(means, on=["run", "place"], how="left")
     chosen = judged[judged["chosen"]]
-    only = Frames(frames.runs, _at_chosen(frames.metrics, chosen))
+    only = replace(frames, metrics=_at_chosen(frames.metrics, chosen))
     board = standings(only, rule, metric)  # it chooses the same: there is nothing else
     picks = _picks(only, chosen)
     cells = chosen.groupby(["dataset_label", "label", "test_environments"])

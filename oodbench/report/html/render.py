@@ -33,9 +33,10 @@ def write(
     baseline: str = BASELINE,
     allow_mixed: bool = False,
     metric: str | None = None,
+    board: str | None = None,
 ) -> None:
     """Write the report of results directories; raises UserError as `contents.contents` does."""
-    write_whole(out, render(contents(directories, baseline, allow_mixed, metric)))
+    write_whole(out, render(contents(directories, baseline, allow_mixed, metric, board)))
 
 
 def render(tree: dict[str, Any]) -> str:

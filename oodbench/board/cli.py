@@ -1,0 +1,256 @@
+"""Boards on the command line: list, show, run, rerun, freeze, validate, html."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oodbench.commands import commands
+from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.report.formats import FORMATS
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.printing import print_sheet
+from oodbench.report.sheet import sheet
+from oodbench.results.beside import beside_board
+from oodbench.results.board import board_names, find_board, frozen_folder, part_files, read_parts
+from oodbench.results.join import only_dataset
+from oodbench.selection import RULES
+from oodbench.terminal import terminal
+
+app = commands(__doc__, no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
+Directories = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[DIR]...", help="Results of runs under the board's protocol."),
+]
+Selection = Annotated[str | None, typer.Option(help=f"{', '.join(RULES)}; the protocol's.")]
+Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
+]
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
+
+
+@app.command("list")
+@reports_mistakes
+def list_() -> None:
+    """Say which boards there are: datasets, rows, runs, rules, size and the code that trained them."""
+    console = terminal()
+    rows = []
+    for name in board_names():
+        path = find_board(name)
+        parts = read_parts(path)
+        size = sum(file.stat().st_size for file in part_files(path))
+        runs = sum(len(set(part.table["id"].to_pylist())) for part in parts)
+        commits = sorted({str(p.about.provenance.get("commit") or "none")[:12] for p in parts})
+        rows.append(
+            (
+                name,
+                str(len({part.dataset for part in parts})),
+                str(len({part.label for part in parts})),
+                f"{runs:,}",
+                ", ".join(parts[0].rules),
+                f"{size / 2**20:.1f} MB",
+                ", ".join(commits),
+            )
+        )
+    if not rows:
+        console.say("There is no board yet; `freeze` makes one of a results directory.")
+        return
+    header = ("board", "datasets", "rows", "runs", "rules", "size", "commit")
+    console.print(console.tables(header, rows, prose=(4, 6)), soft_wrap=True)
+
+
+@app.command()
+@reports_mistakes
+def show(
+    name: Name,
+    directories: Directories = None,
+    selection: Selection = None,
+    format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
+    dataset: Annotated[str | None, typer.Option(help="This one alone.")] = None,
+    baseline: Baseline = "ERM",
+) -> None:
+    """Print a board, and beside it the runs of results directories, as if all had been run together."""
+    _show(name, directories or [], selection, format_, dataset, baseline)
+
+
+def _show(
+    name: str,
+    directories: Sequence[Path],
+    selection: str | None = None,
+    format_: str = "terminal",
+    dataset: str | None = None,
+    baseline: str = "ERM",
+) -> None:
+    from oodbench.board.standing import standing
+
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    frames = beside_board(name, directories)
+    if dataset is not None:
+        frames = only_dataset(frames, dataset)
+    found = sheet(leaderboard(frames, selection))
+    own = standing(frames, selection, baseline) if directories else None
+    if own is not None:
+        found = replace(found, blocks=[*found.blocks, own])
+    print_sheet(found, format_)
+
+
+@app.command()
+@reports_mistakes
+def run(
+    name: Name,
+    algorithms: Annotated[
+        list[str], typer.Option(help="A method by its name; several times, or with commas.")
+    ],
+    out: Annotated[Path, typer.Option(help="The results directory.")],
+    plugin: Plugins = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Train methods on the protocol of a board, all others being frozen, and print them in it."""
+    from oodbench.board.protocol import protocol_of, restricted
+    from oodbench.sweep.launch import LaunchOptions, is_complete, launch
+
+    board = find_board(name)
+    labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
+    sweep = restricted(protocol_of(board), labels, trials, draws)
+    options = LaunchOptions(
+        out=out, plugins=tuple(plugin or ()), workers=workers, data_dir=data_dir
+    )
+    counts = launch(sweep, options, terminal())
+    _show(name, [out])
+    if not is_complete(counts):
+        raise SystemExit(1)
+
+
+@app.command()
+@reports_mistakes
+def rerun(
+    name: Name,
+    count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
+    plugin: Plugins = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Train random frozen runs again, as they were, and say how many are what is frozen.
+
+    Exits with 1 if one of them is off or has no result.
+    """
+    from oodbench.board.rerun import Agreement, counted
+    from oodbench.board.rerun import rerun as train_again
+    from oodbench.sweep.launch import LaunchOptions
+
+    console = terminal()
+    with tempfile.TemporaryDirectory() as scratch:
+        options = LaunchOptions(
+            out=out or Path(scratch) / "rerun",
+            plugins=tuple(plugin or ()),
+            workers=workers,
+            data_dir=data_dir,
+        )
+        found = train_again(find_board(name), count, seed, options)
+    counts = counted(found)
+    for run in found:
+        if run.agreement in (Agreement.OFF, Agreement.MISSING):
+            spec = run.spec
+            console.say(
+                f"{run.agreement}: {spec.label} on {spec.dataset_name}, trial {spec.trial}, draw "
+                f"{spec.draw} (run {spec.id}), by {run.furthest:.3g} at most"
+            )
+    told = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
+    console.say(f"Of {len(found)} runs of {name} that were trained again: {told}.")
+    if counts[Agreement.OFF] or counts[Agreement.MISSING]:
+        raise SystemExit(1)
+
+
+@app.command()
+@reports_mistakes
+def freeze(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="A board, or a folder.")],
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="The sweep of a new board, by its file or its name in sweeps/."),
+    ] = None,
+    plugin: Plugins = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Add the rows of a results directory to a board, as parts that never change again."""
+    from oodbench.board.freeze import freeze as freeze_results
+    from oodbench.registry import load_plugins
+    from oodbench.results.board import PROTOCOL_FILE
+    from oodbench.sweep.file import find_sweep
+
+    load_plugins(plugin or [])
+    board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
+    stored = board / PROTOCOL_FILE
+    if protocol is None and not stored.is_file():
+        raise UserError(f"there is no board {name} yet: name its sweep with --protocol")
+    file = stored if protocol is None else find_sweep(protocol)
+    found = freeze_results(results, board, file, data_dir)
+    terminal().say(
+        f"{len(found.added)} parts are new in {board}, {len(found.there)} were there already."
+    )
+
+
+@app.command()
+@reports_mistakes
+def validate(
+    what: Annotated[
+        str, typer.Argument(metavar="NAME_OR_RESULTS", help="A board, or a results directory.")
+    ],
+    board: Annotated[str | None, typer.Option(help="The board of a results directory.")] = None,
+    plugin: Plugins = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Say what a board lacks or holds amiss, or what keeps results from being frozen.
+
+    Exits with 1 if there is anything.
+    """
+    from oodbench.board.protocol import protocol_of
+    from oodbench.board.validate import wrong_board, wrong_results
+    from oodbench.registry import load_plugins
+    from oodbench.results.directory import Results
+    from oodbench.results.frames import load_frames
+
+    load_plugins(plugin or [])
+    console = terminal()
+    if (Path(what) / "sweep.json").exists():
+        results = Results(Path(what))
+        under = board or results.plan()["settings"].get("protocol")
+        if under is None:
+            raise UserError(f"{what} names no protocol: name its board with --board")
+        wrong = wrong_results(load_frames(results), protocol_of(find_board(under)), data_dir)
+    else:
+        wrong = wrong_board(find_board(what), data_dir)
+    for sentence in wrong:
+        console.say(sentence)
+    if wrong:
+        raise SystemExit(1)
+    console.say(f"{what} is as it must be.")
+
+
+@app.command()
+@reports_mistakes
+def html(
+    name: Name,
+    directories: Directories = None,
+    out: Annotated[Path, typer.Option(help="The file.")] = Path("board.html"),
+    baseline: Baseline = "ERM",
+) -> None:
+    """Write a board, with the runs of results directories beside it, as one HTML file."""
+    from oodbench.report.html.render import write
+
+    write(directories or [], out, baseline, board=name)
+    terminal().say(f"{out}: {out.stat().st_size / 2**20:.1f} MB")

@@ -1,0 +1,69 @@
+"""The protocol of a board: its sweep, and what of it is run or must be there. Imports no torch."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oodbench.errors import UserError
+from oodbench.results.board import PROTOCOL_FILE
+from oodbench.sweep.file import Row, Sweep, validate
+from oodbench.yaml_values import read_yaml
+
+
+def protocol_of(board: Path) -> Sweep:
+    """The sweep of a board, under the board's name; raises UserError as the file of a sweep does."""
+    return read_protocol(board / PROTOCOL_FILE)
+
+
+def read_protocol(file: Path) -> Sweep:
+    """The sweep in a protocol's file; raises UserError for what cannot be a board's."""
+    values = read_yaml(file)
+    if not isinstance(values, dict):
+        raise UserError(f"{file} must hold keys and values, as the file of a sweep")
+    values.pop("protocol", None)  # it names itself
+    sweep = validate(values, str(file))
+    if sweep.search is not None:
+        raise UserError(f"{file} has a search: a board's draws are the same for all methods")
+    if sweep.selection is not None and sweep.selection.startswith("oracle"):
+        raise UserError(
+            f"{file} selects by oracle, which sees the test environments: no board is ranked by it"
+        )
+    if sweep.test_environments == "pairs":
+        raise UserError(f"{file} plans pairs of test environments, which a board cannot hold")
+    return sweep
+
+
+def restricted(
+    protocol: Sweep,
+    rows: Sequence[str],
+    trials: int | None = None,
+    draws: int | None = None,
+) -> Sweep:
+    """The protocol with these rows alone, and at most the first `trials` and `draws`.
+
+    A row is one of the protocol's by its label, or a method by its name. Raises UserError where the
+    protocol has fewer trials or draws.
+    """
+    own = {label_of(item): item for item in protocol.algorithms}
+    update = {
+        "algorithms": [own.get(name, name) for name in rows],
+        "trials": _first(protocol.trials, trials, "trials", protocol.name),
+        "hparam_draws": _first(protocol.hparam_draws, draws, "draws", protocol.name),
+        "protocol": protocol.name,
+    }
+    return protocol.model_copy(update=update)
+
+
+def label_of(row: str | Row) -> str:
+    """The row of the table of an entry of a sweep's algorithms."""
+    from oodbench.sweep.plan import row_label
+
+    return row if isinstance(row, str) else row_label(row)
+
+
+def _first(planned: int | list[int], wanted: int | None, what: str, name: str) -> int | list[int]:
+    indices = list(range(planned)) if isinstance(planned, int) else planned
+    if wanted is None:
+        return planned
+    if wanted > len(indices):
+        raise UserError(f"the protocol {name} has {len(indices)} {what}, not {wanted}")
+    return indices[:wanted]

@@ -1,0 +1,85 @@
+"""Rows trained here beside a board: rank, and paired gains over a baseline and over the best frozen row.
+
+Imports no torch.
+"""
+
+import math
+
+import pandas as pd
+
+from oodbench.report.comparison import OVERALL
+from oodbench.report.leaderboard import scores
+from oodbench.report.numbers import gain
+from oodbench.report.ranking import block_table
+from oodbench.report.ranking import ranks as ranks_of
+from oodbench.report.sheet import Block
+from oodbench.report.statistics import BAND, Difference, paired_differences
+from oodbench.results.beside import origins
+from oodbench.results.frames import Frames
+from oodbench.results.metrics import is_proportion
+
+
+def standing(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block | None:
+    """The table of the rows trained here; None if there is none."""
+    table = scores(frames, rule)
+    where = origins(frames.runs)
+    mine = [label for label, origin in where.items() if origin == "here"]
+    theirs = [label for label, origin in where.items() if origin != "here"]
+    rows = []
+    sets = [(str(d), own) for d, own in table.groupby("dataset", sort=False)]
+    shares = table[table["metric"].map(is_proportion)]
+    if shares["dataset"].nunique() > 1:
+        sets.append((OVERALL, shares))
+    for dataset, own in sets:
+        best = _best(own, theirs)
+        for label in mine:
+            if label in set(own["label"]):
+                rows.append(_row(dataset, own, label, baseline, best))
+    if not rows:
+        return None
+    header = ["dataset", "algorithm", "rank"]
+    header += [f"gain over {baseline}", "95 % interval"]
+    header += ["best of the board", "gain over it", "95 % interval"]
+    return Block("Trained here, beside the board", header, rows, len(rows))
+
+
+def _ranked(own: pd.DataFrame) -> "pd.Series[float]":
+    """The rank of each complete label on a dataset, or its mean rank over several; 1 is the best."""
+    found = block_table(own)
+    if own["dataset"].nunique() == 1:
+        found = pd.DataFrame([found.mean()])
+    return ranks_of(found).mean()
+
+
+def _best(own: pd.DataFrame, labels: list[str]) -> str | None:
+    """The best of these labels; None if none is complete."""
+    ranked = _ranked(own)
+    there = ranked[ranked.index.isin(labels)].sort_values(kind="stable")
+    return str(there.index[0]) if len(there) else None
+
+
+def _row(dataset: str, own: pd.DataFrame, label: str, baseline: str, best: str | None) -> list[str]:
+    ranked = _ranked(own)
+    several = own["dataset"].nunique() > 1
+    place = "-"
+    if label in ranked.index:
+        place = f"{ranked[label]:.2f}" if several else f"{ranked[label]:g} of {len(ranked)}"
+    cells = [dataset, label, place, *_gain(own, label, baseline)]
+    return [*cells, best or "-", *_gain(own, label, best)]
+
+
+def _gain(own: pd.DataFrame, label: str, other: str | None) -> list[str]:
+    """The paired gain of a label over another, and its interval."""
+    if other is None or other == label or other not in set(own["label"]):
+        return ["-", "-"]
+    metric = str(own["metric"].iloc[0])
+    both = own[own["label"].isin((label, other))]
+    band = BAND if is_proportion(metric) else 0.0
+    (found,) = paired_differences(both, other, band)
+    return [gain(found.gain.mean, metric) if found.pairs else "-", _interval(found, metric)]
+
+
+def _interval(found: Difference, metric: str) -> str:
+    if not found.pairs or math.isnan(found.gain.low):
+        return "-"
+    return f"[{gain(found.gain.low, metric)}, {gain(found.gain.high, metric)}]"

@@ -1,0 +1,41 @@
+"""Results of a small sweep, a part of which is frozen."""
+
+from pathlib import Path
+
+import pytest
+
+from oodbench.board.freeze import freeze
+from tests.helpers.boards import protocol_file, trained
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the protocol's file."""
+    found = tmp_path_factory.mktemp("board")
+    protocol_file(found)
+    return found
+
+
+@pytest.fixture(scope="session")
+def whole(folder: Path) -> Path:
+    """Results of the whole sweep."""
+    return trained(folder, "whole")
+
+
+@pytest.fixture(scope="session")
+def half(folder: Path) -> Path:
+    """Results of the first two rows."""
+    return trained(folder, "half", algorithms=["ERM", "IRM"])
+
+
+@pytest.fixture(scope="session")
+def mine(folder: Path) -> Path:
+    """Results of the last row."""
+    return trained(folder, "mine", algorithms=["VREx"])
+
+
+@pytest.fixture(scope="session")
+def board(folder: Path, half: Path) -> Path:
+    """A board of the first two rows; tests must not change it."""
+    freeze(half, folder / "tiny.v1", folder / "tiny-v1.yaml")
+    return folder / "tiny.v1"

@@ -1,0 +1,197 @@
+"""The commands of boards, and what they say to a user's mistake."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from oodbench.board.cli import app
+from oodbench.report.cli import app as report
+from oodbench.results.board import Part, part_path, read_part, write_part
+from tests.helpers.boards import trained
+
+PLUGIN = '''
+from oodbench.algorithms import Algorithm, Outputs, register
+
+@register("{name}", paper="none")
+class Mine(Algorithm):
+    """The mean of the risks times two."""
+
+    needs_more = {needs}
+
+    @classmethod
+    def skip(cls, problem):
+        return "it needs nine attributes" if cls.needs_more and problem.attributes < 9 else None
+
+    def objective(self, out: Outputs):
+        return 2 * out.risks.mean()
+'''
+
+
+def invoke(*arguments: object, code: int = 0) -> str:
+    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert found.exit_code == code, found.output
+    return found.output
+
+
+@pytest.fixture
+def copy(board: Path, tmp_path: Path) -> Path:
+    """A board that a test may change."""
+    return Path(shutil.copytree(board, tmp_path / "tiny.v1"))
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes a plug-in with a method of this name, and returns the name of its module."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(name: str, needs: bool = False) -> str:
+        (tmp_path / f"plugin_{name.lower()}.py").write_text(PLUGIN.format(name=name, needs=needs))
+        return f"plugin_{name.lower()}"
+
+    return write
+
+
+def test_a_method_of_ones_own_stands_in_the_board(
+    board: Path, tmp_path: Path, plugin: Callable[..., str]
+) -> None:
+    out = tmp_path / "mine"
+    text = invoke(
+        *("run", board, "--algorithms", "TwiceTheRisk", "--plugin", plugin("TwiceTheRisk")),
+        *("--out", out, "--trials", 2, "--draws", 2, "--workers", 1),
+    )
+    assert "Partial: 2 of 4 trials, 2 of 4 draws" in text
+    assert "Trained here, beside the board" in text
+    rows = [line.split() for line in invoke("show", board, out).splitlines()]
+    assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "±" in row} >= {"here"}
+    assert {row[-1] for row in rows if row[:1] == ["ERM"] and "±" in row} >= {"board"}
+    assert invoke("validate", out, "--board", board, code=1).count("trial 2, 3 missing") == 2
+
+
+def test_frozen_runs_trained_again_are_equal_bit_for_bit(board: Path) -> None:
+    text = invoke("rerun", board, "--sample", 3, "--workers", 1)
+    assert "3 equal bit for bit, 0 equal within round-off, 0 off, 0 without a result" in text
+
+
+def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
+    for dataset in ("SEM", "digits"):
+        for row in ("ERM", "IRM"):
+            path = part_path(copy, dataset, row)
+            if (dataset, row) != ("digits", "ERM"):
+                path.unlink()
+                continue
+            part = read_part(path)
+            place = part.table.column_names.index("value/accuracy/0.9")
+            column = pa.array([2.0] * len(part.table))
+            table = part.table.set_column(place, "value/accuracy/0.9", column)
+            write_part(Part(part.about, table), path)
+    text = invoke("rerun", copy, "--sample", 1, "--workers", 1, code=1)
+    assert "off: ERM on digits, trial" in text
+    assert "1 off" in text
+
+
+def test_a_whole_board_is_valid(board: Path) -> None:
+    assert "is as it must be" in invoke("validate", board)
+
+
+def test_results_are_valid_as_far_as_they_go(board: Path, mine: Path) -> None:
+    assert "is as it must be" in invoke("validate", mine, "--board", board)
+    assert "names no protocol" in invoke("validate", mine, code=2)
+
+
+def test_what_a_board_lacks_is_said(copy: Path) -> None:
+    path = part_path(copy, "SEM", "ERM")
+    part = read_part(path)
+    few = part.table.filter(pa.compute.less(part.table["trial"], 3))
+    write_part(Part(part.about, few.drop_columns("score/val_env")), path)
+    text = invoke("validate", copy, code=1)
+    assert "ERM on SEM: trial 3 missing (4 are planned)" in text
+    assert "has the rules" in text
+
+
+def test_a_page_of_a_board_is_written(board: Path, tmp_path: Path) -> None:
+    invoke("html", board, "--out", tmp_path / "board.html")
+    assert (tmp_path / "board.html").stat().st_size > 10_000
+
+
+def test_the_boards_of_the_package_are_listed(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oodbench.results.board.frozen_folder", lambda: board.parent)
+    assert "tiny.v1" in invoke("list")
+    assert "ERM" in invoke("show", "tiny.v1")
+
+
+def one_sentence(*arguments: object) -> str:
+    text = invoke(*arguments, code=2)
+    assert text.startswith("error: ")
+    assert text.count("\n") == 1
+    return text
+
+
+def test_an_unknown_board_is_one_sentence(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oodbench.results.board.frozen_folder", lambda: board.parent)
+    text = one_sentence("show", "tiny.v2")
+    assert "unknown board 'tiny.v2'; did you mean tiny.v1?" in text
+
+
+def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
+    path = part_path(copy, "SEM", "ERM")
+    table = pq.read_table(path, partitioning=None)
+    about = table.schema.metadata[b"oodbench"].replace(b'"schema":1', b'"schema":2')
+    pq.write_table(table.replace_schema_metadata({"oodbench": about}), path)
+    assert "has schema 2, not 1: another version wrote it" in one_sentence("show", copy)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 1000, -1])
+def test_a_torn_part_is_one_sentence(copy: Path, kept: int) -> None:
+    path = part_path(copy, "SEM", "ERM")
+    path.write_bytes(path.read_bytes()[:kept])
+    assert f"{path} is torn or no Parquet file" in one_sentence("show", copy)
+    assert "torn" in invoke("validate", copy, code=1)
+
+
+def test_a_parquet_file_of_something_else_is_one_sentence(copy: Path) -> None:
+    path = part_path(copy, "SEM", "ERM")
+    pq.write_table(pa.table({"a": [1]}), path)
+    assert "no part of a board" in one_sentence("show", copy)
+    table = pq.read_table(part_path(copy, "SEM", "IRM"), partitioning=None)
+    pq.write_table(table.drop_columns("step"), path)
+    assert "is damaged" in one_sentence("show", copy)
+
+
+def test_a_board_without_parts_is_one_sentence(copy: Path) -> None:
+    shutil.rmtree(copy / "parts")
+    assert "has no part yet" in one_sentence("show", copy)
+
+
+def test_results_under_another_protocol_are_one_sentence(board: Path, tmp_path: Path) -> None:
+    other = trained(tmp_path, "other", algorithms=["VREx"], steps=30)
+    assert "is not under the protocol of the board" in one_sentence("show", board, other)
+    found = CliRunner().invoke(report, ["table", str(other), "--board", str(board)])
+    assert found.exit_code == 2 and found.output.count("\n") == 1
+
+
+def test_a_directory_without_a_sweep_is_one_sentence(board: Path, tmp_path: Path) -> None:
+    assert "holds no sweep" in one_sentence("show", board, tmp_path / "nothing")
+
+
+def test_more_trials_than_the_protocol_has_are_one_sentence(board: Path, tmp_path: Path) -> None:
+    text = one_sentence("run", board, "--algorithms", "VREx", "--out", tmp_path, "--trials", 9)
+    assert "has 4 trials, not 9" in text
+
+
+def test_a_plugin_that_needs_more_than_the_protocol_gives_is_told(
+    board: Path, tmp_path: Path, plugin: Callable[..., str]
+) -> None:
+    name = plugin("NeedsMore", needs=True)
+    arguments = ("--algorithms", "NeedsMore", "--plugin", name, "--out", tmp_path / "out")
+    text = invoke("run", board, *arguments, code=2)
+    assert "no possible run: NeedsMore on SEM: it needs nine attributes" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_new_board_needs_a_protocol(half: Path, tmp_path: Path) -> None:
+    assert "name its sweep with --protocol" in one_sentence("freeze", half, "--as", f"{tmp_path}/b")

@@ -1,0 +1,166 @@
+"""Freezing results: what is frozen, that it never changes, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from oodbench.board.freeze import data_digests, freeze
+from oodbench.errors import UserError
+from oodbench.results.board import Part, part_files, part_path, read_part, read_parts, write_part
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
+from oodbench.selection import choose
+from tests.helpers.boards import SEM, protocol_file, trained
+
+
+def contents(board: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(board)): path.read_bytes()
+        for path in board.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_every_row_of_every_dataset_is_a_part(board: Path, folder: Path) -> None:
+    found = sorted(str(path.relative_to(board)) for path in part_files(board))
+    rows = ["ERM.parquet", "IRM.parquet"]
+    assert found == [f"parts/{dataset}/{row}" for dataset in ("SEM", "digits") for row in rows]
+    assert (board / "protocol.yaml").read_bytes() == (folder / "tiny-v1.yaml").read_bytes()
+
+
+def test_a_part_has_the_specs_of_its_runs(board: Path, half: Path) -> None:
+    specs = {i: spec for part in read_parts(board) for i, spec in part.specs().items()}
+    assert {i: spec.id for i, spec in specs.items()} == {i: i for i in Results(half).plan()["runs"]}
+
+
+@pytest.mark.parametrize("rule", ["train_val", "val_env", "oracle"])
+def test_a_part_has_the_chosen_step_score_and_values(board: Path, half: Path, rule: str) -> None:
+    frames = load_frames(Results(half))
+    part = read_part(part_path(board, "digits", "IRM"))
+    table = part.table.to_pandas().set_index(["id", "step"])
+    chosen = choose(frames, rule).query("label == 'IRM' and dataset_label == 'digits'")
+    for row in chosen.to_dict(orient="records"):
+        frozen = table.loc[(row["id"], row["step"])]
+        assert frozen[f"score/{rule}"] == row["score"]
+        (record,) = (r for r in Results(half).run(row["id"]).records() if r["step"] == row["step"])
+        (test,) = frozen["test_environments"]
+        for entry in record["evaluations"]:
+            if (entry["environment"], entry["split"]) == (test, "in"):
+                assert frozen[f"value/{entry['metric']}/{test}"] == entry["value"]
+                assert frozen[f"count/{test}"] == entry["count"]
+
+
+def test_a_part_says_what_made_it(board: Path) -> None:
+    part = read_part(part_path(board, "SEM", "ERM"))
+    made = part.about.provenance
+    assert made["torch"] and made["machine"] and made["oodbench"] and len(made["source"]) == 16
+    assert made["dates"][0] <= made["dates"][1]
+    assert set(made["data"]) == {"0.2", "1", "2", "5"}
+    assert (part.table["seconds"].to_numpy() > 0).all()
+    assert part.table["vectorized"].to_pylist() == [True] * len(part.table)
+
+
+def test_freezing_again_changes_nothing(board: Path, half: Path, folder: Path) -> None:
+    before = contents(board)
+    found = freeze(half, board, folder / "tiny-v1.yaml")
+    assert (len(found.added), len(found.there)) == (0, 4)
+    assert contents(board) == before
+
+
+def test_parts_are_added_and_others_left_alone(
+    board: Path, mine: Path, folder: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "tiny.v1"
+    shutil.copytree(board, copy)
+    before = contents(copy)
+    found = freeze(mine, copy, folder / "tiny-v1.yaml")
+    assert [path.stem for path in found.added] == ["VREx", "VREx"]
+    assert before.items() <= contents(copy).items()
+
+
+def test_a_frozen_part_is_never_changed(
+    board: Path, half: Path, folder: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "tiny.v1"
+    shutil.copytree(board, copy)
+    path = part_path(copy, "SEM", "ERM")
+    part = read_part(path)
+    place = part.table.column_names.index("value/mse/5")
+    changed = part.table.set_column(place, "value/mse/5", [[1.0] * len(part.table)])
+    write_part(Part(part.about, changed), path)
+    part_path(copy, "digits", "IRM").unlink()
+    before = contents(copy)
+    with pytest.raises(UserError, match="new version of the board"):
+        freeze(half, copy, folder / "tiny-v1.yaml")
+    assert contents(copy) == before
+
+
+def test_a_board_has_one_protocol(board: Path, half: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="another protocol"):
+        freeze(half, board, protocol_file(tmp_path, steps=21))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trials": 3}, "ERM on SEM: trial 3 missing"),
+        ({"hparam_draws": 3}, "ERM on SEM: draw 3 missing"),
+        ({"steps": 30}, "runs are under another protocol"),
+    ],
+)
+def test_results_that_are_not_the_whole_protocol_are_refused(
+    changes: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    results = trained(
+        tmp_path,
+        "out",
+        algorithms=["ERM"],
+        datasets=[SEM],
+        **changes,
+    )
+    with pytest.raises(UserError, match=message):
+        freeze(results, tmp_path / "b", tmp_path / "tiny-v1.yaml")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"selection": "oracle"}, "no board is ranked by it"),
+        ({"test_environments": "pairs"}, "cannot hold"),
+        ({"search": {"method": "tpe", "runs": 8}}, "search"),
+    ],
+)
+def test_what_cannot_be_a_protocol_is_refused(
+    half: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    file = protocol_file(tmp_path, **changes)
+    with pytest.raises(UserError, match=message):
+        freeze(half, tmp_path / "b", file)
+
+
+def test_runs_of_several_codes_are_no_part(half: Path, folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "half"
+    shutil.copytree(half, copy)
+    file = next((copy / "runs").glob("*/run.json"))
+    run = json.loads(file.read_text())
+    run["provenance"]["commit"] = "0" * 40
+    file.write_text(json.dumps(run))
+    with pytest.raises(UserError, match="several codes"):
+        freeze(copy, tmp_path / "b", folder / "tiny-v1.yaml")
+
+
+def test_digests_follow_the_data() -> None:
+    first = data_digests("LinearSEM", {"num_examples": 40}, [0], None)
+    assert first == data_digests("LinearSEM", {"num_examples": 40}, [0], None)
+    assert first != data_digests("LinearSEM", {"num_examples": 41}, [0], None)
+    assert first != data_digests("LinearSEM", {"num_examples": 40}, [0, 1], None)
+
+
+def test_a_part_is_small(board: Path) -> None:
+    for path in part_files(board):
+        assert pq.read_metadata(path).num_row_groups == 1
+        assert path.stat().st_size < 16_000

@@ -1,0 +1,189 @@
+"""A board beside runs trained here: exactly what one sweep of all of them would have printed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from oodbench.board.standing import standing
+from oodbench.errors import UserError
+from oodbench.report.comparison import comparison
+from oodbench.report.html.contents import contents
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.sheet import sheet
+from oodbench.results.beside import beside_board
+from oodbench.results.join import joined
+from oodbench.selection import candidates, choose
+from tests.helpers.boards import SEM, trained
+
+RULES = ["train_val", "val_env", "oracle"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_half_of_it_frozen_a_sweep_has_equal_cells(
+    board: Path, mine: Path, whole: Path, rule: str
+) -> None:
+    split, joint = beside_board(str(board), [mine]), joined([whole])
+    pd.testing.assert_frame_equal(choose(split, rule), choose(joint, rule))
+    ours, theirs = leaderboard(split, rule), leaderboard(joint, rule)
+    pd.testing.assert_frame_equal(ours.frame, theirs.frame)
+    assert (ours.notes, ours.findings) == (theirs.notes, theirs.findings)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_half_of_it_frozen_a_comparison_prints_the_same(
+    board: Path, mine: Path, whole: Path, rule: str
+) -> None:
+    ours = comparison(beside_board(str(board), [mine]), "ERM", rule)
+    theirs = comparison(joined([whole]), "ERM", rule)
+    pd.testing.assert_frame_equal(ours.frame, theirs.frame)
+    assert ours.notes == theirs.notes
+    for mixed, plain in zip(ours.blocks, theirs.blocks, strict=True):
+        columns = len(plain.header)
+        assert mixed.title == plain.title
+        assert [row[:columns] for row in mixed.rows] == plain.rows
+        assert (mixed.best, mixed.near, mixed.ranked) == (plain.best, plain.near, plain.ranked)
+
+
+def test_a_frozen_run_has_one_candidate_by_each_rule(board: Path, half: Path) -> None:
+    for rule in RULES:
+        best = candidates(joined([half]), rule).drop_duplicates("id", ignore_index=True)
+        pd.testing.assert_frame_equal(candidates(beside_board(str(board), []), rule), best)
+
+
+def test_rows_say_where_they_are_from(board: Path, mine: Path) -> None:
+    found = sheet(leaderboard(beside_board(str(board), [mine])))
+    (place,) = {block.header.index("from") for block in found.blocks[:1]}
+    assert {row[0]: row[place] for row in found.blocks[0].rows} == {
+        **{"ERM": "board", "IRM": "board", "VREx": "here", "constant": ""}
+    }
+
+
+def test_what_is_trained_here_has_its_rank_and_its_gains(board: Path, mine: Path) -> None:
+    frames = beside_board(str(board), [mine])
+    found = standing(frames, "val_env")
+    assert found is not None
+    gains = comparison(frames, "ERM", "val_env").frame.set_index(["dataset", "label"])["gain"]
+    for row in found.rows:
+        assert row[1] == "VREx"
+        assert row[2].endswith(" of 3")
+        shown = f"{100 * gains[row[0], 'VREx']:+.1f}" if row[0] == "digits" else row[3]
+        assert row[3] == shown
+        assert row[5] in ("ERM", "IRM")
+
+
+def test_nothing_trained_here_has_no_table_of_its_own(board: Path) -> None:
+    assert standing(beside_board(str(board), []), None) is None
+
+
+def test_fewer_trials_and_draws_cut_all_rows_and_say_so(
+    board: Path, whole: Path, tmp_path: Path
+) -> None:
+    part = trained(tmp_path, "part", algorithms=["VREx"], trials=2, hparam_draws=3)
+    frames = beside_board(str(board), [part])
+    assert set(frames.runs["trial"]) == {0, 1}
+    assert set(frames.runs["draw"]) == {0, 1, 2}
+    (note,) = leaderboard(frames).findings[:1]
+    assert note.startswith("Partial: 2 of 4 trials, 3 of 4 draws of the board tiny.v1 are compared")
+    table = leaderboard(frames, "val_env").frame.set_index(["dataset", "label"])
+    assert set(table["n"]) == {2}
+
+
+def test_fewer_datasets_are_all_that_is_shown(board: Path, tmp_path: Path) -> None:
+    part = trained(tmp_path, "part", algorithms=["VREx"], datasets=[SEM])
+    frames = beside_board(str(board), [part])
+    assert set(frames.runs["dataset_label"]) == {"SEM"}
+    assert frames.notes[0].startswith("Partial: 1 of 2 datasets of the board")
+
+
+def test_a_frozen_row_trained_again_counts_once(board: Path, half: Path, mine: Path) -> None:
+    frames = beside_board(str(board), [half, mine])
+    assert frames.runs["id"].is_unique
+    assert len(frames.runs) == 96
+    assert "ERM on SEM: 16 of 16 runs here are equal to the board's." in frames.notes
+    found = leaderboard(frames)
+    assert found.origins == {"ERM": "board, here", "IRM": "board, here", "VREx": "here"}
+
+
+def changed(results: Path, copy: Path) -> Path:
+    """A copy of results in which the values of one run of ERM on SEM are others."""
+    shutil.copytree(results, copy)
+    for file in (copy / "runs").glob("*/run.json"):
+        spec = json.loads(file.read_text())["spec"]
+        if (spec["label"], spec["dataset"], spec["trial"], spec["draw"]) == (
+            "ERM",
+            "LinearSEM",
+            0,
+            0,
+        ):
+            records = file.with_name("metrics.jsonl")
+            lines = [json.loads(line) for line in records.read_text().splitlines()]
+            for line in lines:
+                for entry in line["evaluations"]:
+                    entry["value"] = entry["value"] and entry["value"] + 0.5
+            records.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            end = json.loads(file.with_name("done.json").read_text())
+            end = {k: v for k, v in end.items() if k not in ("records", "sha256")}
+            file.with_name("done.json").write_text(json.dumps(end))
+    return copy
+
+
+def test_a_row_that_disagrees_with_the_board_is_shown_beside_it(
+    board: Path, half: Path, tmp_path: Path
+) -> None:
+    frames = beside_board(str(board), [changed(half, tmp_path / "half")])
+    assert frames.runs["id"].is_unique
+    assert any(
+        "ERM on SEM: 1 of 16 runs here differ from the board's, by 0.5" in n for n in frames.notes
+    )
+    labels = set(frames.runs.query("dataset_label == 'SEM'")["label"])
+    assert labels == {"ERM", "ERM (here)", "IRM"}
+    leaderboard(frames)
+
+
+def test_a_name_that_is_frozen_with_other_code_is_refused(
+    board: Path, half: Path, tmp_path: Path
+) -> None:
+    copy = changed(half, tmp_path / "half")
+    for file in (copy / "runs").glob("*/run.json"):
+        run = json.loads(file.read_text())
+        run["provenance"]["source"] = "f" * 16
+        file.write_text(json.dumps(run))
+    with pytest.raises(UserError, match=r"a row 'ERM' on SEM of other code .* another `label`"):
+        beside_board(str(board), [copy])
+
+
+def test_a_name_that_is_frozen_with_other_hyperparameters_is_refused(
+    board: Path, tmp_path: Path
+) -> None:
+    rows = [{"name": "ERM", "hparams": {"lr": 0.5}}]
+    with pytest.raises(UserError, match=r"a row 'ERM' on SEM with other hyperparameters"):
+        beside_board(str(board), [trained(tmp_path, "mine", algorithms=rows)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 30}, "steps of SEM is 30, which no frozen run has"),
+        ({"trials": [7]}, "trial of SEM is 7"),
+        ({"validation_environments": "none"}, r"validation environments of SEM is \[\]"),
+        ({"datasets": [SEM | {"label": "model"}]}, "holds model, which"),
+        ({"network": {"name": "MLP", "hparams": {"width": 5}}}, "network of SEM"),
+    ],
+)
+def test_results_under_another_protocol_are_refused(
+    board: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    other = trained(tmp_path, "other", algorithms=["VREx"], **changes)
+    with pytest.raises(UserError, match=message):
+        beside_board(str(board), [other])
+
+
+def test_the_page_has_the_numbers_of_the_whole_sweep(board: Path, mine: Path, whole: Path) -> None:
+    ours, theirs = contents([mine], board=str(board)), contents([whole])
+    for rule in RULES:
+        mixed, plain = ours["rules"][rule]["board"], theirs["rules"][rule]["board"]
+        for name in ("dataset", "environment", "mean", "error", "text", "n"):
+            assert mixed[name] == plain[name], (rule, name)
