@@ -8,7 +8,7 @@ one, and its oracle sees a run's last step only. Imports no torch.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ import pandas as pd
 from oodbench.errors import UserError, unknown
 from oodbench.results.frames import CELL, Frames, sweep_runs
 from oodbench.results.metrics import is_higher_better
-from oodbench.results.run_spec import COMPLETE
+from oodbench.results.run_spec import COMPLETE, RunSpec
 
 Integers = npt.NDArray[np.int64]
 
@@ -130,6 +130,16 @@ def find_rule(name: str, place: str = "") -> Rule:
         return RULES[base]
     rule = RULES[base]
     return replace(rule, summary=f"{metric}, {rule.summary}", metric=metric)
+
+
+def own_evidence(
+    rule: Rule, spec: RunSpec, training_environments: Sequence[str]
+) -> list[tuple[str, str]]:
+    """The environments and splits by which a rule judges a run; none where it cannot."""
+    names = ("id", "holdout", "test_environments", "validation_environments")
+    row = {name: getattr(spec, name) for name in names}
+    found = rule.evidence(pd.DataFrame([row | {"training_environments": training_environments}]))
+    return list(zip(found["environment"], found["split"], strict=True))
 
 
 def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:

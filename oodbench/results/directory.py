@@ -5,6 +5,7 @@ OUT/searches/<id>.jsonl  what a search has chosen since: one draw a line; append
 OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
               checkpoint.pt     what a resumed run needs
+              weights/          kept weights, see oodbench.results.weights
               heartbeat         who trains it, rewritten while it runs
               stack.txt         where a process was that ran out of time, until failed.json says so
               lock              held by the process that trains it
@@ -15,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -79,6 +81,11 @@ class RunDirectory:
         return self.path / "checkpoint.pt"
 
     @property
+    def weights(self) -> Path:
+        """The folder of the run's kept weights."""
+        return self.path / "weights"
+
+    @property
     def stack(self) -> Path:
         """The path of the file in which a process that ran out of time left the stacks of its threads."""
         return self.path / "stack.txt"
@@ -140,7 +147,8 @@ class RunDirectory:
         return True
 
     def forget_records(self) -> None:
-        """Drop all records, for a run that starts anew."""
+        """Drop all records and the weights kept with them, for a run that starts anew."""
+        shutil.rmtree(self.weights, ignore_errors=True)
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:

@@ -156,6 +156,7 @@ class Settings(TypedDict, total=False):
     data_dir: str | None
     plugins: list[str]
     keep_predictions: bool
+    keep_weights: list[str]
     launcher: str
     resources: dict[str, Any]
     search: Search

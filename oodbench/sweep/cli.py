@@ -24,6 +24,7 @@ from oodbench.sweep.flags import (
 )
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
+from oodbench.sweep.weights import weights_files
 from oodbench.terminal import terminal
 from oodbench.train.settings import TrainSettings, large_groups
 
@@ -42,6 +43,13 @@ Launcher = Annotated[str, typer.Option(help="local, debug or slurm.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Slurm: show the jobs, submit nothing.")]
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
+]
+KeepWeights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULES",
+        help="Keep the weights that these rules would choose, such as train_val,val_env,last.",
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
@@ -112,6 +120,7 @@ def launch(
     set_: Settings = None,
     dry_run: DryRun = False,
     keep_predictions: KeepPredictions = False,
+    keep_weights: KeepWeights = None,
     yes: Yes = False,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
@@ -126,6 +135,7 @@ def launch(
         plugins=tuple(plugin or ()),
         dry_run=dry_run,
         keep_predictions=keep_predictions,
+        keep_weights=keep_weights.split(",") if keep_weights else None,
         confirm=not yes,
     )
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
@@ -189,7 +199,12 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
 
 @app.command()
 @reports_mistakes
-def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None:
+def clean(
+    sweep: Name = "quickstart",
+    out: Out = None,
+    weights: Annotated[bool, typer.Option("--weights", help="All kept weights, too.")] = False,
+    yes: Yes = False,
+) -> None:
     """Delete checkpoints of ended runs, runs not in the sweep, and predictions no rule chose."""
     from oodbench.report.prediction_metrics import spare
 
@@ -200,16 +215,19 @@ def clean(sweep: Name = "quickstart", out: Out = None, yes: Yes = False) -> None
     checkpoints = [c for i in ended if (c := results.run(i).checkpoint).exists()]
     size = sum(f.stat().st_size for p in strangers for f in p.rglob("*") if f.is_file())
     predictions = spare(results)
-    size += sum(c.stat().st_size for c in (*checkpoints, *predictions))
+    files = [*checkpoints, *predictions, *(weights_files(results, ended) if weights else ())]
+    size += sum(file.stat().st_size for file in files)
+    kept = len(files) - len(checkpoints) - len(predictions)
     terminal().say(
         f"{len(checkpoints)} checkpoints of ended runs, {len(predictions)} files of predictions that "
-        f"no rule chose and {len(strangers)} runs that are not in the sweep: {size / 2**20:.1f} MB."
+        f"no rule chose, {f'{kept} files of kept weights ' if weights else ''}and {len(strangers)} "
+        f"runs that are not in the sweep: {size / 2**20:.1f} MB."
     )
-    if not (checkpoints or predictions or strangers):
+    if not (files or strangers):
         return
     if not (yes or confirmed("Delete them?")):
         raise typer.Abort
-    for file in (*checkpoints, *predictions):
+    for file in files:
         file.unlink()
     for path in strangers:
         shutil.rmtree(path)

@@ -30,6 +30,7 @@ from oodbench.sweep.launchers.states import states
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.sweep.stored_plan import continued, store_plan
+from oodbench.sweep.weights import check_rules, lacking
 from oodbench.terminal import Terminal, terminal
 from oodbench.train.settings import TrainSettings, large_groups
 
@@ -67,6 +68,8 @@ class LaunchOptions:
     """Whether Slurm's jobs run a frozen copy of the code."""
     keep_predictions: bool = False
     """Whether every example's logits are kept at the evaluations."""
+    keep_weights: Sequence[str] | None = None
+    """The selection rules whose weights are kept, and `last`; None: as the sweep says."""
     loader_workers: int | None = None
     """Threads of a run that read stored data; None is its share of the cores."""
     vectorize: int | None = None
@@ -98,6 +101,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     if not plan.runs:
         reasons = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(reasons))}")
+    wanted = sweep.keep_weights if options.keep_weights is None else options.keep_weights
+    rules = check_rules(wanted, plan.runs.values()) if wanted else ()
     job = Job(
         name=sweep.name,
         results=results,
@@ -108,6 +113,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
             threads=options.threads,
             plugins=plugins,
             keep_predictions=options.keep_predictions,
+            keep_weights=rules,
             loader_workers=options.loader_workers,
             vectorize=options.vectorize,
             run_timeout=options.run_timeout or sweep.run_timeout,
@@ -132,7 +138,7 @@ def retry(
 ) -> Counter[State]:
     """Train the failed and lost runs of a results directory again, from their last checkpoints.
 
-    The data directory, the plug-ins and whether predictions are kept are those of the last launch.
+    The data directory, the plug-ins and what is kept (predictions, weights) are as at the last launch.
     Returns and raises as `launch`.
     """
     _start_early(options.launcher)
@@ -152,6 +158,7 @@ def retry(
             threads=options.threads,
             plugins=plugins,
             keep_predictions=last.get("keep_predictions", False),
+            keep_weights=tuple(last.get("keep_weights", ())),
             loader_workers=options.loader_workers,
             vectorize=options.vectorize,
             run_timeout=options.run_timeout or last.get("run_timeout"),
@@ -265,6 +272,10 @@ def _report(
     elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
     if elsewhere:
         console.say(f"{elsewhere} runs are being trained by another launch.")
+    for rule, runs in lacking(job.results, job.specs, job.settings.keep_weights).items():
+        console.say(
+            f"{runs} runs have ended without the weights of {rule}, and are not trained again."
+        )
     if any(state.complete for state in counts):
         from oodbench.report.printing import print_table
         from oodbench.results.join import joined

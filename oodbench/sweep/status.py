@@ -28,6 +28,7 @@ from rich.text import Text
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.states import RunStatus, slurm_answers, states
+from oodbench.sweep.weights import weights_files
 from oodbench.terminal import Terminal
 
 PAUSED = "paused"
@@ -89,6 +90,10 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
         texts.append(
             "`launch` goes on with paused and lost runs; `retry` trains failed and broken ones, too."
         )
+    weights = weights_files(results, specs)
+    if weights:
+        size = sum(path.stat().st_size for path in weights)
+        texts.append(f"Kept weights: {len(weights)} files, {size / 2**20:.1f} MB.")
     heading = Text(f"{stored['name']} in {results.path}")
     body = [Text(console.wrapped(text)) for text in texts]
     return Group(heading, Text(), *_counts(specs, now, console), *body)

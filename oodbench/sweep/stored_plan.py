@@ -76,6 +76,7 @@ def store_plan(job: Job, launcher: str, sweep: Sweep) -> None:
         "data_dir": str(data_dir.absolute()) if data_dir else None,
         "plugins": list(job.settings.plugins),
         "keep_predictions": job.settings.keep_predictions,
+        "keep_weights": list(job.settings.keep_weights),
         "run_timeout": job.settings.run_timeout,
         "launcher": launcher,
         "resources": job.resources.model_dump(exclude_defaults=True),

@@ -9,6 +9,7 @@ from typing import Protocol
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import Evaluation, RunSpec, State
 from oodbench.train.checkpoint import UnfitError, resume, save_checkpoint
+from oodbench.train.kept_weights import KeptWeights
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 
@@ -87,6 +88,10 @@ class Training:
     divergence_recorded: bool = False
     """Whether the last record of a diverged run is written."""
 
+    def __post_init__(self) -> None:
+        """Take up the weights that are kept of the run so far."""
+        self.weights = KeptWeights(self.run, self.directory)
+
     @property
     def stop(self) -> int:
         """The next step at which something may be due, wherever the run is resumed."""
@@ -108,7 +113,7 @@ class Training:
         return self.diverged is not None or step % spec.evaluate_every == 0 or step == spec.steps
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
-        """Write a record; predictions are there before it is.
+        """Write a record; predictions and weights that are kept are there before it is.
 
         That of a diverged run stands at the step that the network is at, which is after the first
         loss that was not finite, and has no means of the losses.
@@ -118,6 +123,8 @@ class Training:
         record = self.run.record(evaluations, seconds)
         if self.diverged is not None:
             record["train"], self.divergence_recorded = {}, True
+        ends = self.diverged is not None or self.run.step == self.run.spec.steps
+        self.weights.record(record["evaluations"], ends)
         self.directory.append(record)
 
     def finish(self) -> State | None:
@@ -127,6 +134,7 @@ class Training:
         else:
             status = State.DONE if self.run.step == self.run.spec.steps else None
         if status is not None:
+            self.weights.settle()
             self.directory.finish(status, self.run.step, self.run.seconds)
         return status
 
@@ -177,6 +185,7 @@ def train(
             at_work.sync_to_runs()
         for t in due:
             save_checkpoint(t.run, t.directory)
+            t.weights.settle()
         saved = time.monotonic()
         for t in due:
             t.saved, t.saving = saved, saved - now

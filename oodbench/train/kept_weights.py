@@ -1,0 +1,148 @@
+"""The weights that selection rules would choose of a run, kept while it is trained."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from oodbench.datasets import Dataset
+from oodbench.files import whole_file
+from oodbench.results.directory import RunDirectory
+from oodbench.results.metrics import is_higher_better
+from oodbench.results.weights import LAST, kept_weights, weights_path
+from oodbench.train.run import Run
+
+if TYPE_CHECKING:
+    from oodbench.selection import Rule
+
+
+ABOUT = "oodbench"
+"""The one key of the files' metadata, as several stand in any order: the same weights, the same bytes."""
+
+
+class Judge:
+    """How a selection rule judges the steps of one run, by the run's own records alone."""
+
+    def __init__(self, rule: "Rule", evidence: Sequence[tuple[str, str]], dataset: Dataset) -> None:
+        """`evidence` are the environments and splits by which the rule judges the run."""
+        self.evidence = evidence
+        self.metric = rule.metric or dataset.metric
+        higher = is_higher_better(rule.metric) if rule.metric else dataset.higher_is_better
+        self._sign = -1.0 if higher else 1.0
+
+    def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:
+        """The score of a record, negative where more is better; infinite where a part of it is none.
+
+        None where the metric is not recorded at all.
+
+        The numbers are those of `oodbench.selection`, bit for bit, so that equal ones are equal here.
+        """
+        found = {
+            (e["environment"], e["split"]): (e["value"], e["count"])
+            for e in evaluations
+            if e["metric"] == self.metric
+        }
+        if not found:
+            return None
+        totals: dict[str, float] = {}
+        for environment, split in self.evidence:
+            value, count = found.get((environment, split), (None, 0))
+            if value is None or not math.isfinite(value):
+                return math.inf
+            totals[environment] = totals.get(environment, 0.0) + count
+        parts = [
+            value * (count / totals[environment])
+            for (environment, _), (value, count) in ((p, found[p]) for p in self.evidence)
+        ]
+        score = 0.0
+        for part in sorted(parts):
+            score += part
+        return self._sign * score / len(totals)
+
+
+class KeptWeights:
+    """The files of a run's kept weights: one a rule, of the step that the rule would choose so far.
+
+    The file of the step before goes only when a checkpoint of a later step than the new one's is
+    written: a run that is resumed before it may choose that step again.
+    """
+
+    def __init__(self, run: Run, directory: RunDirectory) -> None:
+        """Takes up the files of a run at its checkpoint, and deletes those of steps after it."""
+        self._run, self._directory = run, directory
+        self._judges = _judges(run)
+        self._best: dict[str, tuple[float, int]] = {}
+        for record in directory.records() if self._judges else ():
+            self._improved(record["step"], record["evaluations"])
+        self._safe = dict(self._best)
+        for (rule, step), path in kept_weights(directory).items():
+            known = self._best.get(rule, (0.0, step))
+            if step > run.step or step != known[1]:
+                path.unlink()
+
+    def _improved(self, step: int, evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The rules that would choose this step, of all so far."""
+        found = []
+        for name, judge in self._judges.items():
+            cost = judge.cost(evaluations)
+            if cost is not None and (name not in self._best or cost < self._best[name][0]):
+                self._best[name] = cost, step
+                found.append(name)
+        return found
+
+    def record(self, evaluations: Sequence[Mapping[str, Any]], ends: bool) -> None:
+        """Keep the evaluated weights for rules that would choose them; `ends`: they are the last."""
+        step = self._run.step
+        before = dict(self._best)
+        rules = self._improved(step, evaluations)
+        if ends and LAST in self._run.settings.keep_weights:
+            rules.append(LAST)
+        if not rules:
+            return
+        self._directory.weights.mkdir(exist_ok=True)
+        weights = evaluated_weights(self._run)
+        for rule in rules:
+            about = json.dumps({"id": self._run.spec.id, "rule": rule, "step": step})
+            with whole_file(weights_path(self._directory, rule, step)) as file:
+                file.write(save(weights, {ABOUT: about}))
+            if rule in before and before[rule] != self._safe.get(rule):
+                self._delete(rule, before[rule][1])
+
+    def settle(self) -> None:
+        """Delete what no resumed run needs any more: a checkpoint of now is written, or the run ends."""
+        for rule, (_, step) in self._safe.items():
+            if step != self._best[rule][1]:
+                self._delete(rule, step)
+        self._safe = dict(self._best)
+
+    def _delete(self, rule: str, step: int) -> None:
+        weights_path(self._directory, rule, step).unlink(missing_ok=True)
+
+
+def _judges(run: Run) -> dict[str, Judge]:
+    """What judges the run by each of its rules that can."""
+    names = [name for name in run.settings.keep_weights if name != LAST]
+    if not names:
+        return {}
+    from oodbench.selection import find_rule, own_evidence  # with pandas, which few runs need
+
+    found = {}
+    for name in names:
+        rule = find_rule(name)
+        evidence = own_evidence(rule, run.spec, run.names)
+        if evidence:
+            found[name] = Judge(rule, evidence, run.data.dataset)
+    return found
+
+
+def evaluated_weights(run: Run) -> dict[str, Tensor]:
+    """A copy on the CPU of all that a predictor with the evaluated weights is made of, in float32."""
+    with run.evaluated_weights():
+        state = run.algorithm.state_dict()
+        return {
+            name: (value.float() if value.is_floating_point() else value).cpu().clone().contiguous()
+            for name, value in state.items()
+        }

@@ -1,0 +1,75 @@
+"""Kept weights on the command line: launch, status, clean, and what is said of runs without them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from oodbench.errors import UserError
+from oodbench.results.directory import Results
+from oodbench.sweep.cli import app
+from oodbench.sweep.weights import check_rules
+from tests.helpers.sweeps import tiny, tiny_file
+
+SHORT: dict[str, Any] = {"algorithms": ["ERM"], "trials": 2, "steps": 10, "evaluate_every": 5}
+
+
+def invoke(*arguments: str) -> str:
+    found = CliRunner().invoke(app, list(arguments))
+    assert found.exit_code == 0, found.output
+    return " ".join(found.stdout.split())
+
+
+def files(out: Path) -> set[str]:
+    return {path.name.rpartition("-")[0] for path in out.glob("runs/*/weights/*.safetensors")}
+
+
+def test_launch_status_and_clean(tmp_path: Path) -> None:
+    file, out = str(tiny_file(tmp_path, **SHORT)), tmp_path / "out"
+    launch = ["launch", file, "--out", str(out), "--launcher", "debug", "--yes"]
+    assert "without the weights" not in invoke(*launch, "--keep-weights", "train_val,last")
+    assert files(out) == {"train_val", "last"}
+    assert Results(out).plan()["settings"]["keep_weights"] == ["train_val", "last"]
+    assert "Kept weights: 4 files, 0.0 MB." in invoke("status", str(out))
+    invoke("clean", file, "--out", str(out), "--yes")
+    assert files(out) == {"train_val", "last"}
+    assert not list(out.glob("runs/*/checkpoint.pt"))
+    assert "4 files of kept weights" in invoke(
+        "clean", file, "--out", str(out), "--weights", "--yes"
+    )
+    assert not files(out)
+    assert "Kept weights" not in invoke("status", str(out))
+
+
+def test_runs_that_ended_without_weights_are_counted_and_not_trained_again(tmp_path: Path) -> None:
+    file, out = str(tiny_file(tmp_path, **SHORT)), tmp_path / "out"
+    launch = ["launch", file, "--out", str(out), "--launcher", "debug", "--yes"]
+    invoke(*launch)
+    ends = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/done.json")}
+    shown = invoke(*launch, "--keep-weights", "train_val")
+    sentence = "2 runs have ended without the weights of train_val, and are not trained again."
+    assert sentence in shown
+    assert {path: path.stat().st_mtime_ns for path in ends} == ends and not files(out)
+
+
+def test_the_sweep_may_name_them_and_the_option_goes_before(tmp_path: Path) -> None:
+    file, out = str(tiny_file(tmp_path, **SHORT, keep_weights="oracle, last")), tmp_path / "out"
+    launch = ["launch", file, "--launcher", "debug", "--yes", "--out"]
+    invoke(*launch, str(out))
+    assert files(out) == {"oracle", "last"}
+    invoke(*launch, str(tmp_path / "other"), "--keep-weights", "train_val")
+    assert files(tmp_path / "other") == {"train_val"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("val_en", "unknown rule 'val_en' in keep_weights; did you mean val_env"),
+        ("val_env", "cannot be kept by val_env: it needs `validation_environments:`"),
+        ("leave_one_out", "leave_one_out: it judges a run by others"),
+    ],
+)
+def test_rules_that_cannot_serve_are_told_before_training(rule: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check_rules([rule], tiny(**SHORT).runs.values())

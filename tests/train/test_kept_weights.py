@@ -1,0 +1,186 @@
+"""The weights that selection rules would choose, kept while runs are trained."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec
+from oodbench.results.weights import kept_weights, weights_path
+from oodbench.selection import choose
+from oodbench.sweep.plan import Plan
+from oodbench.train import loop
+from oodbench.train.evaluate import evaluate
+from oodbench.train.execute import execute, execute_group
+from oodbench.train.run import Run
+from oodbench.train.settings import Interrupts, TrainSettings
+from tests.helpers.sweeps import tiny
+
+RULES = ("train_val", "val_env", "oracle", "train_val:loss", "last")
+SETTINGS = TrainSettings(keep_weights=RULES)
+
+
+def noisy(**changes: Any) -> Plan:
+    """Runs whose best steps differ by rule, evaluated often."""
+    sizes = dict.fromkeys(("num_examples", "num_test_examples"), 60)
+    data = {"name": "Spirals", "num_environments": 3, "num_validation": 1, **sizes}
+    hparams = {"lr": [0.03, 0.1, 0.3], "batch_size": 8}
+    keys = {
+        "datasets": [data],
+        "algorithms": [{"name": "ERM", "hparams": hparams}],
+        "network": {"name": "MLP", "hparams": {"width": 8}},
+        **{"hparam_draws": 3, "trials": 1, "steps": 60, "evaluate_every": 4},
+    }
+    return tiny(**keys | changes)
+
+
+def first(**changes: Any) -> RunSpec:
+    return next(iter(noisy(**changes).runs.values()))
+
+
+def trained(path: Path, plan: Plan, settings: TrainSettings = SETTINGS) -> Results:
+    results = Results(path)
+    results.write_plan("tiny", {}, plan.runs)
+    for spec in plan.runs.values():
+        assert execute(spec, results.run(spec.id), settings) == ("done", "")
+    return results
+
+
+def contents(directory: RunDirectory) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.weights.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return trained(tmp_path_factory.mktemp("kept"), noisy())
+
+
+def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) -> None:
+    frames, seen = load_frames(kept), set()
+    for run_id in kept.plan()["runs"]:
+        alone = load_frames(kept, {run_id: RunSpec.from_json(kept.plan()["runs"][run_id])})
+        wanted = {("last", 60)}
+        for rule in RULES[:-1]:
+            wanted.add((rule, int(choose(alone, rule)["step"].iloc[0])))
+        assert set(kept_weights(kept.run(run_id))) == wanted
+        seen |= {step for _, step in wanted}
+    assert len(seen) > 3  # the test would see steps that are taken for others
+    for rule in RULES[:-1]:
+        for chosen in choose(frames, rule).itertuples():
+            assert weights_path(kept.run(str(chosen.id)), rule, int(str(chosen.step))).is_file()
+
+
+def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
+    for run_id, values in kept.plan()["runs"].items():
+        spec = RunSpec.from_json(values)
+        for (rule, step), path in kept_weights(kept.run(run_id)).items():
+            run = Run(spec, TrainSettings())
+            run.algorithm.load_state_dict(load_file(path))
+            (record,) = (r for r in kept.run(run_id).records() if r["step"] == step)
+            assert [vars(e) for e in run.evaluate()] == record["evaluations"]
+            with safe_open(path, "pt") as file:
+                about = json.loads(file.metadata()["oodbench"])
+                assert about == {"id": run_id, "rule": rule, "step": step}
+                assert {file.get_tensor(k).dtype for k in file.keys()} == {torch.float32}
+
+
+def test_none_are_kept_unless_asked_and_none_changes_a_record(
+    kept: Results, tmp_path: Path
+) -> None:
+    plain = trained(tmp_path, noisy(), TrainSettings())
+    for run_id in kept.plan()["runs"]:
+        assert not plain.run(run_id).weights.exists()
+        for ours, theirs in zip(
+            plain.run(run_id).records(), kept.run(run_id).records(), strict=True
+        ):
+            assert ours["evaluations"] == theirs["evaluations"]
+
+
+class Killed(BaseException):
+    """Ends a run as a kill would."""
+
+
+@pytest.mark.parametrize(("checkpoint", "later"), [(4, 4), (8, 24), (12, 12), (28, 4)])
+def test_a_killed_run_ends_with_the_same_files(
+    kept: Results, tmp_path: Path, checkpoint: int, later: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after improvements that the last checkpoint does not know of."""
+    for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
+        monkeypatch.setattr(loop, name, math.inf)
+    (spec,) = (s for s in noisy().runs.values() if s.draw == 1)
+    run, interrupts = RunDirectory(tmp_path / spec.id), Interrupts()
+
+    def progress(step: int) -> None:
+        if step == checkpoint - 4:
+            interrupts.ask_to_save()
+        if step == checkpoint + later:
+            raise Killed
+
+    if checkpoint == 4:
+        interrupts.ask_to_save()
+    with pytest.raises(Killed):
+        execute(spec, run, SETTINGS, progress, interrupts)
+    assert run.checkpoint.exists()
+    assert execute(spec, run, SETTINGS) == ("done", "")
+    assert contents(run) == contents(kept.run(spec.id))
+
+
+def test_a_run_that_starts_anew_forgets_the_weights_of_another_time(
+    kept: Results, tmp_path: Path
+) -> None:
+    spec = first()
+    run = RunDirectory(tmp_path / spec.id)
+    run.weights.mkdir(parents=True)
+    weights_path(run, "train_val", 59).write_bytes(b"of another time")
+    assert execute(spec, run, SETTINGS) == ("done", "")
+    assert contents(run) == contents(kept.run(spec.id))
+
+
+def test_vectorized_runs_keep_theirs(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    runs = [(spec, results.run(spec.id)) for spec in noisy().runs.values()]
+    settings = TrainSettings(keep_weights=RULES, vectorize=3)
+    execute_group(runs, settings, lambda *_: None)
+    for spec, directory in runs:
+        info = json.loads((directory.path / "run.json").read_text())
+        assert info["provenance"]["vectorized"] is True
+        chosen = {
+            rule: int(choose(load_frames(results, {spec.id: spec}), rule)["step"].iloc[0])
+            for rule in RULES[:-1]
+        }
+        assert set(kept_weights(directory)) == {*chosen.items(), ("last", 60)}
+        for (_, step), path in kept_weights(directory).items():
+            run = Run(spec, TrainSettings())
+            run.algorithm.load_state_dict(load_file(path))
+            (record,) = (r for r in directory.records() if r["step"] == step)
+            found = [e.value for e in run.evaluate()]
+            assert found == pytest.approx([e["value"] for e in record["evaluations"]], rel=1e-4)
+
+
+def test_a_diverged_run_keeps_the_last_too(tmp_path: Path) -> None:
+    row = [{"name": "ERM", "hparams": {"lr": 1e30, "optimizer": "sgd"}}]
+    spec = first(algorithms=row, hparam_draws=1)
+    run = RunDirectory(tmp_path / spec.id)
+    state, _ = execute(spec, run, SETTINGS)
+    assert state == "diverged"
+    (last,) = (step for rule, step in kept_weights(run) if rule == "last")
+    assert last == run.records()[-1]["step"]
+
+
+def test_averages_are_what_is_kept(tmp_path: Path) -> None:
+    row = [{"name": "ERM", "average": "ema", "hparams": {"lr": 0.1, "batch_size": 8}}]
+    results = trained(tmp_path, noisy(algorithms=row, hparam_draws=1))
+    ((run_id, values),) = results.plan()["runs"].items()
+    run = Run(RunSpec.from_json(values), TrainSettings())
+    run.algorithm.load_state_dict(load_file(weights_path(results.run(run_id), "last", 60)))
+    data = run.data
+    again = evaluate(run.predict, run.scored, data.splits, run.problem.task, groups=data.groups)
+    recorded = results.run(run_id).records()[-1]["evaluations"]
+    assert [vars(e) for e in again] == recorded
