@@ -27,8 +27,6 @@ SMALL: dict[str, Any] = {
     "trials": 1,
     "steps": 20,
 }
-SHARED = ("torch", "nvidia", "cuda", "triton")
-"""The beginnings of the names of what is linked with torch."""
 LEVELS: dict[str, Any] = {"levels": 3, "states": 10, "test_levels": 4}
 CONVNET = {"name": "ConvNet", "hparams": {"width": 8, "depth": 6}}
 
@@ -104,29 +102,30 @@ def call(folder: Path, *command: str, checkout: bool = False) -> str:
     return done.stdout
 
 
-def share(packages: list[str], site: Path) -> None:
-    """Link packages of this interpreter, and what they alone require, into the folder `site`.
+def share(folder: Path, site: Path) -> None:
+    """Let an environment find this interpreter's packages that oodbench requires, by links in `folder`.
 
-    What they require counts if its name starts with one of SHARED.
+    What its own folder `site` holds comes first, and pip leaves the links alone.
     """
-    wanted, linked = list(packages), set[str]()
+    folder.mkdir()
+    (site / "shared.pth").write_text(f"{folder}\n")
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        wanted = list(map(Requirement, tomllib.load(file)["project"]["dependencies"]))
+    seen = set[str]()
     while wanted:
-        name = canonicalize_name(wanted.pop())
-        if name in linked:
+        requirement = wanted.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
             continue
-        linked.add(name)
+        seen.add(name)
         found = distribution(name)
-        for requirement in map(Requirement, found.requires or ()):
-            if requirement.name.startswith(SHARED) and (
-                requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            ):
-                wanted += [requirement.name]
+        wanted += map(Requirement, found.requires or ())
         for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
-            if not (site / top).exists():
-                (site / top).symlink_to(Path(str(found.locate_file(top))))
+            if not (folder / top).exists():
+                (folder / top).symlink_to(Path(str(found.locate_file(top))))
 
 
-def row(name: str, shared: list[str], first: list[str]) -> str:
+def row(name: str, shared: bool, first: list[str]) -> str:
     """Install an extra into a new environment, use it, and return its row of the table."""
     use = USES[name]
     with tempfile.TemporaryDirectory(prefix="extra-") as made:
@@ -136,7 +135,8 @@ def row(name: str, shared: list[str], first: list[str]) -> str:
         python = str(folder / "venv" / "bin" / "python")
         start = time.monotonic()
         (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-        share(shared, site)
+        if shared:
+            share(folder / "shared", site)
         install = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
         if first:
             call(folder, *install, *first)
@@ -169,10 +169,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(USES)}; or all")
     parser.add_argument(
         "--share",
-        nargs="+",
-        default=[],
-        metavar="PACKAGE",
-        help="packages of this interpreter that are linked instead of installed: torch, torchvision",
+        action="store_true",
+        help="link what oodbench itself requires from this interpreter's packages: takes less time",
     )
     parser.add_argument(
         "--first", nargs="+", default=[], metavar="PACKAGE", help="what is installed first"

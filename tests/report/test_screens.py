@@ -2,14 +2,17 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from oodbench.__main__ import main
@@ -31,7 +34,19 @@ SCREENS = {
     "trials": ["diagnose", "trials", "one", "--selection", "train_val,oracle", "--out", "out"],
     "data-list": ["data", "list"],
     "report-help": ["report", "--help"],
+    "data-check": ["data", "check", "Table", "--set", "file=patients.csv"],
+    "errors": ["sweep", "plan", "wrong.yaml"],
 }  # fmt: skip
+PLANS: dict[str, dict[str, Any]] = {
+    "plan": {"hparam_draws": 2},
+    "plan-search": {"search": {"method": "tpe", "runs": 28}},
+}
+WRONG: dict[str, Any] = {
+    "name": "wrong",
+    "datasets": ["Spiral", {"name": "Table", "file": "patients.csv"}],
+    "algorithms": ["ERN", {"name": "IRM", "hparms": {"lr": 0.1}}],
+    "trials": True,
+}
 
 
 def made() -> None:
@@ -52,9 +67,18 @@ def made() -> None:
             state = "planned" if (label, trial) == ("VREx", 2) else "done"
             curve = rising(20.0 + i + trial / 3)
             results.add("Scans", label, ("a",), trial, curve, metric="mse", state=state)
+    hospitals = ("Leiden", "Rotterdam", "Utrecht, outpatient department")
+    rows = [
+        f'{50 + 3 * i},{i % 5},{("no relapse", "relapse")[i % 2]},"{hospitals[i % 3]}"'
+        for i in range(30)
+    ]
+    Path("patients.csv").write_text("\n".join(["age,nodes,target,environment", *rows, ""]))
+    Path("wrong.yaml").write_text(yaml.safe_dump(WRONG))
+    small = {"datasets": ["LinearSEM"], "algorithms": ["ERM"], "trials": 1, "steps": 2}
+    Path("small.yaml").write_text(yaml.safe_dump({"name": "small"} | small))
 
 
-def plan(width: int) -> str:
+def plan(width: int, **changes: Any) -> str:
     """What `plan` prints without the time that it measures."""
     sweep = tiny(
         datasets=[
@@ -63,7 +87,7 @@ def plan(width: int) -> str:
         ],
         algorithms=["ERM", {"name": "IRM", "label": LABELS[1]}, "VREx"],
         test_environments="each",
-        hparam_draws=2,
+        **changes,
     )
     console = Terminal(width=width, file=open(os.devnull, "w"))  # noqa: PTH123
     with console.capture() as capture:
@@ -73,8 +97,8 @@ def plan(width: int) -> str:
 
 
 def screen(name: str, width: int) -> str:
-    if name == "plan":
-        return plan(width)
+    if name in PLANS:
+        return plan(width, **PLANS[name])
     if name == "data-list":  # in a process without the datasets that other tests register
         command = [sys.executable, "-m", "oodbench", *SCREENS[name]]
         environment = os.environ | {"COLUMNS": str(width), "PYTHONPATH": str(ROOT)}
@@ -84,7 +108,7 @@ def screen(name: str, width: int) -> str:
     result = CliRunner().invoke(
         main, SCREENS[name], prog_name="oodbench", env={"COLUMNS": str(width)}
     )
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 2 * (name == "errors"), result.output
     return result.output
 
 
@@ -98,7 +122,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n == "data-list")) for n in [*SCREENS, "plan"]],
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "data-list")) for n in [*SCREENS, *PLANS]],
 )
 @pytest.mark.usefixtures("results")
 def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
@@ -109,6 +133,40 @@ def test_a_screen_is_as_wide_as_the_terminal_and_as_frozen(
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
     assert text == (FOLDER / f"{name}.{width}.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["list"],
+        ["list", "IRM"],
+        ["list", "ColoredDigits"],
+        ["verify", "--list"],
+        ["verify", "scalar-sem", "--read", "--out", "verified"],
+        ["report", "figure", "scatter", "one", "--out", "figure.pdf"],
+        ["sweep", "plan", "wrong.yaml"],
+        ["sweep", "launch", "small.yaml", "--launcher", "debug", "--yes"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("results")
+def test_no_word_is_cut_on_a_narrow_terminal(command: list[str]) -> None:
+    """Words of times are passed over."""
+    words, widths = [], []
+    for width in (80, 1000):
+        shutil.rmtree("results/small", ignore_errors=True)
+        arguments = [sys.executable, "-m", "oodbench", *command]
+        environment = os.environ | {"COLUMNS": str(width), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            arguments, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL
+        )
+        told = done.stdout + done.stderr
+        assert told and "Traceback" not in told, told
+        words.append({w for w in told.split() if not re.fullmatch(r"[\d.]+|s|min|[─━]+", w)})
+        widths.append(max(map(len, told.splitlines())))
+    assert words[0] == words[1]
+    assert widths[0] <= 80
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -126,5 +184,5 @@ if __name__ == "__main__":
         made()
         for width in WIDTHS:
             os.environ["COLUMNS"] = str(width)
-            for name in (*SCREENS, "plan"):
+            for name in (*SCREENS, *PLANS):
                 (FOLDER / f"{name}.{width}.txt").write_text(screen(name, width))
