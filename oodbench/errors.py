@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import NoReturn, ParamSpec, TypeVar
@@ -47,21 +48,42 @@ def fail(message: object) -> NoReturn:
 
     It is wrapped at words where a person reads it, or where COLUMNS is set.
     """
-    text = f"error: {printable(str(message), keep=chr(10))}"
-    if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
-        text = wrapped(text, shutil.get_terminal_size().columns)
-    print(text, file=sys.stderr)
+    print(_as_wide_as_the_terminal(f"error: {message}"), file=sys.stderr)
     raise SystemExit(2)
 
 
+def _as_wide_as_the_terminal(text: str) -> str:
+    text = printable(text, keep="\n")
+    if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
+        return wrapped(text, shutil.get_terminal_size().columns)
+    return text
+
+
 def reports_mistakes(command: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2."""
+    """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2.
+
+    A `UserWarning` costs a line, too, without its place in the code.
+    """
 
     @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+    def told(*args: P.args, **kwargs: P.kwargs) -> R:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # closed, it is None
                 stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
+        usual = warnings.formatwarning
+
+        def formatted(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            line: str | None = None,
+        ) -> str:
+            if category is UserWarning:
+                return _as_wide_as_the_terminal(f"warning: {message}") + "\n"
+            return usual(message, category, filename, lineno, line)
+
+        warnings.formatwarning = formatted
         try:
             return command(*args, **kwargs)
         except UserError as error:
@@ -70,5 +92,7 @@ def reports_mistakes(command: Callable[P, R]) -> Callable[P, R]:
             if error.strerror is None or (error.filename is None and error.errno != errno.ENOSPC):
                 raise
             fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        finally:
+            warnings.formatwarning = usual
 
-    return wrapped
+    return told

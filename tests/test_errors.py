@@ -1,8 +1,12 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from oodbench.errors import UserError, reports_mistakes, unknown
+from tests.helpers.paths import ROOT
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,21 @@ def test_a_mistake_is_wrapped_at_words_as_wide_as_the_terminal(
         "  number",
         "- a/path/that/stays/whole",
     ]
+
+
+def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code() -> None:
+    code = (
+        "import warnings; from oodbench.errors import reports_mistakes as r\n"
+        "r(lambda: warnings.warn('the images are small'))()\n"
+        "warnings.warn('afterwards')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    first, second, *_ = done.stderr.splitlines()
+    assert first == "warning: the images are small"
+    assert "UserWarning: afterwards" in second
 
 
 def test_an_operating_system_error_without_a_path_is_a_bug() -> None:

@@ -98,7 +98,7 @@ def _possible(
         except MissingError as error:
             if not leave_out:
                 raise
-            typer.echo(f"{experiment.name} is left out: it needs `{error.command}`", err=True)
+            terminal(stderr=True).say(f"{experiment.name} is left out: it needs `{error.command}`")
         else:
             possible.append(experiment)
     if not possible:
@@ -151,7 +151,7 @@ def _list(experiments: Sequence[Experiment]) -> None:
     header = ("experiment", "cost", "targets", "sweeps or computation", "title")
     rows = []
     for e in experiments:
-        how = ", ".join([*e.sweeps, *([e.compute] if e.compute else [])])
+        how = ", ".join(dict.fromkeys([*e.sweeps, *([e.compute] if e.compute else [])]))
         cost = "cheap" if e.cheap else "long"
         rows.append((e.name, cost, str(len(e.targets)), how, e.title))
     console = terminal()
