@@ -24,6 +24,8 @@ from oodbench.selection import RULES, choose, find_rule, usual
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 AVERAGE = "average"
+ORACLE = "oracle"
+"""The rule that sees the test environments: no other is compared with it."""
 PLACES = ["label", "dataset_label", "test_environments", "trial"]
 """The columns of a run by which a remark names it."""
 NAMED = 3
@@ -60,9 +62,12 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
     changes what is chosen. A finding says where another rule would have given other numbers. Raises
     UserError for an unknown rule or metric.
     """
-    shown = standings(frames, rule or usual(frames), metric)
+    own = rule or usual(frames)
+    shown = standings(frames, own, metric)
     others = []
     for other in RULES:
+        if other in (own, ORACLE) or own == ORACLE:
+            continue
         with suppress(UserError):  # a rule that the sweep cannot serve
             others.append(standings(frames, other, metric))
     return with_disagreement(shown, others)
@@ -108,7 +113,7 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
     moved = []
     for other in others:
         rule = str(other.frame["rule"].iloc[0])
-        if "oracle" in (rule, shown.frame["rule"].iloc[0].partition(":")[0]):
+        if ORACLE in (rule, shown.frame["rule"].iloc[0].partition(":")[0]):
             continue
         both = mine.join(_averages(other.frame), rsuffix="_other", how="inner")
         both["gap"] = (both["mean"] - both["mean_other"]).abs()
@@ -275,20 +280,24 @@ def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _named(runs: pd.DataFrame) -> list[str]:
-    """The first runs that diverged, and the first that are broken, by name."""
+    """The first runs that diverged, and the first that are broken with what is wrong, by name."""
     found = []
     for state, meaning in (
         (State.DIVERGED, "counted with what they recorded"),
         (State.BROKEN, "counted nowhere"),
     ):
-        own = runs.loc[runs["state"] == state, [*PLACES, "draw"]]
+        own = runs.loc[runs["state"] == state, [*PLACES, "draw", "error"]]
         names = [
             f"{label} on {dataset} (test {'+'.join(tests)}, trial {trial}, draw {draw})"
-            for label, dataset, tests, trial, draw in own[:NAMED].itertuples(index=False, name=None)
+            + (f", as {error}" if error else "")
+            for label, dataset, tests, trial, draw, error in own[:NAMED].itertuples(
+                index=False, name=None
+            )
         ]
         more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
         if names:
-            found.append(f"{state.capitalize()}, {meaning}: {', '.join([*names, *more])}.")
+            between = "; " if state is State.BROKEN else ", "
+            found.append(f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}.")
     return found
 
 

@@ -18,7 +18,8 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from oodbench.files import whole_file, write_whole
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
+    RECORD,
     SCHEMA,
     DamagedFile,
     DoneFile,
@@ -153,7 +155,11 @@ class RunDirectory:
 
     def records(self) -> list[dict[str, Any]]:
         """The records in the order of their steps, up to a torn or damaged line."""
-        return list(_json_lines(self.path / "metrics.jsonl"))
+        found: list[dict[str, Any]] = []
+        with suppress(DamagedFile):
+            for line in (read_bytes(self.path / "metrics.jsonl") or b"").splitlines():
+                found.append({**parse_json(line, RECORD, "")})
+        return found
 
     def finish(self, status: State, step: int, seconds: float) -> None:
         """Mark the run as `done` or `diverged` at `step`, with its id and what its records are.
@@ -255,18 +261,6 @@ def _alive(beat: Heartbeat) -> bool:
     except PermissionError:
         pass
     return True
-
-
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects in the lines of a file, up to the first line that is none."""
-    for line in (read_bytes(path) or b"").splitlines():
-        try:
-            record = from_json(line)
-        except ValueError:
-            return
-        if not isinstance(record, dict):
-            return
-        yield record
 
 
 class Results:

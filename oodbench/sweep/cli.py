@@ -211,7 +211,7 @@ def clean(
     results = _results(sweep, out)
     planned = results.plan()["runs"]
     strangers = [p for p in (results.path / "runs").glob("*") if p.name not in planned]
-    ended = [i for i in planned if results.run(i).end() is not None]
+    ended = [i for i in planned if results.run(i).state().complete]
     checkpoints = [c for i in ended if (c := results.run(i).checkpoint).exists()]
     size = sum(f.stat().st_size for p in strangers for f in p.rglob("*") if f.is_file())
     predictions = spare(results)

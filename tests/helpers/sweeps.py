@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from oodbench.results.directory import Results
+from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers.job import Job
@@ -59,12 +59,13 @@ def job(plan: Plan, out: Path, workers: int = 2) -> Job:
 
 def outcome(results: Results) -> dict[str, tuple[State, list[dict[str, Any]]]]:
     """State and records of every planned run, without what differs from machine to machine."""
-    found = {}
-    for run_id in results.plan()["runs"]:
-        directory = results.run(run_id)
-        records = [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
-        found[run_id] = (directory.state(), records)
-    return found
+    runs = map(results.run, results.plan()["runs"])
+    return {run.id: (run.state(), records_of(run)) for run in runs}
+
+
+def records_of(run: RunDirectory) -> list[dict[str, Any]]:
+    """A run's records without what differs from machine to machine."""
+    return [{k: v for k, v in r.items() if k != "cost"} for r in run.records()]
 
 
 def settle(results: Results, seconds: float = 120) -> dict[str, State]:

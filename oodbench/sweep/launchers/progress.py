@@ -87,7 +87,8 @@ class Display:
             text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
             notes = [message] if message else []
             if not self.console.is_terminal:
-                notes += [*self._validation_score(run_id), self._time_left()]
+                notes += self._validation_score(run_id) if state.complete else []
+                notes.append(self._time_left())
             self.console.say(": ".join([text, ", ".join(notes)]) if notes else text)
 
     def _time_left(self) -> str:

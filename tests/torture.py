@@ -1,0 +1,310 @@
+"""Kill launches, start two at once, fill disks and cut the power: each sweep ends as if undisturbed.
+
+    python -m tests.torture [--kills 60] [--doubles 10] [--disks 5] [--cuts 5] [--seed 0]
+
+A table that is left must be that of the undisturbed sweep, bit for bit, or name what is lost.
+Leaves with 1 if one is not. What goes wrong on a cluster is `tests.slurm.chaos`.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import torch
+
+from oodbench.errors import UserError
+from oodbench.report.formats import FORMATS
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.sheet import sheet
+from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.sweep.file import read_sweep
+from oodbench.sweep.launch import LaunchOptions, launch
+from oodbench.train import loop
+from oodbench.train.execute import execute
+from oodbench.train.loop import start_or_resume
+from oodbench.train.settings import TrainSettings
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import outcome, records_of, tiny, tiny_file
+
+CHANGES = {"steps": 600, "evaluate_every": 50, "trials": 3}
+"""The sweep that is disturbed: six runs of twelve records each."""
+BY_COMMAND = 4
+"""One of so many rounds is a launch as a user types it, with workers; others are forked from here."""
+TAIL = 4096
+"""Bytes at the end of the records that a power cut may lose."""
+TRAINED = 512
+"""One of so many cuts is trained to its end."""
+DISKS = (100, 200, 300, 450, 650)
+"""Sizes of file systems in KiB, on which the sweep finds no room sooner or later."""
+
+
+def table(results: Results) -> str:
+    """The leaderboard as text."""
+    return FORMATS["markdown"](sheet(leaderboard(load_frames(results))))
+
+
+def forked(sweep: Path, out: Path) -> int:
+    """Fork a process that launches a sweep, with checkpoints as often as they can be; returns its id.
+
+    It ends with 0, or with 2 for an error.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 2
+    try:
+        loop.CHECKPOINT_SECONDS = loop.EVALUATION_CHECKPOINT_SECONDS = -1.0
+        loop.CHECKPOINT_SHARE = 1e9
+        with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        launch(read_sweep(sweep), LaunchOptions(out=out, launcher="debug"))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def commanded(sweep: Path, out: Path) -> "subprocess.Popen[bytes]":
+    """Launch a sweep as a user does, in a session of its own."""
+    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
+    return subprocess.Popen(
+        [*command, "--workers", "2", "--yes"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def kill_forked(sweep: Path, out: Path, rng: random.Random) -> Counter[str]:
+    """Kill launches at random moments until one comes to its end."""
+    dealt: Counter[str] = Counter()
+    while True:
+        pid = forked(sweep, out)
+        until = time.monotonic() + rng.uniform(0.1, 1.5) * (1 + dealt["kill"])
+        while time.monotonic() < until:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                assert os.waitstatus_to_exitcode(status) == 0
+                return dealt
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        dealt["kill"] += 1
+
+
+def kill_commanded(sweep: Path, out: Path, rng: random.Random) -> Counter[str]:
+    """Kill a launch, one of its processes or all of them, once it has records; then launch again."""
+    dealt: Counter[str] = Counter()
+    while True:
+        process = commanded(sweep, out)
+        until = time.monotonic() + 60 + rng.uniform(0, 60)
+        while process.poll() is None and not list(out.glob("runs/*/metrics.jsonl")):
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 0.5))
+        if process.poll() is None and not dealt:
+            kind = rng.choice(["launcher", "one of its processes", "all"])
+            dealt[kind] += 1
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess, IndexError):
+                if kind == "all":
+                    os.killpg(process.pid, signal.SIGKILL)
+                elif kind == "launcher":
+                    process.kill()
+                else:
+                    rng.choice(psutil.Process(process.pid).children(recursive=True)).kill()
+        code = process.wait(timeout=max(1.0, until - time.monotonic()) + 240)
+        results = Results(out)
+        if code == 1:  # the run of a worker that was killed has failed
+            for run_id, (state, _) in outcome(results).items():
+                if state is State.FAILED:
+                    results.run(run_id).forget()
+        elif code == 0:
+            return dealt
+
+
+def kills(folder: Path, expected: Results, rounds: int, seed: int) -> int:
+    """Rounds of launches that are killed and launched again; returns how many ended wrong."""
+    sweep, wrong = tiny_file(folder, **CHANGES), 0
+    dealt: Counter[str] = Counter()
+    for number in range(rounds):
+        rng, out = random.Random(seed + number), folder / f"killed{number}"
+        by_command = number % BY_COMMAND == BY_COMMAND - 1
+        dealt += (kill_commanded if by_command else kill_forked)(sweep, out, rng)
+        wrong += differs(Results(out), expected, f"kill round {number}")
+        shutil.rmtree(out)
+    print(f"{rounds} kill rounds, {dict(dealt)}: {wrong} wrong", flush=True)
+    return wrong
+
+
+def doubles(folder: Path, expected: Results, rounds: int, seed: int) -> int:
+    """Rounds of two launches of one sweep at once; returns how many ended wrong."""
+    sweep, wrong = tiny_file(folder, **CHANGES), 0
+    for number in range(rounds):
+        rng, out = random.Random(seed + number), folder / f"double{number}"
+        if number % BY_COMMAND == BY_COMMAND - 1:
+            both = [commanded(sweep, out) for _ in range(2)]
+            codes = [process.wait(timeout=300) for process in both]
+        else:
+            first = forked(sweep, out)
+            time.sleep(rng.uniform(0, 1))
+            ids = (first, forked(sweep, out))
+            codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ids]
+        wrong += bool(any(codes)) or differs(Results(out), expected, f"double launch {number}")
+        shutil.rmtree(out)
+    print(f"{rounds} double launches: {wrong} wrong", flush=True)
+    return wrong
+
+
+def disks(folder: Path, expected: Results, rounds: int) -> int:
+    """Rounds on a disk that is full before the sweep is done, and then has room again."""
+    sweep, wrong = tiny_file(folder, **CHANGES), 0
+    for number in range(rounds):
+        size = DISKS[number % len(DISKS)]
+        with mounted(folder / f"disk{number}", f"size={size}k") as disk:
+            code = os.waitstatus_to_exitcode(os.waitpid(forked(sweep, disk / "out"), 0)[1])
+            states = Counter(
+                RunDirectory(path).state() for path in (disk / "out" / "runs").glob("*")
+            )
+            print(f"disk of {size} KiB: exit code {code}, {dict(states)}", flush=True)
+            remount(disk, "size=60m")
+            again = os.waitstatus_to_exitcode(os.waitpid(forked(sweep, disk / "out"), 0)[1])
+            wrong += not code or bool(again) or State.FAILED in states
+            wrong += differs(Results(disk / "out"), expected, f"full disk {number}")
+    print(f"{rounds} full disks: {wrong} wrong", flush=True)
+    return wrong
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system in memory; raises UserError where we may not mount one."""
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        raise UserError("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def remount(folder: Path, options: str) -> None:
+    """Change the options of a file system that is mounted."""
+    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
+
+
+class _Cut(BaseException):
+    """Ends a run as a power cut does."""
+
+
+def cuts(folder: Path, count: int, tail: int = TAIL) -> int:
+    """Power cuts at `count` moments of a run, each losing every number of bytes up to `tail`.
+
+    The checkpoint is newer than what is left of the records. What is lost is cut off, or NULs stand
+    for it. A run that goes on must start anew, and one that has ended is broken.
+    """
+    spec = next(iter(tiny(steps=36, evaluate_every=2, trials=1).runs.values()))
+    settings, wrong, tried = TrainSettings(), 0, 0
+    whole = RunDirectory(folder / spec.id)
+    execute(spec, whole, settings)
+    text = (whole.path / "metrics.jsonl").read_bytes()
+    for lost in range(1, min(tail, len(text)) + 1):
+        for damage in (b"", b"\0" * lost):
+            (whole.path / "metrics.jsonl").write_bytes(text[:-lost] + damage)
+            state, reason = whole.state_and_reason()
+            wrong += not (state is State.BROKEN and "metrics.jsonl" in reason)
+            tried += 1
+    (whole.path / "metrics.jsonl").write_bytes(text)
+    records = records_of(whole)
+    for number in range(count):
+        directory = RunDirectory(folder / f"cut{number}" / spec.id)
+        interrupted(spec, directory, settings, at=36 - 2 * number)
+        text = (directory.path / "metrics.jsonl").read_bytes()
+        checkpoint = directory.checkpoint.read_bytes()
+        for lost in range(1, min(tail, len(text)) + 1):
+            directory.checkpoint.write_bytes(checkpoint)
+            damage = b"\0" * lost if lost % 2 else b""
+            (directory.path / "metrics.jsonl").write_bytes(text[:-lost] + damage)
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                if lost % TRAINED:
+                    step = start_or_resume(spec, directory, settings).step
+                    wrong += bool(step or directory.records())
+                else:
+                    execute(spec, directory, settings)
+                    wrong += directory.state() is not State.DONE or records_of(directory) != records
+                    directory.forget()
+            wrong += not any("starts anew" in str(w.message) for w in told)
+            tried += 1
+    print(f"{count} power cuts, {tried} numbers of bytes lost: {wrong} wrong", flush=True)
+    return wrong
+
+
+def interrupted(spec: RunSpec, directory: RunDirectory, settings: TrainSettings, at: int) -> None:
+    """Train a run until the checkpoint of a step is there."""
+
+    def progress(step: int) -> None:
+        if step >= at:
+            raise _Cut
+
+    before = loop.EVALUATION_CHECKPOINT_SECONDS
+    loop.EVALUATION_CHECKPOINT_SECONDS = -1.0
+    try:
+        execute(spec, directory, settings, progress)
+    except _Cut:
+        pass
+    finally:
+        loop.EVALUATION_CHECKPOINT_SECONDS = before
+
+
+def differs(results: Results, expected: Results, case: str) -> bool:
+    """Whether a sweep's records or its table are not the undisturbed sweep's; says so."""
+    if outcome(results) == outcome(expected) and table(results) == table(expected):
+        return False
+    print(f"{case}: {results.path} differs from {expected.path}", flush=True)
+    return True
+
+
+def undisturbed(folder: Path) -> Results:
+    """The sweep without any disturbance."""
+    out = folder / "undisturbed"
+    launch(
+        read_sweep(tiny_file(folder, **CHANGES)),
+        LaunchOptions(out=out, launcher="debug"),
+    )
+    return Results(out)
+
+
+def main() -> int:
+    """Run all rounds; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, value in (("kills", 60), ("doubles", 10), ("disks", 5), ("cuts", 5), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="torture-") as name:
+        folder = Path(name)
+        expected = undisturbed(folder)
+        wrong = cuts(folder, options.cuts)
+        wrong += disks(folder, expected, options.disks)
+        wrong += doubles(folder, expected, options.doubles, options.seed)
+        wrong += kills(folder, expected, options.kills, options.seed)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
