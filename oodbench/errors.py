@@ -9,12 +9,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
+from itertools import accumulate
 from typing import NoReturn, ParamSpec, TypeVar
 
 from oodbench.printable import printable, wrapped
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+LONGEST_NAME, LONGEST_LIST = 60, 120
+"""Characters of an unknown name, and of the known ones, that a sentence has room for."""
 
 
 class UserError(ValueError):
@@ -37,10 +41,13 @@ def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif names:
-        hint = f"known: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+        ends = accumulate(len(n) + len(", ") for n in names)
+        count = max(1, sum(end <= LONGEST_LIST for end in ends))
+        hint = f"known: {', '.join(names[:count])}{', ...' if count < len(names) else ''}"
     else:
         hint = "there are none"
-    return UserError(f"unknown {kind} '{name}'{' in ' + place if place else ''}; {hint}")
+    said = str(name) if len(str(name)) <= LONGEST_NAME else f"{str(name)[: LONGEST_NAME - 3]}..."
+    return UserError(f"unknown {kind} '{said}'{' in ' + place if place else ''}; {hint}")
 
 
 def fail(message: object) -> NoReturn:

@@ -27,7 +27,8 @@ def test_an_unknown_name_is_told_with_the_nearest(
 def test_the_place_is_named_and_a_long_list_is_cut() -> None:
     message = str(unknown("name", "??", range(100, 130), "the sweep x.yaml"))
     assert message.startswith("unknown name '??' in the sweep x.yaml; known: 100, 101,")
-    assert message.endswith("119, ...")
+    assert message.endswith("123, ...")
+    assert len(str(unknown("name", "y" * 5000, range(10**4)))) < 240
 
 
 def test_a_mistake_ends_a_command_with_one_line_and_code_2(

@@ -18,13 +18,11 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import torch
 
-from oodbench.errors import UserError
 from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
@@ -37,6 +35,7 @@ from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.loop import start_or_resume
 from oodbench.train.settings import TrainSettings
+from tests.helpers.disks import mounted, remount
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import outcome, records_of, tiny, tiny_file
 
@@ -186,25 +185,6 @@ def disks(folder: Path, expected: Results, rounds: int) -> int:
             wrong += differs(Results(disk / "out"), expected, f"full disk {number}")
     print(f"{rounds} full disks: {wrong} wrong", flush=True)
     return wrong
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A file system in memory; raises UserError where we may not mount one."""
-    folder.mkdir()
-    mount = shutil.which("mount")
-    command = [mount or "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        raise UserError("no file system can be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def remount(folder: Path, options: str) -> None:
-    """Change the options of a file system that is mounted."""
-    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
 
 class _Cut(BaseException):

@@ -66,7 +66,7 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
     shown = standings(frames, own, metric)
     others = []
     for other in RULES:
-        if other in (own, ORACLE) or own == ORACLE:
+        if other == own or ORACLE in (other, own.partition(":")[0]):
             continue
         with suppress(UserError):  # a rule that the sweep cannot serve
             others.append(standings(frames, other, metric))

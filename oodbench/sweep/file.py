@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from oodbench.errors import UserError, unknown
 from oodbench.registry import folder, load_plugins
-from oodbench.sweep.file_errors import explain, several, unknown_names
+from oodbench.sweep.file_errors import explain, several, short, unknown_names
 from oodbench.sweep.protocols import under
 from oodbench.sweep.search import Search
 from oodbench.yaml_values import assignments, read_yaml
@@ -160,10 +160,13 @@ def find_sweep(sweep: str) -> Path:
     Names are written with hyphens; those with underscores of version 0.1.0 still find theirs.
     """
     path = Path(sweep)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        if not path.is_file():
-            raise UserError(f"there is no sweep file {path}")
-        return path
+    try:
+        if path.is_file():
+            return path
+    except OSError as error:
+        raise UserError(f"{short(sweep)} is no sweep: {error.strerror}") from error
+    if path.suffix in (".yaml", ".yml"):
+        raise UserError(f"there is no sweep file {path}")
     known = named_sweeps()
     if sweep.replace("_", "-") not in known:
         raise unknown("sweep", sweep, known, "sweeps/")

@@ -26,8 +26,8 @@ from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
 from oodbench.sweep.search import check as check_search
 
-NO_MEMORY = "allocate memory|Storage size|numel.*overflow"
-"""What torch's errors say of tensors that are too large."""
+NO_MEMORY = "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension"
+"""What the errors of torch and numpy say of arrays that are too large."""
 
 
 @dataclass(frozen=True)
@@ -282,8 +282,9 @@ def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
     trial = indices(sweep.trials, "trials")[0]
     try:
         environments = load_checked(dataset, trial)
-    except (MemoryError, OverflowError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not re.search(NO_MEMORY, str(error)):
+    except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
+        plain = isinstance(error, MemoryError | OverflowError)
+        if not (plain or re.search(NO_MEMORY, str(error))):
             raise
         raise UserError(f"{dataset.label}: data of this size do not fit into memory") from error
     holdout = _holdout(sweep, dataset)

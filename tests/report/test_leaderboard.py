@@ -174,6 +174,22 @@ def test_runs_that_diverged_are_counted_and_named(tmp_path: Path) -> None:
     assert named.endswith("IRM on D (test b, trial 1, draw 0), 3 more.")
 
 
+def test_broken_runs_are_counted_nowhere_and_named_with_what_is_wrong(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for trial in range(5):
+        run = made.results.run(made.add("D", "ERM", ("b",), trial, flat(0.5)))
+        if trial:
+            (run.path / "metrics.jsonl").unlink()
+    board = leaderboard(load_frames(made.results))
+    assert set(board.frame["n"]) == {1} and set(board.frame["planned"]) == {5}
+    assert board.remarks[0].startswith("Runs: 1 done, 0 diverged, 0 failed, 4 broken, 0 missing")
+    assert board.remarks[1].startswith(
+        "Broken, counted nowhere: ERM on D (test b, trial 1, draw 0), as "
+    )
+    reason = "metrics.jsonl has 0 records; the run ended with 3"
+    assert board.remarks[1].count(reason) == 3 and board.remarks[1].endswith("; 1 more.")
+
+
 def test_runs_that_were_trained_differently_are_told(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(3):

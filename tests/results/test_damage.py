@@ -61,7 +61,15 @@ OTHERS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
 OF_ALL_RUNS = ("sweep.json", "journal")
 """The files without which not even the healthy runs are known."""
 FILES = (
-    *("run.json", "metrics.jsonl", "done.json", "failed.json", "heartbeat", "checkpoint.pt"),
+    *(
+        "run.json",
+        "metrics.jsonl",
+        "unfinished metrics.jsonl",
+        "done.json",
+        "failed.json",
+        "heartbeat",
+        "checkpoint.pt",
+    ),
     *("predictions/examples.npz", "predictions/4.npz", "cache.arrow", "submission.json"),
     *OF_ALL_RUNS,
 )
@@ -156,7 +164,9 @@ class Healthy:
         if name == "submission.json":
             return copy / "jobs" / "name" / name
         run = {"failed.json": "failed", "heartbeat": "running", "checkpoint.pt": "running"}
-        return copy / "runs" / self.ids[run.get(name, "done")] / name
+        unfinished, _, whole = name.rpartition(" ")
+        of = self.ids["running" if unfinished else run.get(name, "done")]
+        return copy / "runs" / of / whole
 
     def damage(self, copy: Path, name: str, damage: str) -> None:
         """Damage one file of a copy; a foreign one is that of another run, where there is one."""
@@ -164,7 +174,7 @@ class Healthy:
         if callable(how):
             path.write_bytes(how(path.read_bytes()))
             return
-        foreign = copy / "runs" / self.ids["another"] / name
+        foreign = copy / "runs" / self.ids["another"] / path.name
         content = foreign.read_bytes() if foreign.is_file() else b'{"schema": 9, "name": "foreign"}'
         path.unlink()
         if damage == "folder":

@@ -1,9 +1,12 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,133 @@ def test_the_states_of_a_run(tmp_path: Path) -> None:
     assert run.state() == "diverged"
 
 
+def ended(tmp_path: Path, state: State = State.DONE, step: int = SPEC.steps) -> RunDirectory:
+    """A run that has ended, with a record at each step due."""
+    run = RunDirectory(tmp_path / SPEC.id)
+    run.path.mkdir()
+    run.start(SPEC, CONTEXT, {})
+    for due in sorted({*SPEC.due(step), step}):
+        run.append({"step": due, "evaluations": []})
+    run.finish(state, step, 1.0)
+    assert run.state() is state
+    return run
+
+
+def lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[RunDirectory], object]:
+    """Change the records of a run, by their lines."""
+
+    def damage(run: RunDirectory) -> None:
+        path = run.path / "metrics.jsonl"
+        path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+    return damage
+
+
+def keys(name: str, **values: object) -> Callable[[RunDirectory], object]:
+    """Give keys of a JSON file other values; None takes one away."""
+
+    def damage(run: RunDirectory) -> None:
+        found = json.loads((run.path / name).read_text()) | values
+        found = {key: value for key, value in found.items() if value is not None}
+        (run.path / name).write_text(json.dumps(found))
+
+    return damage
+
+
+def both(*damages: Callable[[RunDirectory], object]) -> Callable[[RunDirectory], object]:
+    """One damage after the other."""
+    return lambda run: [damage(run) for damage in damages]
+
+
+def without(name: str) -> Callable[[RunDirectory], object]:
+    """Take a file away."""
+    return lambda run: (run.path / name).unlink()
+
+
+OLD = keys("done.json", id=None, records=None, sha256=None)
+"""What done.json had in version 0.1.0."""
+BROKEN: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
+    "no run.json": (without("run.json"), r"run\.json is missing"),
+    "a run.json that is no JSON": (
+        lambda run: (run.path / "run.json").write_text("{"),
+        r"run\.json is damaged: Invalid JSON",
+    ),
+    "a run.json of a later schema": (
+        keys("run.json", schema=2),
+        r"run\.json has schema 2, not 1: another version wrote it",
+    ),
+    "another run's run.json": (
+        keys("run.json", spec=asdict(replace(SPEC, trial=SPEC.trial + 1))),
+        r"run\.json is of another run",
+    ),
+    "another run's done.json": (keys("done.json", id="f" * 16), r"done\.json is of another run"),
+    "a done.json that is cut": (
+        lambda run: (run.path / "done.json").write_text('{"status": "do'),
+        r"done\.json is damaged",
+    ),
+    "a state that is no end": (
+        keys("done.json", status="running"),
+        r"done\.json is damaged: status",
+    ),
+    "no records": (without("metrics.jsonl"), r"metrics\.jsonl has 0 records; the run ended with"),
+    "a record too few": (
+        lines(lambda found: found[:-1]),
+        r"metrics\.jsonl has \d+ records; the run",
+    ),
+    "a record too many": (
+        lines(lambda found: [*found, found[-1]]),
+        r"metrics\.jsonl has \d+ records; the run",
+    ),
+    "records of other bytes": (
+        lines(lambda found: [found[0].replace(b"[]", b"[ ]"), *found[1:]]),
+        r"metrics\.jsonl is not what the run ended with",
+    ),
+    "a folder for records": (
+        both(without("metrics.jsonl"), lambda run: (run.path / "metrics.jsonl").mkdir()),
+        r"metrics\.jsonl is no regular file",
+    ),
+    "an old run's torn record": (
+        both(OLD, lines(lambda found: [*found[:-1], found[-1][:9]])),
+        r"metrics\.jsonl in line \d+ is damaged",
+    ),
+    "an old run's missing record": (
+        both(OLD, lines(lambda found: found[1:])),
+        r"metrics\.jsonl has records of \d+ steps and \d+ are due, the last at",
+    ),
+    "an old run's doubled record": (
+        both(OLD, lines(lambda found: [found[0], *found])),
+        r"metrics\.jsonl has two records of step \d+",
+    ),
+    "an old run's record of another step": (
+        both(OLD, lines(lambda found: [*found[:-1], b'{"step": 1, "evaluations": []}'])),
+        r"metrics\.jsonl has records of",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_run_that_ended_and_is_not_as_it_ended_is_broken(tmp_path: Path, kind: str) -> None:
+    damage, reason = BROKEN[kind]
+    run = ended(tmp_path)
+    damage(run)
+    state, told = run.state_and_reason()
+    assert state is State.BROKEN
+    assert re.match(f"{re.escape(str(run.path))}/{reason}", told), told
+
+
+def test_an_old_run_that_is_whole_is_not_broken(tmp_path: Path) -> None:
+    run = ended(tmp_path)
+    OLD(run)
+    assert run.state_and_reason() == (State.DONE, "")
+
+
+def test_a_run_that_diverged_between_two_evaluations_has_one_record_more(tmp_path: Path) -> None:
+    run = ended(tmp_path, State.DIVERGED, SPEC.evaluate_every + 1)
+    assert [r["step"] for r in run.records()] == [SPEC.evaluate_every, SPEC.evaluate_every + 1]
+    both(OLD, lines(lambda found: found[:-1]))(run)
+    assert run.state() is State.BROKEN
+
+
 def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
     run = directory(tmp_path)
     run.start(SPEC, {}, {})
@@ -91,10 +221,10 @@ def test_readers_take_whole_records_only(
 def test_records_are_kept_up_to_those_of_a_checkpoint_or_not_at_all(tmp_path: Path) -> None:
     run = directory(tmp_path)
     assert run.sync_records()["records"] == 0
-    run.append({"step": 5})
-    run.append({"step": 10})
+    run.append({"step": 5, "evaluations": []})
+    run.append({"step": 10, "evaluations": []})
     two = run.sync_records()
-    run.append({"step": 15})
+    run.append({"step": 15, "evaluations": []})
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2')
     assert run.keep_records(**two)
@@ -117,7 +247,9 @@ def test_an_ended_run_says_whose_and_which_its_records_are(tmp_path: Path) -> No
 
 def test_values_that_are_not_finite_become_null(tmp_path: Path) -> None:
     run = directory(tmp_path)
-    run.append({"step": 1, "evaluations": [{"value": float("nan")}, {"value": float("inf")}]})
+    evaluation = {"environment": "u", "split": "in", "metric": "accuracy", "count": 2}
+    values = (float("nan"), float("inf"))
+    run.append({"step": 1, "evaluations": [evaluation | {"value": v} for v in values]})
     assert [e["value"] for e in run.records()[0]["evaluations"]] == [None, None]
 
 

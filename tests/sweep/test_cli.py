@@ -37,6 +37,26 @@ def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_a_broken_run_is_named_and_retry_trains_it_anew(tmp_path: Path) -> None:
+    sweep, out = tiny_file(tmp_path, **TINY), tmp_path / "out"
+    assert launch(sweep, out).exit_code == 0
+    results = Results(out)
+    undisturbed = outcome(results)
+    broken = results.run(next(iter(undisturbed)))
+    metrics = broken.path / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-9])
+    again = launch(sweep, out)
+    assert again.exit_code == 1
+    told = f"draw 0), as {metrics} is not what the run ended with."
+    assert (
+        f"Broken, counted nowhere: ERM on LinearSEM(num_examples=40) (test 5, trial 0, {told}"
+        in (" ".join(again.stdout.split()))
+    )
+    with pytest.warns(UserWarning, match="the run starts anew"):
+        retried = run("retry", out, "--launcher", "debug")
+    assert retried.exit_code == 0 and outcome(results) == undisturbed
+
+
 def test_a_plug_in_that_goes_elsewhere_moves_no_results(tmp_path: Path) -> None:
     (tmp_path / "wanders_off.py").write_text("import os\nos.chdir('/')\n")
     with pytest.warns(UserWarning, match="wanders_off changed the working directory to /"):

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from oodbench.errors import UserError
 from oodbench.sweep.file import find_sweep, named_sweeps, read_sweep, validate
@@ -164,6 +165,52 @@ def test_equal_test_sets_are_one_run_in_the_order_of_the_dataset() -> None:
 def test_more_runs_than_anybody_can_train_are_refused_at_once(trials: Any) -> None:
     with pytest.raises(UserError, match="has at most 100,000"):
         tiny(trials=trials, hparam_draws=1000)
+
+
+SPIRALS = "datasets: [{name: Spirals, "
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        *(
+            ("trials", f"trials: {value}")
+            for value in (10**9, 2**63, 2**62, ".inf", "true", "1e400")
+        ),
+        *(("steps", f"steps: {value}") for value in (2**63, ".nan", "-.inf", "[1]", "1.5")),
+        *(("holdout", f"holdout: {value}") for value in (".nan", ".inf", "false", 2**63)),
+        ("hparam_draws", f"hparam_draws: {2**62}"),
+        ("datasets", "datasets: [{name: LinearSEM, scales: [.inf, 1, 2]}]"),
+        ("datasets", SPIRALS + "shortcut_scale: .nan}]"),
+        ("datasets", SPIRALS + f"num_examples: {2**62}" + "}]"),
+        ("algorithms", "algorithms: [{name: IRM, hparams: {penalty_weight: .inf}}]"),
+        ("datasets", SPIRALS + f"num_examples: {2**45}" + "}]"),
+        ("algorithms", f"algorithms: [{'y' * 5000}]"),
+        ("name", f"name: {'x' * 5000}"),
+        ("name", 'name: "a\\0b"'),
+        ("protocol", "protocol: .inf"),
+        ("protocol", f"protocol: {'z' * 5000}"),
+        ("protocol", "protocol: [irm-colored-mnist-2019]"),
+    ],
+)
+def test_an_odd_value_costs_one_short_sentence(tmp_path: Path, key: str, line: str) -> None:
+    file = tmp_path / "odd.yaml"
+    file.write_text(yaml.safe_dump({k: v for k, v in TINY.items() if k != key}) + line)
+    with pytest.raises(UserError) as told:
+        make_plan(read_sweep(file))
+    assert "\n" not in str(told.value)
+    assert len(str(told.value).replace(str(tmp_path), "")) <= 300
+
+
+@pytest.mark.parametrize(
+    "line", ["trials: .inf", "trials: [[1]]", "algorithms: 3", "algorithms: [{}]", "steps: .nan"]
+)
+def test_an_odd_value_beside_a_protocol_costs_one_short_sentence(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "odd.yaml"
+    file.write_text(f"name: mine\nprotocol: irm-linear-2019\n{line}\n")
+    with pytest.raises(UserError, match=line.partition(":")[0]) as told:
+        make_plan(read_sweep(file))
+    assert "\n" not in str(told.value) and len(str(told.value)) <= 300 + len(str(tmp_path))
 
 
 def test_the_listed_dataset_with_one_example_an_environment_is_planned_by_default() -> None:

@@ -1,7 +1,5 @@
 """A disk without room, for real: a small file system in memory, where we may mount one."""
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
+from tests.helpers.disks import mounted, remount
 from tests.helpers.sweeps import outcome, tiny_file
 
 CHANGES = {
@@ -25,14 +24,11 @@ CHANGES = {
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    command = [mount or "mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    try:
+        with mounted(tmp_path / "small", "size=600k") as folder:
+            yield folder
+    except UserError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.slow
@@ -46,7 +42,7 @@ def test_a_full_disk_stops_the_sweep_and_with_room_it_goes_on(
         launch(sweep, options)
     results = Results(small_disk / "out")
     assert State.FAILED not in {results.run(i).state() for i in results.plan()["runs"]}
-    subprocess.run(["mount", "-o", "remount,size=60m", str(small_disk)], check=True)
+    remount(small_disk, "size=60m")
     assert is_complete(launch(sweep, options))
     whole = LaunchOptions(out=tmp_path / "whole", launcher="debug")
     assert is_complete(launch(sweep, whole))

@@ -1,0 +1,28 @@
+"""File systems in memory for the tests, where we may mount them."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from oodbench.errors import UserError
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system in memory at a new folder; raises UserError where we may not mount one."""
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        raise UserError("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def remount(folder: Path, options: str) -> None:
+    """Change the options of a file system that is mounted."""
+    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)

@@ -1,0 +1,77 @@
+"""Results on a file system that cannot be written to, for real, where we may mount one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from oodbench.errors import UserError
+from oodbench.report.cli import app as report
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import State
+from oodbench.sweep.cli import app as sweep
+from tests.helpers.disks import mounted, remount
+from tests.helpers.made import Made, flat
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A results directory whose cache is torn, on a disk that has become read-only."""
+    try:
+        with mounted(tmp_path / "disk", "size=2m") as disk:
+            made = Made(disk / "out")
+            for label in ("ERM", "IRM"):
+                made.add("D", label, ("a",), 0, flat(0.5))
+            broken = made.results.run(made.add("D", "ERM", ("a",), 1, flat(0.5)))
+            with (broken.path / "metrics.jsonl").open("a") as file:
+                file.write("{")
+            made.results.run(next(iter(made.runs))).checkpoint.write_bytes(b"")
+            (disk / "out" / "cache.arrow").write_bytes(b"torn")
+            remount(disk, "ro")
+            yield disk / "out"
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["table", "{folder}"],
+        ["compare", "{folder}"],
+        ["why", "{folder}", "--algorithm", "ERM"],
+        ["html", "{folder}", "--out", "{out}/page.html"],
+        ["export", "{folder}", "--out", "{out}/all.parquet"],
+    ],
+)
+def test_reports_of_results_that_cannot_be_written_to(
+    folder: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    result = CliRunner().invoke(report, [a.format(folder=folder, out=tmp_path) for a in arguments])
+    assert result.exit_code == 0, result.output
+    assert (folder / "cache.arrow").read_bytes() == b"torn"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [["retry", "--launcher", "debug"], ["retry"], ["clean", "--yes"], ["html"], ["export"]],
+)
+def test_what_would_write_there_says_so_in_one_sentence(folder: Path, arguments: list[str]) -> None:
+    verb, *options = arguments
+    if verb == "export":
+        options = ["--out", str(folder / "all.csv"), "--format", "csv"]
+    app = report if verb in ("html", "export") else sweep
+    result = CliRunner().invoke(app, [verb, str(folder), *options])
+    assert result.exit_code == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert "Read-only file system" in line
+
+
+@pytest.mark.slow
+def test_status_of_results_that_cannot_be_written_to(folder: Path) -> None:
+    result = CliRunner().invoke(sweep, ["status", str(folder)])
+    assert result.exit_code == 0 and "broken: " in result.output
+    states = [Results(folder).run(i).state() for i in Results(folder).plan()["runs"]]
+    assert states == [State.DONE, State.DONE, State.BROKEN]

@@ -1,0 +1,41 @@
+"""A few rounds of each torture; `python -m tests.torture` deals more."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oodbench.errors import UserError
+from oodbench.results.directory import Results
+from tests import torture
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return torture.undisturbed(tmp_path_factory.mktemp("undisturbed"))
+
+
+def test_power_cuts_lose_no_number_unseen(tmp_path: Path) -> None:
+    assert not torture.cuts(tmp_path, 1, tail=700)
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        lambda folder, expected: torture.kills(folder, expected, 4, seed=100),
+        lambda folder, expected: torture.doubles(folder, expected, 2, seed=100),
+    ],
+)
+def test_launches_that_are_killed_or_doubled_end_as_if_undisturbed(
+    tmp_path: Path, expected: Results, rounds: Callable[[Path, Results], int]
+) -> None:
+    assert not rounds(tmp_path, expected)
+
+
+def test_full_disks_lose_nothing(tmp_path: Path, expected: Results) -> None:
+    try:
+        assert not torture.disks(tmp_path, expected, 1)
+    except UserError as error:
+        pytest.skip(str(error))
