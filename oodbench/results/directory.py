@@ -158,7 +158,8 @@ class RunDirectory:
         found: list[dict[str, Any]] = []
         with suppress(DamagedFile):
             for line in (read_bytes(self.path / "metrics.jsonl") or b"").splitlines():
-                found.append({**parse_json(line, RECORD, "")})
+                record = parse_json(line, RECORD, "")
+                found.append(dict(record))
         return found
 
     def finish(self, status: State, step: int, seconds: float) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
