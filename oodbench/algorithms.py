@@ -11,8 +11,10 @@ import scipy
 import torch
 from torch import Tensor, nn
 
+from oodbench.errors import unknown
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
 from oodbench.hparams import choice, hparam, log_uniform, log_uniform_int
+from oodbench.method_kinds import KINDS, USUAL
 from oodbench.networks.base import Network
 from oodbench.networks.parts import in_parts
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
@@ -25,17 +27,6 @@ __path__ = [str(folder("algorithms"))]
 algorithms: Registry[type["Algorithm"]] = Registry("algorithm", "oodbench.algorithms")
 A = TypeVar("A", bound=type["Algorithm"])
 
-KINDS = {
-    "risk": "how the environments' risks become one",
-    "penalty": "what is added to the risk",
-    "gradient": "how the environments' gradients become one",
-    "batch": "the batch that is trained on",
-    "adversarial": "a part of the network that another part works against",
-    "step": "the step from the gradients to the parameters",
-    "group": "what groups of examples count for",
-    "estimator": "a predictor of its own, in place of the network",
-}
-"""The kinds of methods, by what a method changes."""
 BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
 """The values of `sampling`, and what each balances."""
 
@@ -44,6 +35,8 @@ def register(name: str, *, paper: str) -> Callable[[A], A]:
     """Register a method under `name`; `paper` is where it was published (arXiv:..., or a title)."""
 
     def decorate(cls: A) -> A:
+        if cls.kind not in KINDS:
+            raise unknown("kind", cls.kind, KINDS, f"the method {name}")
         cls.name, cls.paper = name, paper
         algorithms.add(name)(cls)
         return cls
@@ -193,8 +186,8 @@ class Algorithm(nn.Module):
 
     name: ClassVar[str]
     paper: ClassVar[str]
-    kind: ClassVar[str] = "risk"
-    """What the method changes, one of `KINDS`; a subclass has that of its base unless it says another."""
+    kind: ClassVar[str] = USUAL
+    """What the method changes, by its word in `oodbench.method_kinds`; a subclass has its base's."""
     needs: ClassVar[frozenset[str]] = frozenset()
     """What a batch has to hold beyond inputs and targets: `index`, `attributes`."""
     views: ClassVar[int] = 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Problem, algorithms
+from oodbench.algorithms import Algorithm, Problem, algorithms, register
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
@@ -16,6 +16,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
+from oodbench.errors import UserError
 from oodbench.networks.base import Network
 from oodbench.tasks import Task
 
@@ -147,3 +148,13 @@ def test_a_step_may_be_of_some_environments() -> None:
     counts = torch.bincount(torch.tensor(some).flatten(), minlength=8)
     assert counts.sum() == 1200 and 110 < counts.min() and counts.max() < 190  # 150 expected
     assert algorithms.get("ERM").Hparams().environments_per_step == 0
+
+
+def test_a_kind_that_is_none_is_told() -> None:
+    class Odd(Algorithm):
+        """Of a kind of its own."""
+
+        kind = "penalties"
+
+    with pytest.raises(UserError, match=r"unknown kind 'penalties' in the method Odd.*penalty"):
+        register("Odd", paper="none")(Odd)

@@ -136,12 +136,17 @@ def on_random_data(
     task = Task("multiclass" if classes > 1 else "binary", classes)
     hidden = {"depth": 3, "activation": "leaky_relu"} if network == "MLP" else {}
     cls: Any = algorithms.get(algorithm)
-    problem = Problem(shape, task, tuple(f"e{i}" for i in range(size[0])), STEPS)
+    names = tuple(f"e{i}" for i in range(size[0]))
+    sizes = (size[1],) * size[0]
+    problem = Problem(shape, task, names, STEPS, attributes=2, sizes=sizes)
     built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams(**values))
     built = built.to(device)
     built.optimizers = built.configure()
     y = torch.randint(max(2, classes), size, device=device)
-    return built, Batch(torch.randn(*size, *shape, device=device), y if classes > 1 else y.float())
+    index = torch.arange(size[1], device=device).expand(size)
+    attributes = torch.randint(2, size, device=device)
+    x = torch.randn(*size, *shape, device=device)
+    return built, Batch(x, y if classes > 1 else y.float(), index=index, attributes=attributes)
 
 
 def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:

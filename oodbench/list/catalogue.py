@@ -1,10 +1,12 @@
 """Everything that is registered, as a list for the terminal and as the page docs/catalogue.md."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from oodbench.list.sources import KINDS as ENTRIES
 from oodbench.list.sources import Entry, has_entry_points, own_entries
+from oodbench.method_kinds import KINDS
 
 INDENT = 24
 """Columns before the sentences of the listing; longer names have a line of their own."""
@@ -33,10 +35,12 @@ def entries(plugins: Sequence[str] = ()) -> list[Entry]:
 def listing(found: Iterable[Entry], width: int) -> str:
     """Each name beside its sentence and paper, wrapped at words to `width` columns."""
     lines = []
-    for kind, group in groupby(found, key=lambda entry: entry.kind):
-        lines += [f"{kind}s"]
+    for title, group in _sections(found):
+        lines += textwrap.wrap(title, width)
         for entry in group:
-            lines += beside(entry.name, f"{entry.summary} {_bracketed(entry.paper)}", width)
+            lines += beside(
+                entry.name, f"{entry.summary} {_bracketed(entry.paper)}{_marked(entry)}", width
+            )
         lines += [""]
     return "\n".join([*lines, "All about one: python -m oodbench.list NAME", ""])
 
@@ -56,18 +60,40 @@ def beside(name: str, text: str, width: int, indent: int = INDENT) -> list[str]:
 def markdown(found: Iterable[Entry]) -> str:
     """The page docs/catalogue.md: a table for each kind."""
     lines = [HEAD]
-    for kind, group in groupby(found, key=lambda entry: entry.kind):
+    for title, group in _sections(found):
         lines += [
-            f"## {kind.capitalize()}s",
+            f"## {title[0].upper()}{title[1:]}",
             "",
             "| name | what it is | paper |",
             "| --- | --- | --- |",
         ]
         for entry in group:
-            cells = (cell.replace("|", r"\|") for cell in (entry.name, entry.summary, entry.paper))
+            cells = (
+                c.replace("|", r"\|")
+                for c in (entry.name, entry.summary + _marked(entry), entry.paper)
+            )
             lines += [f"| {' | '.join(cells)} |"]
         lines += [""]
     return "\n".join(lines[:-1]) + "\n"
+
+
+def _sections(found: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
+    """The entries under their titles: algorithms by what they change, then the other kinds."""
+    order = [*KINDS]
+
+    def place(entry: Entry) -> tuple[int, int]:
+        return ENTRIES.index(entry.kind), order.index(entry.changes) if entry.changes else 0
+
+    for _, group in groupby(sorted(found, key=place), key=place):
+        first, *others = group
+        title = f"{first.kind}s"
+        if first.changes:
+            title += f", {first.changes}: {KINDS[first.changes]}"
+        yield title, iter([first, *others])
+
+
+def _marked(entry: Entry) -> str:
+    return " (transductive)" if entry.transductive else ""
 
 
 def _bracketed(paper: str) -> str:

@@ -5,15 +5,24 @@ import inspect
 import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_args
 
+from oodbench.algorithms import Algorithm, Problem
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import Distribution
 from oodbench.list.catalogue import beside
 from oodbench.list.registered import paper, registries
+from oodbench.method_kinds import KINDS
+from oodbench.registry import checkout
+from oodbench.tasks import Kind, Task
 
+COSTS = checkout() / "docs" / "findings" / "speed.md"
+"""The page with what methods cost."""
+COST_TABLE = "| method | step / ERM's |"
+"""How the head of its table of methods starts; the columns are names and ratios."""
+SHAPE = "16 environments x 32"
 TITLES = {
     "hparams": "hyperparameters (default; range of random draws; what may be set)",
     "options": "options (default; what may be set)",
@@ -23,8 +32,10 @@ TITLES = {
 def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """All about the class registered under `name`; raises UserError if there is none.
 
-    Keys: `kind`, `name`, `description`, `module`; where there is one, `paper`; of a dataset, what its
-    `Metadata` and its attributes say; and `hparams`, of a dataset `options`, see `parameters`.
+    Keys: `kind`, `name`, `description`, `module`; where there is one, `paper`; of an algorithm, what it
+    `changes`, whether it is `transductive`, what it `cannot` be run on and what it `costs`; of a
+    dataset, what its `Metadata` and its attributes say; and `hparams`, of a dataset `options`, see
+    `parameters`.
     """
     found = registries(plugins)
     for kind, registry in found.items():
@@ -32,7 +43,8 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
             cls = registry.get(name)
             head = {"kind": kind, "name": name, "description": inspect.cleandoc(cls.__doc__ or "")}
             head |= {"paper": paper(cls)} if paper(cls) else {}
-            about = _of_dataset(name, cls) if kind == "dataset" else _of_hparams(cls)
+            of = {"algorithm": _of_algorithm, "dataset": _of_dataset, "network": _of_network}
+            about: dict[str, Any] = of[kind](name, cls)
             return head | {"module": cls.__module__} | about
     known = [each for registry in found.values() for each in registry]
     raise unknown("algorithm, dataset or network", name, known)
@@ -75,8 +87,60 @@ def page(about: Mapping[str, Any], width: int) -> str:
     return "\n".join(lines)
 
 
-def _of_hparams(cls: Any) -> dict[str, Any]:
+def _of_network(name: str, cls: Any) -> dict[str, Any]:
     return {"hparams": parameters(cls.Hparams)}
+
+
+def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
+    about: dict[str, Any] = {"changes": f"{KINDS[cls.kind]} (kind: {cls.kind})"}
+    if cls.transductive:
+        about["transductive"] = "its predictions depend on other test inputs: it is ranked apart"
+    if limits := _limits(cls):
+        about["cannot"] = limits
+    cost = step_cost(name)
+    if cost is not None:
+        about["costs"] = f"{cost:g} times a step of ERM (docs/{COSTS.name}, {SHAPE})"
+    return about | {"hparams": parameters(cls.Hparams)}
+
+
+def _limits(cls: type[Algorithm]) -> str:
+    """What a method cannot be run on, and why, in one line; empty for one that can on everything."""
+    environments = ("a", "b", "c")
+    tasks = [Task(kind, 1 if kind == "binary" else 3) for kind in get_args(Kind)]
+    on_vectors = [Problem((4,), task, environments, 100) for task in tasks]
+    on_images = [replace(problem, input_shape=(3, 8, 8)) for problem in on_vectors]
+    sides = {"vectors": on_vectors, "images": on_images}
+    able = {what: [p for p in side if cls.skip(p) is None] for what, side in sides.items()}
+    best = max(able, key=lambda what: len(able[what]))
+    if not able[best]:
+        return ""
+    one = replace(able[best][0], environments=environments[:1])
+    tried = [(p.task.kind, p) for p in sides[best]] + [("one training environment", one)]
+    for what, problems in able.items():
+        if not problems:
+            tried.append((what, sides[what][tasks.index(able[best][0].task)]))
+    found: dict[str, list[str]] = {}
+    for what, problem in tried:
+        if (reason := cls.skip(problem)) is not None:
+            found.setdefault(reason, []).append(what)
+    if "attributes" in cls.needs:
+        found["it needs an attribute of the examples"] = ["data without attributes"]
+    if cls.update is not Algorithm.update:
+        found["its step is its own"] = ["many runs as one program"]
+    return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in found.items())
+
+
+def step_cost(name: str) -> float | None:
+    """A step of a method over one of ERM, as the page of measured costs has it, or None.
+
+    The page is not part of an installed package.
+    """
+    if not COSTS.is_file():
+        return None
+    table = COSTS.read_text(encoding="utf-8").partition(COST_TABLE)[2].partition("\n\n")[0]
+    rows = (line.strip("| ").split("|") for line in table.splitlines() if line.startswith("|"))
+    found = {row[0].strip(): row[1].strip() for row in rows if len(row) > 1}
+    return float(found[name]) if name in found else None
 
 
 def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:

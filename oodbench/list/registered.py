@@ -19,10 +19,15 @@ def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
 def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
     """Every registered class by kind and name, those of plug-ins and installed packages included."""
     return [
-        Entry(kind, name, summary(cls.__doc__), paper(cls))
+        Entry(kind, name, summary(cls.__doc__), paper(cls), *_facts(kind, cls))
         for kind, registry in registries(plugins).items()
         for name, cls in ((name, registry.get(name)) for name in registry)
     ]
+
+
+def _facts(kind: str, cls: Any) -> tuple[str, bool]:
+    """What only algorithms have of an entry."""
+    return (cls.kind, cls.transductive) if kind == "algorithm" else ("", False)
 
 
 def paper(cls: Any) -> str:

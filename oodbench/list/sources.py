@@ -2,11 +2,13 @@
 
 import ast
 import inspect
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
+from oodbench.method_kinds import USUAL
 from oodbench.registry import checkout, folder
 
 KINDS = ("algorithm", "dataset", "network")
@@ -23,6 +25,10 @@ class Entry:
     """The first line of the class's own docstring."""
     paper: str = ""
     """Where it was published; networks say it in their docstrings."""
+    changes: str = ""
+    """Of an algorithm, what it changes: one of `oodbench.method_kinds`."""
+    transductive: bool = False
+    """Whether predictions of an algorithm depend on other test inputs."""
 
 
 def sources(kind: str) -> Path:
@@ -36,12 +42,13 @@ def own_entries() -> list[Entry]:
     A registered class says its name, and its `paper` where it has one, as plain strings in that line;
     a test holds that this finds what the registries hold.
     """
-    found = [
-        entry
-        for kind in KINDS
-        for file in sources(kind).glob("*.py")
-        for entry in _entries(kind, ast.parse(file.read_text(encoding="utf-8")))
-    ]
+    found = []
+    for kind in KINDS:
+        modules = [
+            ast.parse(f.read_text(encoding="utf-8")) for f in sorted(sources(kind).glob("*.py"))
+        ]
+        classes = {n.name: n for m in modules for n in m.body if isinstance(n, ast.ClassDef)}
+        found += [entry for module in modules for entry in _entries(kind, module, classes)]
     return sorted(found, key=lambda entry: (KINDS.index(entry.kind), entry.name.casefold()))
 
 
@@ -55,14 +62,35 @@ def summary(docstring: str | None) -> str:
     return inspect.cleandoc(docstring or "").partition("\n")[0]
 
 
-def _entries(kind: str, module: ast.Module) -> Iterator[Entry]:
+def _entries(kind: str, module: ast.Module, classes: Mapping[str, ast.ClassDef]) -> Iterator[Entry]:
+    """The classes that a module registers; `classes` are those of all modules of the kind, by name."""
     for node in module.body:
         if not isinstance(node, ast.ClassDef):
             continue
         for call in node.decorator_list:
             match call:
                 case ast.Call(func=ast.Name("register"), args=[ast.Constant(str(name)), *_]):
-                    yield Entry(kind, name, summary(ast.get_docstring(node)), _paper(call))
+                    entry = Entry(kind, name, summary(ast.get_docstring(node)), _paper(call))
+                    if kind == "algorithm":
+                        changes = _attribute(node, "kind", classes, USUAL)
+                        seen = _attribute(node, "transductive", classes, False)
+                        entry = replace(entry, changes=changes, transductive=seen)
+                    yield entry
+
+
+def _attribute(
+    node: ast.ClassDef, name: str, classes: Mapping[str, ast.ClassDef], usual: Any
+) -> Any:
+    """The constant that a class, or the first of its bases that does, gives an attribute."""
+    for line in node.body:
+        match line:
+            case ast.Assign(targets=[ast.Name(target)], value=ast.Constant(value)) if (
+                target == name
+            ):
+                return value
+    bases = [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
+    found = (_attribute(base, name, classes, None) for base in bases)
+    return next((value for value in found if value is not None), usual)
 
 
 def _paper(call: ast.Call) -> str:

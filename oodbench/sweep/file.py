@@ -41,6 +41,18 @@ def _from_commas(value: Any) -> Any:
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
+def _chosen(value: Any) -> Any:
+    """The algorithms as a list in which `all` and `kind: KIND` are texts."""
+    if value == "all":
+        return ["all"]
+    if not isinstance(value, list):
+        return value
+    kinds = [v.keys() == {"kind"} if isinstance(v, dict) else False for v in value]
+    return [f"{KIND}{v['kind']}" if is_kind else v for v, is_kind in zip(value, kinds, strict=True)]
+
+
+KIND = "kind: "
+"""How a text starts that stands for all methods of a kind, see `oodbench.method_kinds`."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
 Count = Annotated[int, Field(ge=1, le=MAX_INDEX)]
 Names = list[str | int | float]
@@ -90,8 +102,9 @@ class Sweep(BaseModel):
     datasets: list[str | dict[str, Any]] = Field(
         min_length=1, description="a list of names, or of mappings with the key name and options"
     )
-    algorithms: list[str | Row] = Field(
-        min_length=1, description="a list of names, or of mappings with the key name and others"
+    algorithms: Annotated[list[str | Row], BeforeValidator(_chosen)] = Field(
+        min_length=1,
+        description="all, or a list of names, of mappings with the key name and others, or of `kind: KIND`",
     )
     test_environments: Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)] = (
         Field(default="default", description="default, each, pairs, or a list of lists of names")

@@ -57,7 +57,11 @@ def unknown_names(values: Any) -> list[str]:
         given = values.get(key) if isinstance(values, Mapping) else None
         for item in given if isinstance(given, list) else [given]:
             name = item.get("name") if isinstance(item, Mapping) else item
-            if isinstance(name, str) and not (key == "network" and name == "default"):
+            several_at_once = name == "all" or str(name).startswith("kind: ")
+            usual = (key == "network" and name == "default") or (
+                key == "algorithms" and several_at_once
+            )
+            if isinstance(name, str) and not usual:
                 try:
                     registry.get(name)
                 except UserError as error:

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from oodbench.errors import MissingError, UserError
+from oodbench.errors import MissingError, UserError, unknown
 from oodbench.hparams import identity, neutral_values
+from oodbench.method_kinds import KINDS
 from oodbench.printable import printable
 from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.sweep.draws import chosen_network, draw_indices, indices, row_hparams
@@ -20,7 +21,7 @@ from oodbench.sweep.environments import (
     training_environments,
     validation_environments,
 )
-from oodbench.sweep.file import Row, Sweep, validate
+from oodbench.sweep.file import KIND, Row, Sweep, validate
 from oodbench.sweep.file_errors import PLUGIN_HINT, several, short
 from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
@@ -217,7 +218,24 @@ def _number(value: int | list[int]) -> int:
 
 
 def _rows(sweep: Sweep) -> list[Row]:
-    return [Row(name=i) if isinstance(i, str) else i for i in sweep.algorithms]
+    """The rows of a sweep: `all` and `kind: KIND` are the registered methods that no row names."""
+    from oodbench.algorithms import algorithms
+
+    rows = [i if isinstance(i, Row) else Row(name=i) for i in sweep.algorithms]
+    named = {row_label(row) for row in rows}
+    found = []
+    for row in rows:
+        if row.name != "all" and not row.name.startswith(KIND):
+            found.append(row)
+            continue
+        kind = row.name.removeprefix(KIND)
+        if kind not in ("all", *KINDS):
+            raise unknown("kind of methods", short(kind)[1:-1], KINDS, "algorithms")
+        for name in algorithms:
+            if kind in ("all", algorithms.get(name).kind) and name not in named:
+                found.append(Row(name=name))
+                named.add(name)
+    return found
 
 
 def _check_rows(rows: Sequence[Row]) -> None:

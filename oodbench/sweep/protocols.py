@@ -28,6 +28,11 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
             )
     fixed = {_label(item): item for item in protocol["algorithms"]}
     own = values.get("algorithms", protocol["algorithms"])
+    if own == "all" or any(isinstance(item, dict) and item.keys() == {"kind"} for item in own):
+        raise UserError(
+            f"{place}: the protocol {name} fixes hyperparameters of methods that it lists; list yours "
+            "by their names"
+        )
     if not isinstance(own, list):  # the checks of the file refuse it
         return {**protocol, **values}
     rows = []

@@ -6,8 +6,9 @@ from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam, uniform_int
-from oodbench.list.details import details, page, parameters
+from oodbench.list.details import details, page, parameters, step_cost
 from oodbench.networks.base import networks
+from tests.helpers.paths import ROOT
 
 
 def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -71,3 +72,29 @@ def test_everything_has_a_page_that_keeps_its_width(name: str) -> None:
     text = page(details(name), 80)
     assert text.startswith(f"{name} (")
     assert [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()] == []
+
+
+def test_an_algorithm_says_what_it_changes_and_what_it_cannot_do() -> None:
+    found = details("CutMix")
+    assert found["changes"] == "the batch that is trained on (kind: batch)"
+    assert "vectors (it cuts rectangles out of images)" in found["cannot"]
+    assert "transductive" not in found and "ranked apart" in details("MTL")["transductive"]
+    found = details("MLDG")
+    assert "one training environment (" in found["cannot"]
+    assert "many runs as one program (its step is its own)" in found["cannot"]
+    assert "regression" in details("LISA")["cannot"]
+    assert "cannot" not in details("ERM")
+
+
+def test_the_cost_is_that_of_the_page() -> None:
+    page_ = (ROOT / "docs" / "findings" / "speed.md").read_text()
+    for name in ("CORAL", "MLDG", "ERM"):
+        cost = step_cost(name)
+        assert cost is not None and f"| {name} | {cost:.2f} |" in page_
+        assert details(name)["costs"].startswith(f"{cost:g} times a step of ERM")
+    assert step_cost("LeastSquares") is None and "costs" not in details("LeastSquares")
+
+
+def test_every_algorithm_has_a_page() -> None:
+    for name in algorithms:
+        assert page(details(name), 80).startswith(f"{name} (algorithm)")

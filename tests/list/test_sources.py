@@ -48,7 +48,7 @@ class Two:
 class Three:
     """Is none that can be read."""
 '''
-    (entry,) = _entries("dataset", ast.parse(source))
+    (entry,) = _entries("dataset", ast.parse(source), {})
     assert (entry.name, entry.summary, entry.paper) == ("One", "Is one.", "arXiv:1")
 
 

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import find_sweep, read_sweep, validate
 from oodbench.sweep.plan import make_plan
+from oodbench.sweep.protocols import under
 from tests.helpers.sweeps import TINY, tiny
 
 
@@ -93,6 +95,28 @@ def test_methods_that_see_test_inputs_say_so_outside_of_the_id() -> None:
     assert {r.label for r in runs if r.transductive} == {"MTL"}
     for run in runs:
         assert replace(run, transductive=not run.transductive).id == run.id
+
+
+def test_all_methods_or_all_of_a_kind_are_rows() -> None:
+    irm = {"name": "IRM", "label": "strong IRM", "hparams": {"penalty_weight": 1e4}}
+    digits = {"name": "ColoredDigits", "copies": 1}
+    plan = tiny(
+        datasets=[digits], algorithms=["GroupDRO", irm, {"kind": "group"}, {"kind": "batch"}]
+    )
+    labels = list(dict.fromkeys(run.label for run in plan.runs.values()))
+    assert labels[:2] == ["GroupDRO", "strong IRM"]
+    own = {n for n in algorithms if algorithms.get(n).kind in ("group", "batch")}
+    assert set(labels) == own | {"strong IRM"}
+    everything = tiny(datasets=[digits], algorithms="all", trials=1)
+    skipped = {cell.algorithm for cell in everything.impossible}
+    assert {run.label for run in everything.runs.values()} | skipped == set(algorithms)
+    assert "LeastSquares" in skipped
+    with pytest.raises(
+        UserError, match=r"unknown kind of methods 'penalties'.*did you mean penalty"
+    ):
+        tiny(algorithms=[{"kind": "penalties"}])
+    with pytest.raises(UserError, match="list yours by their names"):
+        under({"name": "p", "algorithms": ["ERM"]}, {"name": "x", "algorithms": "all"}, "x.yaml")
 
 
 def test_neutral_hyperparameters_are_not_in_the_id() -> None:
