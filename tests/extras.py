@@ -102,6 +102,12 @@ def call(folder: Path, *command: str, checkout: bool = False) -> str:
     return done.stdout
 
 
+def project() -> dict[str, Any]:
+    """The table `project` of pyproject.toml."""
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found
+
+
 def share(folder: Path, site: Path) -> None:
     """Let an environment find this interpreter's packages that oodbench requires, by links in `folder`.
 
@@ -109,8 +115,7 @@ def share(folder: Path, site: Path) -> None:
     """
     folder.mkdir()
     (site / "shared.pth").write_text(f"{folder}\n")
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        wanted = list(map(Requirement, tomllib.load(file)["project"]["dependencies"]))
+    wanted = list(map(Requirement, project()["dependencies"]))
     seen = set[str]()
     while wanted:
         requirement = wanted.pop()
@@ -162,9 +167,7 @@ def row(name: str, shared: bool, first: list[str]) -> str:
 
 def main() -> None:
     """Print a row for each extra that is named, or for all."""
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        extras = tomllib.load(file)["project"]["optional-dependencies"]
-    assert set(extras) == set(USES)
+    assert set(project()["optional-dependencies"]) == set(USES)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(USES)}; or all")
     parser.add_argument(
