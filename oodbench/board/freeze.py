@@ -96,8 +96,7 @@ def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:
         cls = algorithms.get(str(runs["algorithm"].iloc[0]))
         provenance = _provenance(runs, cls, f"{label} on {dataset}")
         provenance["data"] = digests.of([spec_of(run) for _, run in runs.iterrows()])
-        transductive = bool(getattr(cls, "transductive", False))
-        yield part_of(row, chosen[chosen["id"].isin(ids)], provenance, transductive)
+        yield part_of(row, chosen[chosen["id"].isin(ids)], provenance)
 
 
 def _chosen(frames: Frames) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.results.board import board_frames, find_board, in_order, read_parts
-from oodbench.results.frames import Frames, sweep_runs
-from oodbench.results.join import joined, records_of, stacked
+from oodbench.results.frames import Frames
+from oodbench.results.join import completed, joined, records_of, stacked
 from oodbench.results.run_spec import COMPLETE
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
@@ -40,7 +40,7 @@ def beside_board(name: str, directories: Sequence[Path], allow_mixed: bool = Fal
         return board
     own = joined(directories, allow_mixed)
     here = ", ".join(map(str, directories))
-    runs = sweep_runs(own).drop(columns="helper").assign(frozen=False)
+    runs = completed(own).drop(columns="helper").assign(frozen=False)
     title = f"the board {Path(name).name}"
     _check(runs, board.runs, here, title)
     cut, notes = _cut(board, runs, title)

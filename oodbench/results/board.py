@@ -111,8 +111,6 @@ class About(BaseModel):
     constants: list[Constant]
     selection: str | None
     """The selection rule that the protocol names."""
-    transductive: bool
-    """Whether the method sees test inputs, and is ranked apart."""
     provenance: PartProvenance
 
 
@@ -155,15 +153,20 @@ class Part:
 
     def runs(self) -> pd.DataFrame:
         """The columns of `RUN` but `step`, a run a row; hyperparameters as mappings, names as tuples."""
+        return pd.DataFrame(self.run_columns())
+
+    def run_columns(self) -> dict[str, list[Any]]:
+        """The same as lists."""
         ids = self.table["id"].to_numpy()
         first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]][: len(ids)])
         table = self.table.select(RUN.names[:-1]).take(pa.array(first))
-        frame: pd.DataFrame = table.to_pandas().astype({"draw": int, "trial": int})
+        found: dict[str, list[Any]] = {n: table[n].to_pylist() for n in table.column_names}
         for name in ("hparams", "network_hparams"):
-            frame[name] = [json.loads(text) for text in frame[name]]
+            values = {text: json.loads(text) for text in dict.fromkeys(found[name])}
+            found[name] = [values[text] for text in found[name]]
         for name in ("test_environments", "validation_environments", "training_environments"):
-            frame[name] = [tuple(names) for names in frame[name]]
-        return frame
+            found[name] = [tuple(names) for names in found[name]]
+        return found
 
     def equal_numbers(self, other: "Part") -> bool:
         """Whether the other part has the same runs, scores and values, bit for bit."""
@@ -250,9 +253,7 @@ def read_parts(board: Path) -> list[Part]:
     return parts
 
 
-def part_of(
-    frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance, transductive: bool
-) -> Part:
+def part_of(frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance) -> Part:
     """The part of runs of one row on one dataset, all of which have ended.
 
     `chosen` has the `id`, `rule`, `step` and `score` of each run's candidate by each rule.
@@ -300,7 +301,6 @@ def part_of(
         context=context | {"training_environments": []},  # type: ignore[arg-type]
         constants=_constants(frames.runs),
         selection=first.get("selection") or None,
-        transductive=transductive,
         provenance=provenance,
     )
     return Part(about, table)
@@ -376,13 +376,12 @@ def board_frames(parts: Sequence[Part]) -> Frames:
     """The runs of parts as `oodbench.results.frames` has those of a results directory.
 
     The records are those of the chosen steps on the test environments; `Frames.scores` has what the
-    selection rules need of the others. The runs have the columns `frozen` (true) and `transductive`.
+    selection rules need of the others. The runs have a column `frozen` (true).
     """
-    frames, records, scores = [], _Pieces(), _Pieces()
+    columns, records, scores = [], _Pieces(), _Pieces()
     before = 0
     for part in parts:
-        runs = part.runs()
-        frames.append(_runs(part, runs))
+        columns.append(_run_columns(part))
         step = part.table["step"].to_numpy()
         run = before + pd.factorize(part.table["id"].to_numpy())[0]
         for name in part.table.column_names:
@@ -397,8 +396,19 @@ def board_frames(parts: Sequence[Part]) -> Frames:
                 count = part.table[f"{COUNT}{environment}"].to_numpy()[rows].astype(np.int32)
                 names = {"environment": environment, "split": split, "metric": metric}
                 records.add(run[rows], step[rows], value, count, **names)
-        before += len(runs)
-    runs = pd.concat(frames, ignore_index=True)
+        before += len(columns[-1]["id"])
+    known = dict.fromkeys(name for of_part in columns for name in of_part)
+    nothing = [[None] * len(of_part["id"]) for of_part in columns]
+    runs = pd.DataFrame(
+        {
+            name: [
+                value
+                for of_part, missing in zip(columns, nothing, strict=True)
+                for value in of_part.get(name, missing)
+            ]
+            for name in known
+        }
+    )
     ids = pd.Index(runs["id"])
     metrics = records.frame(ids)[list(Frames.METRIC_COLUMNS)]
     judged = scores.frame(ids).rename(columns={"value": "score"})
@@ -430,29 +440,32 @@ class _Pieces:
         return pd.DataFrame(columns)
 
 
-def _runs(part: Part, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs of a part with what they share."""
-    about = part.about
-    shared: dict[str, Any] = {**about.spec, **about.context, "dataset_label": part.dataset}
-    constants = {(tuple(c["test_environments"]), c["trial"]): c["values"] for c in about.constants}
-    made_by = dict(about.provenance)
-    provenances = {v: made_by | {"vectorized": v} for v in (False, True)}
-    places = zip(runs["test_environments"], runs["trial"], strict=True)
-    columns: dict[str, Any] = {
-        **{name: [value] * len(runs) for name, value in shared.items() if name not in runs},
+def _run_columns(part: Part) -> dict[str, list[Any]]:
+    """The columns of `Frames.runs` for a part."""
+    about, runs = part.about, part.run_columns()
+    vectorized, diverged, seconds = (runs.pop(n) for n in ("vectorized", "diverged", "seconds"))
+    shared: dict[str, Any] = {
+        **about.spec,
+        **about.context,
         **dict.fromkeys(COSTS),
-        "state": [State.DIVERGED if d else State.DONE for d in runs["diverged"]],
-        "provenance": [provenances[v] for v in runs["vectorized"]],
-        "constant": [constants.get(place) for place in places],
-        "training_seconds": runs["seconds"].astype(float),
+        "dataset_label": part.dataset,
         "error": "",
         "search": "random",
         "search_draws": None,
         "selection": about.selection,
         "frozen": True,
-        "transductive": about.transductive,
     }
-    return runs.drop(columns=["vectorized", "diverged", "seconds"]).assign(**columns)
+    constants = {(tuple(c["test_environments"]), c["trial"]): c["values"] for c in about.constants}
+    provenances = {v: dict(about.provenance) | {"vectorized": v} for v in (False, True)}
+    places = zip(runs["test_environments"], runs["trial"], strict=True)
+    return {
+        **{name: [value] * len(diverged) for name, value in shared.items()},
+        **runs,
+        "state": [State.DIVERGED if d else State.DONE for d in diverged],
+        "provenance": [provenances[v] for v in vectorized],
+        "constant": [constants.get(place) for place in places],
+        "training_seconds": seconds,
+    }
 
 
 def in_order(parts: Sequence[Part], board: Path) -> list[Part]:

@@ -44,7 +44,7 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     if len(frames) == 1:
         return replace(frames[0], runs=frames[0].runs.assign(directory=str(directories[0])))
     parts = [
-        sweep_runs(frame).assign(directory=str(d))
+        completed(frame).assign(directory=str(d))
         for frame, d in zip(frames, directories, strict=True)
     ]
     columns = dict.fromkeys(name for part in parts for name in part)
@@ -64,6 +64,16 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
         for frame, d in zip(frames, directories, strict=True)
     ]
     return Frames(runs.drop(columns=["better", "helper"]).reset_index(drop=True), stacked(metrics))
+
+
+def completed(frames: Frames) -> pd.DataFrame:
+    """The runs as `sweep_runs` has them, to be put beside others: those of transductive methods count as
+    such whatever else is there.
+    """
+    runs = sweep_runs(frames)
+    if "transductive" in frames.runs:
+        runs["transductive"] = frames.runs["transductive"].eq(True).to_numpy()
+    return runs
 
 
 def only_dataset(frames: Frames, name: str) -> Frames:

@@ -74,6 +74,15 @@ def test_what_is_trained_here_has_its_rank_and_its_gains(board: Path, mine: Path
         assert row[5] in ("ERM", "IRM")
 
 
+def test_a_transductive_method_is_ranked_apart(board: Path, tmp_path: Path) -> None:
+    mine = trained(tmp_path, "mine", algorithms=["MTL"], datasets=[SEM])
+    found = leaderboard(beside_board(str(board), [mine])).frame
+    kinds = found.drop_duplicates("label").set_index("label")["kind"]
+    assert dict(kinds) == {
+        **{"ERM": "method", "IRM": "method", "MTL": "transductive", "constant": "constant"}
+    }
+
+
 def test_nothing_trained_here_has_no_table_of_its_own(board: Path) -> None:
     assert standing(beside_board(str(board), []), None) is None
 
