@@ -8,7 +8,7 @@ from oodbench.diagnose.cli import app as diagnose
 from oodbench.list.cli import list_
 from oodbench.report.cli import app as report
 from oodbench.sweep.cli import app as sweep
-from oodbench.train.cli import train
+from oodbench.train.cli import app as train
 from oodbench.verify.cli import verify
 
 main = commands(__doc__, no_args_is_help=True)
@@ -17,9 +17,9 @@ main.add_typer(report, name="report")
 main.add_typer(board, name="board")
 main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
+main.add_typer(train, name="train")
 main.command("bench")(bench)
 main.command("list")(list_)
-main.command("train")(train)
 main.command("verify")(verify)
 
 if __name__ == "__main__":

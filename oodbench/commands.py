@@ -19,10 +19,22 @@ class _Commands(TyperGroup):
         return command
 
 
-def commands(help: str | None = None, **settings: Any) -> typer.Typer:
+class DefaultCommands(_Commands):
+    """A group whose first command may be left out: arguments that name no command are its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Put the first command's name before arguments that begin with no command's."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def commands(
+    help: str | None = None, *, cls: type[TyperGroup] = _Commands, **settings: Any
+) -> typer.Typer:
     """A `typer.Typer` whose help and errors are plain text; `settings` are further ones of Typer's."""
     plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
-    return typer.Typer(cls=_Commands, help=help, **plain, **settings)
+    return typer.Typer(cls=cls, help=help, **plain, **settings)
 
 
 def confirmed(question: str) -> bool:

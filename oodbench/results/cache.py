@@ -21,9 +21,11 @@ import pyarrow as pa
 from oodbench.files import whole_file
 from oodbench.results.directory import Results
 from oodbench.results.parse import COSTS, METRICS, ParsedRuns, parse_runs
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import DIWA, RunSpec, State
 
 VERSION = 3
+NO_SEARCH: dict[str, Any] = {"search": "random", "search_draws": None}
+"""What the frames say of runs that no search has chosen."""
 STAMPED = ("done.json", "metrics.jsonl", "run.json")
 """The files of an ended run that never change again."""
 KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
@@ -144,14 +146,17 @@ def _frames(
     plan: Mapping[str, Any], found: ParsedRuns, settings: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     search = settings.get("search")
-    how = {"search": _search_label(search), "search_draws": search["draws"] if search else None}
-    how |= {"selection": settings.get("selection")}
+    how = (
+        {"search": _search_label(search), "search_draws": search["draws"]} if search else NO_SEARCH
+    )
+    of_all = {"selection": settings.get("selection")}
     rows = [
         {"id": run_id, **spec, **info["context"]}
         | {"dataset_label": spec.get("dataset_label") or info["context"].get("dataset_label")}
         | {"state": info["state"], "provenance": info["provenance"], "error": info["error"]}
         | {name: info[name] for name in ("last_step", *COSTS)}
-        | how
+        | (NO_SEARCH if (spec.get("average") or {}).get("name") == DIWA else how)
+        | of_all
         for (run_id, spec), info in zip(plan.items(), found.runs.values(), strict=True)
     ]
     frame = pd.DataFrame(rows)
@@ -164,9 +169,7 @@ def _frames(
     return frame, metrics
 
 
-def _search_label(search: Mapping[str, Any] | None) -> str:
-    """How draws were chosen, for a footer."""
-    if search is None:
-        return "random"
+def _search_label(search: Mapping[str, Any]) -> str:
+    """How a search chose the draws, for a footer."""
     text = f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"
     return text + ("; it has seen the test environments" if search["objective"] == "oracle" else "")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+DIWA = "diwa"
+"""The name of an average over runs, see `oodbench.train.diwa`."""
 CONSTANT = "constant"
 """The row of the constant answer in tables; no row of a sweep may be called so."""
 
@@ -78,7 +80,7 @@ class RunSpec:
     holdout: float = 0.2
     average: dict[str, Any] | None = field(default=None, metadata={"later": True})
     """Which weights are evaluated: the `name` of an average over steps with its numbers (see
-    `oodbench.train.averages`), or None: the last ones."""
+    `oodbench.train.averages`), DIWA with the runs that it is of, or None: the last ones."""
     precision: str = field(default="float32", metadata={"later": True})
     """`float32`, `tf32` or `bfloat16`, see `oodbench.train.precision`."""
     channels_last: bool = field(default=False, metadata={"later": True})

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, first_step
-from oodbench.errors import unknown
+from oodbench.errors import UserError, unknown
 from oodbench.hparams import checked, hparam
 
 Weights = dict[str, Tensor]
@@ -312,7 +312,9 @@ def reason_against(
 def make_average(
     average: Mapping[str, Any], algorithm: Algorithm, steps: int, evaluate_every: int
 ) -> Average:
-    """The average of a new run's weights."""
+    """The average of a new run's weights; raises UserError for one that is of several runs."""
+    if average["name"] not in AVERAGES:
+        raise UserError("an average of several runs is made by `python -m oodbench.train average`")
     cls = AVERAGES[average["name"]]
     given = {name: value for name, value in average.items() if name != "name"}
     weights: Weights = {n: p for n, p in algorithm.named_parameters() if p.requires_grad}

@@ -1,4 +1,4 @@
-"""One run on the command line: train a spec, or go on with it, and say what came of it."""
+"""One run on the command line, or the average of several that a sweep has trained."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from oodbench.commands import commands
+from oodbench.commands import DefaultCommands, commands
 from oodbench.errors import UserError, reports_mistakes, unknown
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.terminal import terminal
 from oodbench.train.settings import TrainSettings
 
-app = commands()
+app = commands(__doc__, cls=DefaultCommands)
 
 Source = Annotated[
     str,
@@ -39,7 +39,7 @@ class _Source:
     data_dir: Path | None = None
 
 
-@app.command()
+@app.command("run")
 @reports_mistakes
 def train(
     spec: Source,
@@ -66,6 +66,47 @@ def train(
     _show(source.spec, directory, state, message)
     if not state.complete:
         raise SystemExit(1)
+
+
+@app.command("average")
+@reports_mistakes
+def average(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="The results of a sweep.")],
+    rule: Annotated[
+        str, typer.Option(help="The selection rule whose kept weights are averaged.")
+    ] = "train_val",
+    members: Annotated[
+        str, typer.Option(help="uniform (all draws), greedy (by the rule's score), or both.")
+    ] = "uniform,greedy",
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    threads: Threads = 1,
+    plugin: Plugins = None,
+) -> None:
+    """Average the weights of the draws of each row and trial of a sweep (DiWA), and record the scores.
+
+    The sweep is launched with --keep-weights RULE. Runs are averaged that began at the same weights.
+    The averages are rows of their own in RESULTS, such as `ERM + DiWA`, with weights of their own. The
+    same command again makes what is new.
+    """
+    from oodbench.registry import load_plugins
+    from oodbench.train.diwa import average_runs
+    from oodbench.train.process import clean_process
+
+    found, console = Results(results), terminal()
+    told = found.plan()["settings"]
+    plugins = tuple(dict.fromkeys([*told.get("plugins", ()), *(plugin or ())]))
+    load_plugins(plugins)
+    stored = told.get("data_dir")
+    settings = TrainSettings(
+        data_dir=data_dir or (Path(stored) if stored else None),
+        device=device,
+        threads=threads,
+        plugins=plugins,
+    )
+    with clean_process(threads):
+        made = average_runs(found, rule, members.split(","), settings, console.say)
+    console.say(f"{len(made)} averages; `python -m oodbench.report table {results}` shows them.")
 
 
 def _read_source(text: str) -> _Source:

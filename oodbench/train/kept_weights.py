@@ -12,6 +12,7 @@ from oodbench.datasets import Dataset
 from oodbench.files import whole_file
 from oodbench.results.directory import RunDirectory
 from oodbench.results.metrics import is_higher_better
+from oodbench.results.run_spec import RunSpec
 from oodbench.results.weights import LAST, kept_weights, weights_path
 from oodbench.train.run import Run
 
@@ -102,12 +103,8 @@ class KeptWeights:
             rules.append(LAST)
         if not rules:
             return
-        self._directory.weights.mkdir(exist_ok=True)
-        weights = evaluated_weights(self._run)
+        keep_weights(self._run, self._run.spec, self._directory, rules)
         for rule in rules:
-            about = json.dumps({"id": self._run.spec.id, "rule": rule, "step": step})
-            with whole_file(weights_path(self._directory, rule, step)) as file:
-                file.write(save(weights, {ABOUT: about}))
             if rule in before and before[rule] != self._safe.get(rule):
                 self._delete(rule, before[rule][1])
 
@@ -136,6 +133,16 @@ def _judges(run: Run) -> dict[str, Judge]:
         if evidence:
             found[name] = Judge(rule, evidence, run.data.dataset)
     return found
+
+
+def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterable[str]) -> None:
+    """Write the evaluated weights of a run at its step for some rules, as those of a spec's run."""
+    directory.weights.mkdir(exist_ok=True)
+    weights = evaluated_weights(run)
+    for rule in rules:
+        about = json.dumps({"id": spec.id, "rule": rule, "step": run.step})
+        with whole_file(weights_path(directory, rule, run.step)) as file:
+            file.write(save(weights, {ABOUT: about}))
 
 
 def evaluated_weights(run: Run) -> dict[str, Tensor]:

@@ -1,0 +1,159 @@
+"""Averages over the draws of a sweep, whose weights were kept, as rows of the same sweep."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.weights import kept_weights
+from oodbench.selection import choose
+from oodbench.sweep.file import read_sweep
+from oodbench.sweep.launch import LaunchOptions, launch
+from oodbench.train.cli import app
+from oodbench.train.diwa import Member, chosen, mean_weights
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import tiny_file
+
+DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
+CHANGES: dict[str, Any] = {
+    "datasets": [DIGITS], "algorithms": ["ERM", "DANN"], "hparam_draws": 3, "steps": 40,
+    "network": {"name": "MLP", "hparams": {"width": 8}},
+}  # fmt: skip
+
+
+def launched(folder: Path, keep: bool = True, **changes: Any) -> Results:
+    sweep = read_sweep(tiny_file(folder, **(CHANGES | changes)))
+    options = LaunchOptions(
+        out=folder / "out",
+        launcher="debug",
+        devices="cpu",
+        keep_weights=["train_val"] if keep else None,
+    )
+    assert set(launch(sweep, options)) == {State.DONE}
+    return Results(folder / "out")
+
+
+def specs(results: Results) -> dict[str, RunSpec]:
+    return {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
+
+
+def average(results: Results, *arguments: str) -> str:
+    found = CliRunner().invoke(app, ["average", str(results.path), *arguments])
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def refused(results: Results, *arguments: str) -> str:
+    found = CliRunner().invoke(app, ["average", str(results.path), *arguments])
+    assert found.exit_code == 2
+    return found.output
+
+
+def test_the_uniform_average_is_scored_as_the_mean_of_the_kept_weights(tmp_path: Path) -> None:
+    results = launched(tmp_path)
+    before = specs(results)
+    assert "4 averages" in average(results, "--members", "uniform")
+    made = {i: s for i, s in specs(results).items() if i not in before}
+    assert {s.label for s in made.values()} == {"ERM + DiWA", "DANN + DiWA"}
+    for run_id, spec in made.items():
+        of = spec.label.partition(" + ")[0]
+        own = [i for i, s in before.items() if (s.label, s.trial) == (of, spec.trial)]
+        assert spec.average is not None and spec.average["runs"] == own and len(own) == 3
+        paths = [next(iter(kept_weights(results.run(i)).values())) for i in own]
+        members = [load_file(path) for path in paths]
+        run = Run(before[own[0]], TrainSettings())
+        state = run.algorithm.state_dict()
+        for name in state:
+            if name.startswith("network."):
+                state[name] = sum(m[name] for m in members) / 3
+        run.algorithm.load_state_dict(state)
+        (record,) = results.run(run_id).records()
+        for mine, theirs in zip(record["evaluations"], run.evaluate(), strict=True):
+            assert mine["value"] == pytest.approx(theirs.value, rel=1e-5)
+        ((rule, step),) = kept_weights(results.run(run_id))
+        assert (rule, step) == ("train_val", spec.steps)
+    frames = load_frames(results)
+    table = choose(frames, "train_val")
+    assert {"ERM", "ERM + DiWA", "DANN", "DANN + DiWA"} == set(table["label"])
+
+
+def test_the_same_command_again_makes_what_is_new(tmp_path: Path) -> None:
+    results = launched(tmp_path, algorithms=["ERM"], trials=1)
+    average(results, "--members", "uniform")
+    once = specs(results)
+    (made,) = (i for i, s in once.items() if s.average)
+    written = (results.run(made).path / "metrics.jsonl").stat().st_mtime_ns
+    average(results, "--members", "uniform")
+    assert specs(results) == once
+    assert (results.run(made).path / "metrics.jsonl").stat().st_mtime_ns == written
+    launched(tmp_path, algorithms=["ERM"], trials=1)
+    assert specs(results) == once  # a launch leaves the row
+    launched(tmp_path, algorithms=["ERM"], trials=1, hparam_draws=4)
+    average(results, "--members", "uniform")
+    (new,) = (i for i, s in specs(results).items() if s.average)
+    assert new != made and len(specs(results)) == 5
+
+
+def test_only_runs_that_began_at_the_same_weights_are_averaged(tmp_path: Path) -> None:
+    network = {"name": "MLP", "hparams": {"width": [8, 16, 8]}}
+    results = launched(tmp_path, algorithms=["ERM"], trials=1, network=network)
+    told = average(results, "--members", "uniform")
+    assert "1 of 3 runs began at other weights than the rest, and are left out" in told
+    (spec,) = (s for s in specs(results).values() if s.average)
+    assert spec.average is not None and len(spec.average["runs"]) == 2
+    assert spec.network_hparams["width"] == 8
+
+
+def test_the_greedy_choice_takes_what_does_not_make_the_mean_worse(tmp_path: Path) -> None:
+    made: dict[str, Any] = {"directory": None, "weights": tmp_path, "step": 1}
+    (spec, *_) = read_plan(tmp_path)
+    members = [Member(spec=replace(spec, draw=draw), **made) for draw in range(4)]
+    own = {0: 0.4, 1: 0.1, 2: 0.3, 3: 0.2}
+    cost_of_sets = {(1,): 0.1, (1, 3): 0.2, (1, 2): 0.1, (1, 2, 0): 0.05}
+    found = chosen(
+        members,
+        lambda m: own[m.spec.draw],
+        lambda some: cost_of_sets[tuple(m.spec.draw for m in some)],
+    )
+    assert [m.spec.draw for m in found] == [1, 2, 0]
+    alone = chosen(members, lambda m: own[m.spec.draw], lambda some: math.inf)
+    assert [m.spec.draw for m in alone] == [1, 3, 2, 0]
+
+
+def read_plan(folder: Path) -> list[RunSpec]:
+    from oodbench.sweep.plan import make_plan
+
+    return list(make_plan(read_sweep(tiny_file(folder))).runs.values())
+
+
+def test_the_greedy_average_is_no_worse_on_validation_than_the_best_run(tmp_path: Path) -> None:
+    results = launched(tmp_path, algorithms=["ERM"])
+    average(results)
+    table = choose(load_frames(results), "train_val").set_index(["label", "trial"])["score"]
+    for trial in (0, 1):
+        assert table["ERM + DiWA greedy", trial] >= table["ERM", trial] - 1e-9
+
+
+def test_what_cannot_be_averaged_is_one_sentence(tmp_path: Path) -> None:
+    results = launched(tmp_path, keep=False, algorithms=["ERM"], trials=1)
+    assert "launch with `--keep-weights train_val`" in refused(results)
+    assert "unknown selection rule 'train'" in refused(results, "--rule", "train")
+    assert "unknown way to choose members 'best'" in refused(results, "--members", "best")
+    assert len(specs(results)) == 3
+
+
+def test_parts_of_other_shapes_and_counts_are_the_first_ones() -> None:
+    first = {"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(2), "n": torch.tensor(4)}
+    other = {"a": torch.tensor([3.0, 5.0]), "b": torch.ones(3), "n": torch.tensor(9)}
+    mean = mean_weights([first, other])
+    assert torch.equal(mean["a"], torch.tensor([2.0, 4.0]))
+    assert torch.equal(mean["b"], first["b"]) and mean["n"] == 4
