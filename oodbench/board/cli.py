@@ -16,8 +16,9 @@ from oodbench.report.printing import print_sheet
 from oodbench.report.sheet import sheet
 from oodbench.results.beside import beside_board
 from oodbench.results.board import board_names, find_board, frozen_folder, part_files, read_parts
-from oodbench.results.join import only_dataset
-from oodbench.selection import RULES
+from oodbench.results.join import joined, only_dataset
+from oodbench.results.reported import find_reported, read_reported, reported_names
+from oodbench.selection import RULES, usual
 from oodbench.terminal import terminal
 
 app = commands(__doc__, no_args_is_help=True)
@@ -39,7 +40,7 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per cor
 @app.command("list")
 @reports_mistakes
 def list_() -> None:
-    """Say which boards there are: datasets, rows, runs, rules, size and the code that trained them."""
+    """Say which boards there are: datasets, rows, runs, size and the code that trained them."""
     console = terminal()
     rows = []
     for name in board_names():
@@ -54,16 +55,19 @@ def list_() -> None:
                 str(len({part.dataset for part in parts})),
                 str(len({part.label for part in parts})),
                 f"{runs:,}",
-                ", ".join(parts[0].rules),
                 f"{size / 2**20:.1f} MB",
                 ", ".join(commits),
             )
         )
+    for name in reported_names():
+        table = read_reported(frozen_folder() / name).table
+        datasets, methods = (str(table[column].nunique()) for column in ("dataset", "method"))
+        rows.append((name, datasets, methods, "reported", "-", "-"))
     if not rows:
         console.say("There is no board yet; `freeze` makes one of a results directory.")
         return
-    header = ("board", "datasets", "rows", "runs", "rules", "size", "commit")
-    console.print(console.tables(header, rows, prose=(4, 6)), soft_wrap=True)
+    header = ("board", "datasets", "rows", "runs", "size", "commit")
+    console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
 
 
 @app.command()
@@ -92,6 +96,10 @@ def _show(
 
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
+    reported = find_reported(name)
+    if reported is not None:
+        _show_reported(reported, directories, selection, format_, dataset)
+        return
     frames = beside_board(name, directories)
     if dataset is not None:
         frames = only_dataset(frames, dataset)
@@ -99,6 +107,33 @@ def _show(
     own = standing(frames, selection, baseline) if directories else None
     if own is not None:
         found = replace(found, blocks=[*found.blocks, own])
+    print_sheet(found, format_)
+
+
+def _show_reported(
+    board: Path,
+    directories: Sequence[Path],
+    selection: str | None,
+    format_: str,
+    dataset: str | None,
+) -> None:
+    """Print reported numbers, and above them runs of the same datasets, by the same rule."""
+    from oodbench.board.reported_tables import reported_sheet
+
+    numbers = read_reported(board)
+    datasets = None if dataset is None else {dataset}
+    if directories:
+        frames = joined(directories)
+        names = dict(zip(frames.runs["dataset_label"], frames.runs["dataset"], strict=True))
+        selection = selection or usual(frames)
+        known = set(numbers.table["dataset"])
+        wanted = datasets or {n for pair in names.items() for n in pair if n in known}
+        found = reported_sheet(numbers, selection, wanted or set(names.values()))
+        for label, name in names.items():
+            if {label, name} & wanted:
+                print_sheet(sheet(leaderboard(only_dataset(frames, label), selection)), format_)
+    else:
+        found = reported_sheet(numbers, selection, datasets)
     print_sheet(found, format_)
 
 

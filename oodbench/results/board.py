@@ -181,6 +181,8 @@ def find_board(name: str) -> Path:
     if path.is_dir() and (path / PROTOCOL_FILE).is_file():
         return path
     known = board_names()
+    if any((folder / "reported.csv").is_file() for folder in (path, frozen_folder() / name)):
+        raise UserError(f"{name} is a board of reported numbers: only `board show` takes it")
     if name not in known:
         raise unknown("board", name, known)
     return frozen_folder() / name
