@@ -122,8 +122,8 @@ def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None
     shape = tuple(x.shape[1:])
     if shape != tuple(dataset.input_shape):
         return f"an input has the shape {shape}, and the dataset's `input_shape` is {dataset.input_shape}"
-    if x.dtype not in (torch.float32, torch.int64):
-        return f"inputs are torch.float32, or torch.int64 for words, not {x.dtype}"
+    if x.dtype not in (torch.float32, torch.int16, torch.int32, torch.int64):
+        return f"inputs are torch.float32, or signed integers for words and atoms, not {x.dtype}"
     return None
 
 

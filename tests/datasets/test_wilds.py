@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from oodbench.data import wilds as official
 from oodbench.data.encodings import distilbert_tokenizer
+from oodbench.data.preparation import fitted, load_checked
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
@@ -410,6 +411,13 @@ def test_classes_have_names(name: str, first: str, last: str, wilds_dir: Path) -
     dataset = opened(name, wilds_dir)
     assert len(dataset.classes) == dataset.task.num_outputs
     assert (dataset.classes[0], dataset.classes[-1]) == (first, last)
+
+
+@ALL
+def test_inputs_are_what_its_networks_take(name: str, wilds_dir: Path) -> None:
+    dataset = opened(name, wilds_dir)
+    found = load_checked(dataset, 0)
+    assert fitted(dataset, found, {}).keys() == found.keys()
 
 
 @pytest.mark.parametrize("name", ["CelebA", "Waterbirds"])
