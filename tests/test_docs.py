@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,6 +51,13 @@ def test_every_page_is_in_the_index() -> None:
             assert (
                 f"]({page.relative_to(ROOT / 'docs')})" in index or page.parent.name == "own_data"
             )
+
+
+def test_the_page_of_extras_has_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "docs" / "findings" / "extras.md").read_text()
+    rows = re.findall(r"^\| (\w+) \|", text, re.M)
+    assert sorted(rows[1:]) == sorted(project["optional-dependencies"])
 
 
 def named_paths() -> list[str]:
