@@ -3,11 +3,14 @@
 An average composes with every method: it looks at the weights after each update and never changes
 them. It takes in the parameters that are trained and the network's buffers of real numbers, so that
 the running statistics of batch normalisation are averaged as the weights are (as in the code of
-arXiv:2110.10832; arXiv:1803.05407 makes them anew by passes over the data, which costs more and differs
-where the weights move far, since an average of variances also holds the variance between the weights).
+arXiv:2110.10832). arXiv:1803.05407 makes them anew by passes over the data, which costs more: an average of
+variances also holds the variance between the weights and is too large, on ColoredDigits with a small
+convolutional network by a median of 0 to 50%, which moves accuracies by at most 0.0005, losses by 0.006.
+A method that starts a new network within a run (JTT) wants a start after that.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +28,7 @@ Weights = dict[str, Tensor]
 """Parameters and buffers of a method, by their names there."""
 
 
-class Average:
+class Average(ABC):
     """A running average of weights, in which the weights after an update have a share.
 
     Before the first one that counts it is the last weights themselves.
@@ -47,9 +50,9 @@ class Average:
         self.running: Weights = {name: w.detach().clone() for name, w in weights.items()}
         """The average; a vectorized run's are views of its program's."""
 
+    @abstractmethod
     def share(self, step: int) -> float:
         """What the weights after the update at `step` count for in the running average."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -58,7 +61,7 @@ class Average:
             list(self.running.values()), list(self.weights.values()), self.share(step)
         )
 
-    def validated(self, loss: float) -> None:
+    def validated(self, loss: float) -> None:  # noqa: B027 (few averages want it)
         """Take in the validation loss of the last weights; an evaluation follows."""
 
     @property

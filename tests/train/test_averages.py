@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
+from oodbench.results.weights import kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train import loop as training
@@ -385,3 +387,20 @@ def test_a_run_without_validation_examples_says_so() -> None:
     (spec,) = specs("swad")
     with pytest.raises(UserError, match="no example is held out to be validated on"):
         Run(replace(spec, holdout=0.0), TrainSettings())
+
+
+@pytest.mark.parametrize("vectorize", [1, 3])
+@pytest.mark.parametrize("average", [*AVERAGES])
+def test_kept_weights_are_the_evaluated_ones(average: str, vectorize: int, tmp_path: Path) -> None:
+    """The last ones give the last record's values to a run without an average."""
+    settings = TrainSettings(keep_weights=("last",), vectorize=vectorize)
+    for spec in specs(average, trials=2):
+        directory = RunDirectory(tmp_path / spec.id)
+        assert execute(spec, directory, settings) == ("done", "")
+        other = Run(replace(spec, average=None), TrainSettings())
+        (path,) = kept_weights(directory).values()
+        other.algorithm.load_state_dict(load_file(path))
+        found = {(e.environment, e.split, e.metric): e.value for e in other.evaluate()}
+        for e in directory.records()[-1]["evaluations"]:
+            wanted = found[e["environment"], e["split"], e["metric"]]
+            assert e["value"] == pytest.approx(wanted, rel=1e-5)

@@ -174,7 +174,10 @@ def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any],
         "trial": [int(v) for v in runs["trial"]],
         "state": _codes(runs["state"], STATES),
         "helper": [int(v) for v in runs["helper"]],
-        "hparams": [hparams.place(_short(v)) for v in runs["hparams"]],
+        "hparams": [
+            hparams.place(_short(values) | options)
+            for values, options in zip(runs["hparams"], _options(runs), strict=True)
+        ],
         "provenance": [
             provenance.place({k: v for k, v in p.items() if k != "started"} if p else {})
             for p in runs["provenance"]
@@ -191,6 +194,21 @@ def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any],
         "started": [started[0], started[-1]] if started else [],
         "reasons": {i: text for i, end in enumerate(ends) if (text := _reason(*end))},
     }
+
+
+def _options(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """What else a run was told, where that is not neutral: its average and its precision."""
+    found: list[dict[str, Any]] = [{} for _ in range(len(runs))]
+    for name, neutral in (("average", None), ("precision", "float32"), ("channels_last", False)):
+        for options, value in zip(found, runs.get(name, [neutral] * len(runs)), strict=True):
+            if isinstance(value, dict):
+                numbers = ", ".join(
+                    f"{k} {v}" for k, v in value.items() if k not in ("name", "runs")
+                )
+                options[name] = f"{value['name']} ({numbers})"
+            elif value != neutral and not pd.isna(value):
+                options[name] = value
+    return found
 
 
 def _short(hparams: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from oodbench.report.html.contents import contents, costs
 from oodbench.report.html.render import render
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.numbers import number
+from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import State
 from oodbench.selection import choose
 from tests.helpers.made import Made, flat
+from tests.helpers.sweeps import tiny
 
 
 def board(tree: dict[str, Any], rule: str) -> list[dict[str, Any]]:
@@ -210,3 +212,14 @@ def test_torn_and_foreign_files_are_survived(tmp_path: Path) -> None:
     assert render(tree)
     assert [tree["states"][s] for s in tree["runs"]["state"]] == ["broken"] * 3 + ["done"]
     assert len(tree["reasons"]) == 3 and tree["runs"]["step"][3] == 30
+
+
+def test_a_run_shows_its_average_and_precision(tmp_path: Path) -> None:
+    options = {"precision": "bfloat16", "algorithms": [{"name": "ERM", "average": "swa"}, "ERM"]}
+    plan = tiny(trials=1, **options)
+    results = Results(tmp_path)
+    results.write_plan("tiny", {}, plan.runs)
+    averaged, plain = contents([tmp_path])["hparams"]
+    assert averaged["average"] == "swa (start 0.75)" and averaged["precision"] == "bfloat16"
+    assert plain["precision"] == "bfloat16" and "average" not in plain
+    assert "channels_last" not in plain
