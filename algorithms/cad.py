@@ -83,7 +83,8 @@ class CAD(Algorithm):
 class CondCAD(CAD):
     """CAD within each class: an example is compared with those of its own class alone.
 
-    Examples whose class no other environment of the batch has do not count in the mean.
+    In CAD's p_ij and in its sum j runs over the examples with y_j = y_i. Examples whose class no other
+    environment of the batch has do not count in the mean.
     """
 
     @classmethod

@@ -14,10 +14,10 @@ class CutMix(Algorithm):
     """The mean risk of images with a rectangle of any others of the step, and of their targets.
 
     With m ~ Beta(alpha, alpha), a rectangle of sqrt(1 - m) times the sides, around a pixel drawn
-    uniformly, is cut off at the borders, and filled with that of another image (eq. 1 and 2); the
-    share of the other's target is the share of its pixels, as in the authors' code. A step has one
-    rectangle and one permutation of the examples of all environments. With probability
-    `1 - probability` a step leaves its images as they are.
+    uniformly, is cut off at the borders, and filled with that of another image (eq. 1 and 2). A step
+    has one rectangle and one permutation of the examples of all environments: an image has the loss
+    s l(y) + (1 - s) l(y'), s the share of its own pixels. With probability `1 - probability` a step
+    leaves its images as they are.
     """
 
     kind = "batch"

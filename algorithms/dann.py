@@ -21,6 +21,7 @@ def reverse_gradient(x: Tensor, weight: float) -> Tensor:
 class DANN(Algorithm):
     """Mean risk, with features from which a discriminator cannot tell the training environments.
 
+    min over phi, w, max over D of mean_e R_e - lambda mean_ei l(D(phi(x_ei)), e).
     The discriminator (one hidden layer on the features) minimises the cross-entropy of the
     environment's number; the features maximise it, weighted by penalty_weight * (2 / (1 +
     exp(-10 p)) - 1) at progress p (schedule `ganin`) or by penalty_weight (`constant`). One
@@ -91,6 +92,9 @@ class DANN(Algorithm):
 
 @register("CDANN", paper="arXiv:1505.07818; class-conditional after Li et al. 2018 (ECCV, CIAN)")
 class CDANN(DANN):
-    """DANN whose discriminator also sees the target, so that only p(features | target) is matched."""
+    """DANN whose discriminator also sees the target, so that only p(features | target) is matched.
+
+    In DANN's objective D(phi(x), y) stands for D(phi(x)).
+    """
 
     conditional = True

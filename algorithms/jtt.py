@@ -21,8 +21,9 @@ class JTT(Algorithm):
     paper's set, which repeats them, in expectation.
 
     Deviations: an example is in the error set if it was predicted wrongly when the first stage last
-    trained on it, not by its last network (so one that it never came to is not); environments count
-    alike. Records of the first stage are ERM's, and a selection rule may choose one of its steps.
+    trained on it, not by its last network (so one that it never came to is not), in training (so with
+    dropout, if there is any); environments count alike. Records of the first stage are ERM's, and a
+    selection rule may choose one of its steps.
     """
 
     kind = "group"
@@ -33,11 +34,11 @@ class JTT(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Ranges: `upweight` as in SubpopBench (arXiv:2302.12254), whose first stage is half of the steps;
-        the paper's first stages are 0.02 to 0.4 of its epochs.
+        """Defaults and ranges: SubpopBench (arXiv:2302.12254). The paper's first stages are 0.02 to 0.4 of
+        its epochs.
         """
 
-        first_stage: int | float = hparam(0.5, uniform(0.02, 0.5), low=0)
+        first_stage: int | float = hparam(0.5, uniform(0.2, 0.8), low=0)
         upweight: float = hparam(10.0, log_uniform(1.0, 10**2.5), low=0.0)
 
     def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:

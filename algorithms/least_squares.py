@@ -70,7 +70,7 @@ class LinearMethod(Algorithm, ABC):
 class LeastSquares(LinearMethod):
     """ERM's limit in a linear regression: least squares on the pooled training environments.
 
-    A run needs one step.
+    w = argmin sum_ei ||y_ei - w x_ei||^2. A run needs one step.
     """
 
     def fit(self, x: Tensor, y: Tensor) -> Tensor:
