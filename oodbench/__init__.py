@@ -1,13 +1,35 @@
 """A benchmark harness for out-of-distribution generalization."""
 
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oodbench.version import __version__ as __version__
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from oodbench.sweep.single_run import run as run
+    from oodbench.train.models import load_model as load_model
+    from oodbench.train.module_scores import evaluate as evaluate
+
+_PLACES = {
+    "evaluate": "oodbench.train.module_scores",
+    "load_model": "oodbench.train.models",
+    "run": "oodbench.sweep.single_run",
+}
+"""Where functions stand that are imported when they are first used, as they bring torch."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'oodbench' has no attribute '{name}'")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})
 
 
 def load(directory: str | PathLike[str]) -> "pd.DataFrame":

@@ -3,8 +3,9 @@
 import gzip
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -218,6 +219,13 @@ class Dataset(ABC):
         CPU, is there in training alone: the source of all chance in an augmentation.
         """
         return x
+
+    def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
+        """The inputs (N, ...) of new files, as environments hold them; raises UserError.
+
+        It is there for datasets of files, such as images, so that a trained model can be shown others.
+        """
+        raise UserError(f"{self.name} is not made of files: give a model the inputs themselves")
 
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int

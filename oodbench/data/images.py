@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -137,6 +138,11 @@ class Images(Dataset):
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
         """The attributes of the images in `files`, (N,), if they have one."""
         return None
+
+    def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
+        """Images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
+        found = ImageFiles(map(Path, files), self.options.size)
+        return found.read(torch.arange(len(found)))
 
     def _cached(self, file: Path) -> Stored:
         try:

@@ -50,7 +50,7 @@ def fitted(
     UserError unless every environment's inputs then fit the network.
     """
     if fits(dataset):
-        change = dataset.fit({name: _part(environments[name], at) for name, at in training.items()})
+        change = fit(dataset, environments, training)
         environments = {
             name: replace(environment, x=_changed(environment.x, change))
             for name, environment in environments.items()
@@ -60,6 +60,13 @@ def fitted(
         if mistake is not None:
             raise _error(dataset, name, mistake)
     return environments
+
+
+def fit(
+    dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """What `Dataset.fit` makes of the examples at the places (n,) in `training`, by environment."""
+    return dataset.fit({name: _part(environments[name], at) for name, at in training.items()})
 
 
 def fits(dataset: Dataset) -> bool:

@@ -5,15 +5,18 @@ Imports no torch.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.report.numbers import number
 from oodbench.report.statistics import mean_and_error
+from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.results.metrics import is_proportion
 from oodbench.results.run_spec import COMPLETE
+from oodbench.results.weights import kept_weights
 from oodbench.selection import candidates, find_rule, usual
 from oodbench.terminal import Terminal
 
@@ -37,6 +40,8 @@ class Why:
     run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that
     step) and `chosen`. Scores and values are NaN where a run cannot be judged, and values of a metric
     that is computed from kept predictions where the run is not chosen."""
+    directory: str | None = None
+    """The results directory that all chosen runs are in, if they are in one."""
 
     @property
     def waiting(self) -> list[int]:
@@ -98,7 +103,33 @@ def why(
         selection_metric=judge or own,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.drop(columns="place"),
+        directory=_only_directory(runs),
     )
+
+
+def _only_directory(runs: pd.DataFrame) -> str | None:
+    """The results directory of the runs of `joined`, if it is one."""
+    known = set(runs["directory"]) if "directory" in runs else set()
+    return str(known.pop()) if len(known) == 1 else None
+
+
+def load_line(cell: Why) -> str | None:
+    """The line of Python that loads the first chosen run whose weights are kept, or None."""
+    if cell.directory is None:
+        return None
+    results = Results(Path(cell.directory))
+    for run in cell.runs[cell.runs["chosen"]].to_dict(orient="records"):
+        if (cell.rule, int(run["step"])) in kept_weights(results.run(run["id"])):
+            names = {
+                "dataset": cell.dataset,
+                "algorithm": cell.label,
+                "test_environment": "+".join(cell.test_environments),
+                "rule": cell.rule,
+                "trial": int(run["trial"]),
+            }
+            arguments = ", ".join(f"{name}={value!r}" for name, value in names.items())
+            return f"oodbench.load_model({cell.directory!r}, {arguments})"
+    return None
 
 
 def _one(kind: str, option: str, name: str | None, there: Iterable[str]) -> str:
@@ -126,6 +157,10 @@ def show(cell: Why, console: Terminal) -> None:
     console.print()
     console.print(console.tables(HEADER, _rows(cell), keys=2), soft_wrap=True)
     console.say(_mean(cell))
+    line = load_line(cell)
+    if line is not None:
+        console.say("The chosen weights are kept; in Python:")
+        console.print(line, soft_wrap=True, markup=False, highlight=False)  # to be typed as it is
     states = cell.runs.loc[~cell.runs["state"].isin(COMPLETE), "state"].value_counts()
     if cell.waiting:
         trials = ", ".join(map(str, cell.waiting))

@@ -140,9 +140,9 @@ def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterab
     directory.weights.mkdir(exist_ok=True)
     weights = evaluated_weights(run)
     for rule in rules:
-        about = json.dumps({"id": spec.id, "rule": rule, "step": run.step})
+        about = {"id": spec.id, "rule": rule, "step": run.step, "sizes": run.problem.sizes}
         with whole_file(weights_path(directory, rule, run.step)) as file:
-            file.write(save(weights, {ABOUT: about}))
+            file.write(save(weights, {ABOUT: json.dumps(about)}))
 
 
 def evaluated_weights(run: Run) -> dict[str, Tensor]:

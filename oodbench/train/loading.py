@@ -1,7 +1,7 @@
 """The data of a run: environments on its device, with their splits, and batches of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from oodbench.algorithms import BALANCED, Algorithm
-from oodbench.data.preparation import fits, fitted, load_checked
+from oodbench.data.preparation import fit, fits, fitted, load_checked
 from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
@@ -72,18 +72,54 @@ def _fit(source: _Source, training: tuple[str, ...]) -> Data:
 
 
 def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
-    """The data of a run; those of the last two (dataset, trial) are kept in memory.
-
-    Examples of which no label is known are in no split. Raises UserError for data that do not fit
-    their task.
-    """
-    options = json.dumps(spec.options, sort_keys=True)
-    source = _Source(
-        spec.dataset, options, spec.trial, spec.holdout, settings.data_dir, settings.device
+    """The data of a run, see `load_environments`."""
+    return load_environments(
+        spec.dataset,
+        spec.options,
+        {*spec.test_environments, *spec.validation_environments},
+        trial=spec.trial,
+        holdout=spec.holdout,
+        data_dir=settings.data_dir,
+        device=settings.device,
     )
-    dataset = _load(source).dataset
+
+
+def load_environments(
+    dataset: str,
+    options: Mapping[str, Any],
+    held_out: Collection[str] | None,
+    *,
+    trial: int,
+    holdout: float,
+    data_dir: Path | None,
+    device: str,
+) -> Data:
+    """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
+
+    What is fitted to data is fitted to the environments that are not `held_out`, and nothing where
+    that is None. Examples of which no
+    label is known are in no split. Raises UserError for data that do not fit their task.
+    """
+    text = json.dumps(options, sort_keys=True)
+    source = _Source(dataset, text, trial, holdout, data_dir, device)
+    found = _load(source)
+    if held_out is None:
+        return found
+    return _fit(source, found.dataset.trained_on(held_out) if fits(found.dataset) else ())
+
+
+def input_change(
+    spec: RunSpec, dataset: Dataset, settings: TrainSettings
+) -> Callable[[Tensor], Tensor]:
+    """What a run's inputs go through before `Dataset.transform`; data are read only where it needs them."""
+    if not fits(dataset):
+        return lambda x: x
+    options = json.dumps(spec.options, sort_keys=True)
+    data = _load(
+        _Source(spec.dataset, options, spec.trial, spec.holdout, settings.data_dir, settings.device)
+    )
     training = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
-    return _fit(source, training if fits(dataset) else ())
+    return fit(dataset, data.environments, {name: data.splits[name]["in"] for name in training})
 
 
 def batches(

@@ -128,6 +128,19 @@ def seed_process(seed: int) -> None:
     random.seed(seed)
 
 
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Within it anything may be drawn and seeded; then the process's generators are as they were before."""
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if started else ()
+    states = generator_states()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            set_generator_states(states)
+
+
 def generator_states() -> dict[str, Any]:
     """The states of numpy's and Python's generators, in values that a checkpoint may hold."""
     name, keys, *rest = np.random.get_state(legacy=True)

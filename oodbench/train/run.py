@@ -28,6 +28,19 @@ from oodbench.train.process import generator_states, seed_process, set_generator
 from oodbench.train.settings import TrainSettings
 
 
+def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem:
+    """What a run's algorithm is built from; `sizes` are those of its training environments."""
+    return Problem(
+        dataset.input_shape,
+        dataset.task,
+        dataset.trained_on({*spec.test_environments, *spec.validation_environments}),
+        spec.steps,
+        attributes=len(dataset.attributes),
+        sizes=tuple(sizes),
+        seed=derive("environments", spec.dataset, spec.test_environments, spec.trial),
+    )
+
+
 def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     """The algorithm of a run with its initial weights, on its device.
 
@@ -74,16 +87,8 @@ class Run:
             self.data = load_data(spec, settings)
         dataset = self.data.dataset
         self.names = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
-        seed = derive("environments", spec.dataset, spec.test_environments, spec.trial)
-        self.problem = Problem(
-            dataset.input_shape,
-            dataset.task,
-            self.names,
-            spec.steps,
-            attributes=len(dataset.attributes),
-            sizes=tuple(len(self.data.splits[name]["in"]) for name in self.names),
-            seed=seed,
-        )
+        sizes = [len(self.data.splits[name]["in"]) for name in self.names]
+        self.problem = problem_of(spec, dataset, sizes)
         self.scored = {
             name: environment
             for name, environment in self.data.environments.items()

@@ -1,0 +1,95 @@
+"""One run from Python: planned as a sweep plans it, trained in the caller's process."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oodbench.errors import UserError
+from oodbench.registry import load_plugins
+from oodbench.results.directory import Results
+from oodbench.results.export import tidy
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from oodbench.sweep.weights import check_rules
+from oodbench.train.directory import prepared_directory
+from oodbench.train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLACE = "oodbench.run"
+
+
+def run(
+    dataset: str | Mapping[str, Any],
+    algorithm: str | Mapping[str, Any] = "ERM",
+    *,
+    trial: int = 0,
+    out: str | PathLike[str] | None = None,
+    data_dir: str | PathLike[str] | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    keep_weights: Sequence[str] = (),
+    plugins: Sequence[str] = (),
+    **keys: Any,
+) -> "pd.DataFrame":
+    """Train one run in this process and return its records, as `oodbench.load` returns those of a sweep.
+
+    `dataset` and `algorithm` are entries of a sweep file: a name, or a mapping with the key `name` and
+    options, or `hparams`; `keys` are further keys of the file, such as `steps`, `evaluate_every`,
+    `network` or `test_environments: [["test"]]`. The run is the one that such a sweep trains, with the
+    same id and the same records. With `out`, a results directory, it goes on where it was interrupted
+    there, is not trained again once it has ended, and `load_model` finds the weights that it keeps;
+    without it nothing is left on the disk. The process's settings and random generators are afterwards
+    as they were before.
+
+    Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
+    """
+    from oodbench.train.execute import execute
+    from oodbench.train.process import kept_generators
+
+    load_plugins(plugins)
+    data = None if data_dir is None else Path(data_dir)
+    with kept_generators():
+        spec = _planned(dataset, algorithm, trial, data, keys)
+        settings = TrainSettings(
+            data_dir=data,
+            device=device,
+            threads=threads,
+            plugins=tuple(plugins),
+            keep_weights=check_rules(keep_weights, [spec]),
+        )
+        with tempfile.TemporaryDirectory() as scratch:
+            results = Results(Path(scratch) if out is None else Path(out))
+            directory = prepared_directory(results.path, spec, settings)
+            state, message = execute(spec, directory, settings)
+            if state is State.ELSEWHERE:
+                raise UserError(f"another process trains the run in {directory.path}")
+            if not state.complete:
+                failure = directory.failure()
+                trace = "" if failure is None else f"\n{failure.traceback}"
+                raise RuntimeError(f"the run is {state}: {message}{trace}")
+            return tidy(load_frames(results, {spec.id: spec}))
+
+
+def _planned(
+    dataset: str | Mapping[str, Any],
+    algorithm: str | Mapping[str, Any],
+    trial: int,
+    data_dir: Path | None,
+    keys: Mapping[str, Any],
+) -> RunSpec:
+    """The one run of the sweep; raises UserError if there is none, or more than one."""
+    entries = [each if isinstance(each, str) else dict(each) for each in (dataset, algorithm)]
+    values = {"name": PLACE, "datasets": entries[:1], "algorithms": entries[1:]}
+    plan = make_plan(validate({**values, "trials": [trial], **keys}, PLACE), data_dir)
+    if plan.impossible and not plan.runs:
+        raise UserError(f"{PLACE}: {plan.impossible[0].reason}")
+    if len(plan.runs) != 1:
+        raise UserError(f"{PLACE} trains one run, and these keys make {len(plan.runs)}")
+    (spec,) = plan.runs.values()
+    return spec

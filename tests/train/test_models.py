@@ -1,0 +1,202 @@
+"""Trained models from kept weights, and what cannot be loaded."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import oodbench
+from oodbench.errors import UserError
+from oodbench.report.cli import app
+from oodbench.results.directory import Results
+from oodbench.results.weights import kept_weights
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import Plan, make_plan
+from oodbench.train.execute import execute
+from oodbench.train.process import generator_states
+from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import tiny
+
+RULES = ("train_val", "last")
+
+
+def trained(out: Path, plan: Plan, **settings: Any) -> Results:
+    results = Results(out)
+    results.write_plan("tiny", {"plugins": []}, plan.runs)
+    for spec in plan.runs.values():
+        state = execute(spec, results.run(spec.id), TrainSettings(keep_weights=RULES, **settings))
+        assert state == ("done", "")
+    return results
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    network = {"name": "MLP", "hparams": {"width": 8}}
+    hparams = {"lr": [0.01, 0.1], "batch_size": 64}
+    rows = [{"name": name, "hparams": hparams} for name in ("ERM", "DANN")]
+    keys = {"trials": 1, "hparam_draws": 2, "steps": 12, "evaluate_every": 4, "network": network}
+    plan = tiny(datasets=["ColoredDigits"], algorithms=rows, **keys)
+    return trained(tmp_path_factory.mktemp("models"), plan)
+
+
+@pytest.mark.parametrize("algorithm", ["ERM", "DANN"])
+def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
+    results: Results, algorithm: str
+) -> None:
+    model = oodbench.load_model(
+        results.path,
+        dataset="ColoredDigits",
+        algorithm=algorithm,
+        test_environment="0.9",
+        rule="train_val",
+    )
+    assert not model.training and model.classes == ("5 to 9", "0 to 4")
+    assert model.spec.algorithm == algorithm
+    found = oodbench.evaluate(model, "ColoredDigits", trial=0, holdout=0.2)
+    (record,) = (r for r in results.run(model.spec.id).records() if r["step"] == model.step)
+    assert found.to_dict("records") == record["evaluations"]
+
+
+def test_the_last_weights_are_those_of_the_run_that_the_usual_rule_chooses(
+    results: Results,
+) -> None:
+    chosen = oodbench.load_model(results.path, algorithm="ERM")
+    last = oodbench.load_model(results.path, algorithm="ERM", rule="last", trial=0)
+    assert last.step == 12 and last.spec == chosen.spec
+
+
+def test_a_run_directory_is_enough(results: Results) -> None:
+    run = results.run(next(iter(results.plan()["runs"])))
+    assert oodbench.load_model(run.path, rule="last").spec.id == run.id
+    with pytest.raises(UserError, match="keeps weights by last, train_val: say which by rule="):
+        oodbench.load_model(run.path)
+    with pytest.raises(UserError, match="keeps no weights by oracle"):
+        oodbench.load_model(run.path, rule="oracle")
+
+
+def test_loading_leaves_the_process_as_it_was(results: Results) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state(), random.getstate(), generator_states()["numpy"]
+    oodbench.load_model(results.path, algorithm="DANN")
+    after = torch.get_rng_state(), random.getstate(), generator_states()["numpy"]
+    assert before[0].equal(after[0]) and before[1:] == after[1:]
+
+
+def test_why_prints_the_line_that_loads(results: Results) -> None:
+    shown = CliRunner().invoke(app, ["why", str(results.path), "--algorithm", "ERM"])
+    assert shown.exit_code == 0, shown.output
+    (line,) = (text for text in shown.stdout.splitlines() if "oodbench.load_model(" in text)
+    model = eval(line[line.index("oodbench.") :], {"oodbench": oodbench})
+    assert model.spec.label == "ERM"
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"algorithm": "EMR"}, "unknown algorithm 'EMR'; did you mean ERM"),
+        ({}, "--algorithm must say which algorithm: ERM, DANN"),
+        ({"algorithm": "ERM", "trial": 7}, "there is no trial 7: 0"),
+        ({"algorithm": "ERM", "rule": "oracle"}, "keeps no weights by oracle of step"),
+        ({"algorithm": "ERM", "rule": "oracel"}, "unknown selection rule 'oracel'"),
+    ],
+)
+def test_what_is_not_there_is_told(results: Results, names: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        oodbench.load_model(results.path, **names)
+
+
+def damaged(results: Results, tmp_path: Path) -> tuple[Path, Path]:
+    """A copy of a run, and the file of its last weights."""
+    run = results.run(next(iter(results.plan()["runs"])))
+    shutil.copytree(run.path, tmp_path / "runs" / run.id)
+    copy = Results(tmp_path).run(run.id)
+    return copy.path, kept_weights(copy)["last", 12]
+
+
+@pytest.mark.parametrize("size", [0, 4, 100, -5])
+def test_a_truncated_file_is_one_sentence(results: Results, tmp_path: Path, size: int) -> None:
+    run, file = damaged(results, tmp_path)
+    file.write_bytes(file.read_bytes()[:size])
+    with pytest.raises(UserError, match=f"{file.name} is no whole file of kept weights"):
+        oodbench.load_model(run, rule="last")
+
+
+def test_weights_of_another_architecture_or_run_are_one_sentence(
+    results: Results, tmp_path: Path
+) -> None:
+    run, file = damaged(results, tmp_path)
+    weights = load_file(file)
+    name = next(iter(weights))
+    about = {"oodbench": f'{{"id": "{run.name}", "step": 12, "sizes": [1, 1]}}'}
+    save_file(weights | {name: torch.zeros(3, 3)}, file, about)
+    with pytest.raises(UserError, match=f"1 of .* do not fit, '{name}' first"):
+        oodbench.load_model(run, rule="last")
+    save_file(weights, file, {"oodbench": '{"id": "other", "step": 12, "sizes": [1, 1]}'})
+    with pytest.raises(UserError, match="the weights of another run, other"):
+        oodbench.load_model(run, rule="last")
+    save_file(weights, file)
+    with pytest.raises(UserError, match="is no whole file of kept weights"):
+        oodbench.load_model(run, rule="last")
+
+
+def test_inputs_of_another_shape_are_one_sentence(results: Results) -> None:
+    model = oodbench.load_model(results.path, algorithm="ERM")
+    with pytest.raises(UserError, match=r"are \(N, 2, 8, 8\), and these are \(5, 3, 8, 8\)"):
+        model(torch.zeros(5, 3, 8, 8))
+
+
+def test_standardised_inputs_are_standardised_as_in_training(tmp_path: Path) -> None:
+    rows = [
+        f"{e},{x:.3f},{5 * x + e:.3f},{'yes' if x > 0.5 else 'no'}"
+        for e in range(3)
+        for x in np.linspace(0, 1, 40)
+    ]
+    (tmp_path / "data.csv").write_text("environment,a,b,target\n" + "\n".join(rows))
+    data = {"name": "Table", "file": str(tmp_path / "data.csv")}
+    plan = tiny(datasets=[data], algorithms=["ERM"], trials=1, steps=8, evaluate_every=4)
+    results = trained(tmp_path / "out", plan)
+    model = oodbench.load_model(results.path, rule="last")
+    options = {k: v for k, v in data.items() if k != "name"}
+    found = oodbench.evaluate(model, "Table", options, holdout=0.2)
+    assert found.to_dict("records") == results.run(model.spec.id).records()[-1]["evaluations"]
+    assert model.classes == ("no", "yes")
+    assert model(torch.tensor([[0.9, 5.0], [0.1, 1.0]])).shape == (2, 1)
+
+
+def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for environment in ("north", "south"):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "data" / environment / name
+            folder.mkdir(parents=True)
+            for i in range(5):
+                pixels = rng.integers(256, size=(20, 20, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    data = {"name": "ImageFolder", "size": 16}
+    keys = {"trials": 1, "steps": 2, "evaluate_every": 2, "network": "ConvNet"}
+    sweep = {"name": "own", "datasets": [data], "algorithms": ["ERM"], **keys}
+    plan = make_plan(validate(sweep, "own"), tmp_path / "data")
+    results = trained(tmp_path / "out", plan, data_dir=tmp_path / "data")
+    with pytest.raises(UserError, match="ImageFolder is not there as the run saw it"):
+        oodbench.load_model(results.path, rule="last")
+    model = oodbench.load_model(results.path, rule="last", data_dir=tmp_path / "data")
+    files = sorted((tmp_path / "data" / "south").rglob("*.png"))
+    inputs = model.dataset.read(files)
+    assert inputs.shape == (10, 3, 16, 16) and inputs.dtype == torch.uint8
+    right = model(inputs).argmax(1) == torch.tensor([0] * 5 + [1] * 5)
+    (record,) = results.run(model.spec.id).records()
+    (accuracy,) = (
+        e["value"] * e["count"]
+        for e in record["evaluations"]
+        if (e["environment"], e["split"], e["metric"]) == ("south", "in", "accuracy")
+    )
+    assert model.classes == ("cat", "dog") and 0 <= int(right.sum()) - accuracy <= 2
+    with pytest.raises(UserError, match="cannot be read as an image"):
+        model.dataset.read([tmp_path / "out" / "sweep.json"])

@@ -1,0 +1,48 @@
+"""The guide of trained models, run as a script that imports nothing else of ours."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.helpers.paths import ROOT
+
+PAGE = ROOT / "docs" / "guide" / "models.md"
+
+
+@pytest.mark.slow
+def test_the_guide_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    places = [f"pictures/{e}/{c}" for e in ("indoors", "outdoors") for c in ("cat", "dog")]
+    for place in [*places, "new"]:
+        (tmp_path / place).mkdir(parents=True)
+        for name in ("one", "two", "three", "four"):
+            pixels = rng.integers(256, size=(16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / place / f"{name}.png")
+    sweeps = {
+        "mine": "datasets: [ColoredDigits]\ntest_environments: [[0.9]]",
+        "pictures": "datasets: [ImageFolder]\nnetwork: ConvNet",
+    }
+    for name, keys in sweeps.items():
+        text = f"name: {name}\nalgorithms: [ERM]\ntrials: 1\nsteps: 4\nevaluate_every: 2\n{keys}\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+        command = [sys.executable, "-m", "oodbench.sweep", "launch", f"{name}.yaml"]
+        command += ["--launcher", "debug", "--yes", "--keep-weights", "train_val,last"]
+        command += ["--data-dir", "pictures"] if name == "pictures" else []
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    script = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S))
+    assert set(re.findall(r"import (\S+)", script)) == {"oodbench", "torch"}
+    script += "\nassert len(guesses) == 2 and set(guesses) <= {'cat', 'dog'}"
+    script += "\nassert set(table['metric']) > {'accuracy', 'brier'} and model.step == 20"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
