@@ -73,7 +73,10 @@ def plan(
     console = terminal()
     made = _plan(read_sweep(find_sweep(sweep), set_ or (), plugin or ()), plugin, data_dir)
     show_plan(made, console)
-    specs = list(made.runs.values())
+    # measured on the CPU, which has no TF32
+    specs = [
+        replace(s, precision="float32") if s.precision == "tf32" else s for s in made.runs.values()
+    ]
     settings = TrainSettings(
         data_dir=data_dir,
         vectorize=vectorize_at_most(batch_runs or vectorize),

@@ -125,6 +125,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     if options.dry_run:
         show_jobs(job, options.launcher, options.devices, console)
         return Counter()
+    if options.launcher != "slurm":  # a cluster's devices are known where its jobs run
+        _check_precision(job, available_devices(options.devices))
     store_plan(job, options.launcher, sweep)
     if options.confirm and sys.stdin is not None and sys.stdin.isatty():
         typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
@@ -242,7 +244,6 @@ def _run(job: Job, options: LaunchOptions, console: Terminal) -> dict[str, State
         job = replace(job, devices=(device_of_runs(options.devices, job.resources),))
     else:
         devices = available_devices(options.devices)
-        _check_precision(job, devices)
         on_cpu = devices == ("cpu",)
         workers = options.workers or (os.cpu_count() or 1 if on_cpu else len(devices))
         job = replace(job, devices=devices, workers=workers)
@@ -255,7 +256,7 @@ def _run(job: Job, options: LaunchOptions, console: Terminal) -> dict[str, State
 
 def _check_precision(job: Job, devices: Sequence[str]) -> None:
     """Raise UserError if a device lacks the precision of a run; others than float32 load torch here."""
-    wanted = {job.specs[i].precision for i in job.ids} - {"float32"}
+    wanted = {spec.precision for spec in job.specs.values()} - {"float32"}
     if wanted:
         from oodbench.train.precision import check_precision
 

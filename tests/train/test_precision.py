@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.cli import app
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import make_plan
@@ -193,7 +195,9 @@ def test_a_precision_that_the_device_lacks_is_refused_before_training(tmp_path: 
     out = tmp_path / "out"
     with pytest.raises(UserError, match=message):
         launch(sweep, LaunchOptions(out=out, launcher="debug", devices="cpu"))
-    assert not (out / "runs").exists()
+    assert not out.exists()
+    found = CliRunner().invoke(app, ["plan", str(tiny_file(tmp_path)), "--set=precision=tf32"])
+    assert found.exit_code == 0 and "4 runs" in found.output
     with pytest.raises(UserError, match="precision must be float32, tf32 or bfloat16, not 'half'"):
         read_sweep(tiny_file(tmp_path), ["precision=half"])
 
