@@ -34,15 +34,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from oodbench.data import encodings as inputs
 from oodbench.data import wilds as official
-from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.datasets import IMAGENET, Dataset, Environment, Metadata, Normalization, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 from .wilds_table import SETS, Set
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""The mean and standard deviation of ImageNet's images, by channel."""
 FETCHED = {
     "DistilBERT": ("DistilBertTokenizerFast", "DistilBertModel"),
     "CodeGPT": ("GPT2Model",),
@@ -110,6 +108,12 @@ class WILDS(Dataset):
     def higher_is_better(self) -> bool:
         """True: a larger value is better of every official metric that a paper reports."""
         return True
+
+    @property
+    def normalization(self) -> Normalization | None:  # type: ignore[override]
+        """ImageNet's for photographs; RxRx1's images are standardised one by one."""
+        photographs = self.row.modality == "image" and self.row.package != "rxrx1"
+        return IMAGENET if photographs else None
 
     @property
     def network(self) -> str:
@@ -261,7 +265,7 @@ class WILDS(Dataset):
             return x
         x = x.float() / 255
         if self.row.package != "rxrx1":
-            mean, std = (torch.tensor(v, device=x.device).view(3, 1, 1) for v in (MEAN, STD))
+            mean, std = (torch.tensor(v, device=x.device).view(3, 1, 1) for v in IMAGENET)
             return (x - mean) / std
         if generator is not None:
             turns = torch.randint(4, (len(x),), generator=generator).tolist()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -74,6 +74,17 @@ def register(name: str, metadata: Metadata) -> Callable[[D], D]:
     return decorate
 
 
+class Normalization(NamedTuple):
+    """The means and standard deviations of the channels, which are subtracted and divided by."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""The mean and standard deviation of ImageNet's images, by channel."""
+
+
 class Dataset(ABC):
     """A set of named environments.
 
@@ -107,6 +118,8 @@ class Dataset(ABC):
     repeated inputs of other datasets."""
     input_shape: tuple[int, ...]
     task: Task
+    normalization: Normalization | None = None
+    """What the channels of images, from 0 to 1, are standardised with; None: they are not."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         self.options = options

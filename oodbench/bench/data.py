@@ -18,8 +18,7 @@ from oodbench.data.coinrun.making import PLANNER, make_shard
 from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Shard
 from oodbench.data.coinrun.shards import Settings as MakeSettings
 from oodbench.data.coinrun.simulator import package
-from oodbench.data.images import MEAN, STD
-from oodbench.datasets import make
+from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
@@ -76,7 +75,7 @@ def domainbeds(root: Path) -> Callable[[], list[Any]]:
         transforms.ColorJitter(0.3, 0.3, 0.3, 0.3),
         transforms.RandomGrayscale(),
         transforms.ToTensor(),
-        transforms.Normalize(MEAN, STD),
+        transforms.Normalize(*IMAGENET),
     ]
     loaders = []
     for environment in ENVIRONMENTS[:-1]:

@@ -20,13 +20,11 @@ from torch import Tensor
 from oodbench.data.array_cache import Rows, keep, pieces
 from oodbench.data.augment import domainbed
 from oodbench.data.streams import MemoryMapped, Stored
-from oodbench.datasets import Dataset, Environment
+from oodbench.datasets import IMAGENET, Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""The mean and standard deviation of ImageNet's images, by channel."""
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """The errors that Pillow raises for a file that is no whole image."""
 
@@ -106,6 +104,7 @@ class Images(Dataset):
         """Whether images are augmented; by default only in runs whose network is pretrained."""
 
     options: Any
+    normalization = IMAGENET
 
     def run_options(self, pretrained: bool) -> dict[str, Any]:
         """The options of a run; images are augmented for pretrained networks unless the option says."""
@@ -157,7 +156,7 @@ class Images(Dataset):
         x = x.float().div_(255)
         if generator is not None and self.options.augment is not False:
             x = domainbed(x, generator)
-        mean, std = (x.new_tensor(v)[:, None, None] for v in (MEAN, STD))
+        mean, std = (x.new_tensor(v)[:, None, None] for v in IMAGENET)
         return x.sub_(mean).div_(std)
 
     def check(self) -> None:

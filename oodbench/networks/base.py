@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oodbench.datasets import Dataset
 from oodbench.hparams import checked, neutral_values
 from oodbench.registry import Registry
 
@@ -31,6 +32,16 @@ class Network(nn.Module):
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
         """Raise UserError if a file that these hyperparameters need is missing; a plan asks."""
+
+    @classmethod
+    def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+        """The hyperparameters as the spec of a run on `dataset` holds them; a plan asks.
+
+        A network adds what its numbers depend on beside them, such as checksums of files. Raises
+        UserError where it cannot be built.
+        """
+        cls.check(values)
+        return dict(values)
 
     @classmethod
     def is_pretrained(cls, values: Mapping[str, object]) -> bool:

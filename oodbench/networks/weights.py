@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +17,15 @@ from oodbench.errors import UserError
 
 PUBLISHED = {"imagenet": "IMAGENET1K_V1", "coco": "COCO_V1"}
 """The weights that torchvision has published: our names of them, and torchvision's."""
+READ_ERRORS = (
+    RuntimeError,
+    OSError,
+    EOFError,
+    KeyError,
+    pickle.UnpicklingError,
+    safetensors.SafetensorError,
+)
+"""The errors that torch and safetensors raise for a file that is none of theirs, or not whole."""
 
 
 def weights_file(model: str, weights: str) -> Path:
@@ -44,26 +55,55 @@ def weights_file(model: str, weights: str) -> Path:
     return file
 
 
-@lru_cache
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file, which is read once in a process."""
+    """The SHA-256 of a file, which is read once in a process unless it changes."""
+    return _sha256(file, _stamp(file))
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """What changes when a file does."""
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns
+
+
+@lru_cache
+def _sha256(file: Path, stamp: tuple[int, int]) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def read_weights(file: Path) -> Mapping[str, Tensor]:
+    """The state_dict in a file of safetensors or of torch, of which no code is run.
+
+    Training scripts wrap it in a dictionary, under `state_dict` or `model`. Raises UserError for other
+    files, truncated ones among them. The last file's is kept in memory.
+    """
+    return _read_weights(file, _stamp(file))
+
+
 @lru_cache(maxsize=1)
-def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file, but for a classifier's last layer; raises UserError for other files."""
+def _read_weights(file: Path, stamp: tuple[int, int]) -> Mapping[str, Tensor]:
     state: Any
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, KeyError) as error:
+        if file.suffix == ".safetensors":
+            state = safetensors.torch.load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except READ_ERRORS as error:
         raise UserError(f"{file} is not a file of weights that torch can read") from error
+    for key in ("state_dict", "model"):
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
     if not isinstance(state, Mapping) or not all(isinstance(v, Tensor) for v in state.values()):
         raise UserError(f"{file} does not hold a state_dict of tensors")
+    return state
+
+
+def stored_weights(file: Path) -> Mapping[str, Tensor]:
+    """The state_dict in a file, but for a classifier's last layer; raises UserError for other files."""
     return {
         re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v  # in the oldest files of DenseNet
-        for k, v in state.items()
+        for k, v in read_weights(file).items()
         if not k.startswith(("fc.", "classifier."))
     }
 

@@ -102,13 +102,17 @@ class RunSpec:
     def id(self) -> str:
         """A hash of the values: no path, host or code version.
 
-        What is not compared is not hashed, and a field that was added later (its metadata say so) only
+        What is not compared is not hashed, a file of weights by its
+        SHA-256 alone, and a field that was added later (its metadata say so) only
         where it is not at its default, which is what runs did before there was the field.
         """
         values = dict(vars(self))
         for f in fields(self):
             if not f.compare or (f.metadata.get("later") and values[f.name] == f.default):
                 del values[f.name]
+        network = values["network_hparams"]
+        if network.get("sha256"):
+            values["network_hparams"] = {k: v for k, v in network.items() if k != "weights"}
         text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -61,8 +61,7 @@ def row_hparams(
 
     family = dataset.metadata.family
     family = rates_family(family, network.is_pretrained(of_network(family)))
-    network_hparams = of_network(family)
-    network.check(network_hparams)
+    network_hparams = network.resolved(of_network(family), dataset)
     of_all = {f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else set()
     drawn = draw(
         algorithm.Hparams,

@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from oodbench.data.images import MEAN, STD
-from oodbench.datasets import datasets, make
+from oodbench.datasets import IMAGENET, datasets, make
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
 from oodbench.sweep.file import validate
@@ -49,7 +48,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
     chosen = bunch.target >= 4
     images = torch.tensor(bunch.images[chosen]).float().div(16)[:, None].expand(-1, 3, -1, -1)
     x = torch.nn.functional.interpolate(images, size=(SIDE, SIDE), mode="bilinear")
-    x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    x = (x - torch.tensor(IMAGENET.mean).view(3, 1, 1)) / torch.tensor(IMAGENET.std).view(3, 1, 1)
     y = torch.tensor(bunch.target[chosen] - 4)
     values = {"weights": "none", "freeze_batch_norm": False, "dropout": 0.0}
     network: Any = build("ResNet18", values, (3, SIDE, SIDE), 6, seed=0)

