@@ -39,6 +39,8 @@ class LISA(Algorithm):
         """Examples are told apart by their classes."""
         if not problem.task.has_classes:
             return "it mixes examples of the same class"
+        if problem.discrete:
+            return "numbers of words cannot be averaged"
         return super().skip(problem)
 
     @classmethod

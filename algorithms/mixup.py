@@ -31,6 +31,8 @@ class Mixup(Algorithm):
         """Inputs have to be numbers that can be averaged, of examples with a loss each."""
         if problem.task.kind in ("tokens", "boxes"):
             return "its inputs or targets cannot be averaged"
+        if problem.discrete:
+            return "numbers of words cannot be averaged"
         return super().skip(problem)
 
     def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:

@@ -69,6 +69,8 @@ class Problem:
     steps: int
     attributes: int = 0
     """How many values the examples' attribute has; 0: they have none."""
+    discrete: bool = False
+    """Whether inputs are numbers of words, which cannot be averaged."""
     sizes: tuple[int, ...] = ()
     """How many examples each training environment has to train on."""
     seed: int = 0

@@ -74,6 +74,21 @@ def fits(dataset: Dataset) -> bool:
     return type(dataset).fit is not Dataset.fit
 
 
+def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bool:
+    """Whether inputs are numbers of words, by one of the examples."""
+    for environment in environments.values():
+        if len(environment.y):
+            return not _first(dataset, environment).is_floating_point()
+    return False
+
+
+def _first(dataset: Dataset, environment: Environment) -> Tensor:
+    """The first example's inputs as the network has them, (1, ...)."""
+    first = torch.zeros(1, dtype=torch.long)
+    x = environment.x.read(first) if isinstance(environment.x, Stored) else environment.x[:1]
+    return dataset.transform(x, None)
+
+
 def is_finite(x: Tensor) -> bool:
     """Whether no input is NaN or infinite."""
     return not x.is_floating_point() or bool(x.isfinite().all())
@@ -123,9 +138,7 @@ def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None
     """What keeps the inputs from being those of the dataset's networks."""
     if not len(environment.y):
         return None
-    first = torch.zeros(1, dtype=torch.long)
-    x = environment.x.read(first) if isinstance(environment.x, Stored) else environment.x[:1]
-    x = dataset.transform(x, None)
+    x = _first(dataset, environment)
     shape = tuple(x.shape[1:])
     if shape != tuple(dataset.input_shape):
         return f"an input has the shape {shape}, and the dataset's `input_shape` is {dataset.input_shape}"

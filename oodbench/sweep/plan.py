@@ -99,15 +99,18 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
         _check_components(sweep, rows, datasets, problems)
     _raise(problems, sweep)
     _check_packages(sweep)
+    from oodbench.data.preparation import is_discrete
+
     runs: dict[str, RunSpec] = {}
     impossible: list[Impossible] = []
     studies: list[Study] = []
     for dataset, sets in zip(datasets, test_sets, strict=True):
-        sizes = _sizes(sweep, dataset)
+        environments = _environments(sweep, dataset)
+        sizes, discrete = _sizes(sweep, dataset, environments), is_discrete(dataset, environments)
         sources = [_source(row, dataset, data_dir) for row in rows]
         for tests, (row, source) in itertools.product(sets, zip(rows, sources, strict=True)):
             specs = _runs(sweep, source, tests, row)
-            reason = _skip(row, source, tests, sweep, [spec.hparams for spec in specs])
+            reason = _skip(row, source, tests, sweep, [spec.hparams for spec in specs], discrete)
             if reason is not None:
                 label = row_label(row)
                 impossible.append(Impossible(dataset.label, label, tests, reason))
@@ -292,20 +295,24 @@ def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
     return own
 
 
-def _sizes(sweep: Sweep, dataset: Any) -> dict[str, int]:
-    """How many examples each environment has to train on, by the first trial's data and splits."""
+def _environments(sweep: Sweep, dataset: Any) -> dict[str, Any]:
+    """The environments of a dataset in the first trial."""
     from oodbench.data.preparation import load_checked
-    from oodbench.train.splits import split
 
-    trial = indices(sweep.trials, "trials")[0]
     try:
-        environments = load_checked(dataset, trial)
+        return load_checked(dataset, indices(sweep.trials, "trials")[0])
     except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
         plain = isinstance(error, MemoryError | OverflowError)
         if not (plain or re.search(NO_MEMORY, str(error))):
             raise
         raise UserError(f"{dataset.label}: data of this size do not fit into memory") from error
-    holdout = _holdout(sweep, dataset)
+
+
+def _sizes(sweep: Sweep, dataset: Any, environments: Mapping[str, Any]) -> dict[str, int]:
+    """How many examples each environment has to train on, by the first trial's data and splits."""
+    from oodbench.train.splits import split
+
+    trial, holdout = indices(sweep.trials, "trials")[0], _holdout(sweep, dataset)
     return {
         name: len(split(environment, holdout, dataset.name, name, trial)["in"])
         for name, environment in environments.items()
@@ -330,7 +337,12 @@ def _steps(sweep: Sweep, dataset: Any) -> int:
 
 
 def _skip(
-    row: Row, dataset: Any, tests: tuple[str, ...], sweep: Sweep, draws: Sequence[Mapping[str, Any]]
+    row: Row,
+    dataset: Any,
+    tests: tuple[str, ...],
+    sweep: Sweep,
+    draws: Sequence[Mapping[str, Any]],
+    discrete: bool,
 ) -> str | None:
     """Why a row cannot be run on a dataset, with any of these draws of its hyperparameters."""
     from oodbench.algorithms import Problem, algorithms
@@ -344,6 +356,7 @@ def _skip(
         names,
         _steps(sweep, dataset),
         attributes=len(dataset.attributes),
+        discrete=discrete,
     )
     cls, average = algorithms.get(row.name), _average(row)
     usual = neutral_values(cls.Hparams)

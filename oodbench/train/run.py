@@ -4,12 +4,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, algorithms
+from oodbench.data.preparation import is_discrete
 from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
@@ -88,7 +90,8 @@ class Run:
         dataset = self.data.dataset
         self.names = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
         sizes = [len(self.data.splits[name]["in"]) for name in self.names]
-        self.problem = problem_of(spec, dataset, sizes)
+        discrete = is_discrete(dataset, self.data.environments)
+        self.problem = replace(problem_of(spec, dataset, sizes), discrete=discrete)
         self.scored = {
             name: environment
             for name, environment in self.data.environments.items()

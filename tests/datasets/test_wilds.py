@@ -425,3 +425,18 @@ def test_names_of_classes_are_those_of_the_packages_table(name: str, wilds_dir: 
     dataset = opened(name, wilds_dir)
     names = dataset.data.metadata_map["y"]
     assert dataset.classes == tuple(text.strip() for text in names)
+
+
+def test_a_plan_mixes_no_words(wilds_dir: Path) -> None:
+    text = {"name": "CivilComments", **TEXT}
+    values = {
+        "name": "words",
+        "datasets": [text],
+        "algorithms": ["ERM", "Mixup", "CutMix", "GroupDRO"],
+    }
+    plan = make_plan(validate({**values, "trials": 1, "steps": 2}, "words"), wilds_dir)
+    assert {run.label for run in plan.runs.values()} == {"ERM", "GroupDRO"}
+    assert {cell.algorithm: cell.reason for cell in plan.impossible} == {
+        "Mixup": "numbers of words cannot be averaged",
+        "CutMix": "it cuts rectangles out of images",
+    }

@@ -26,9 +26,12 @@ def protocols() -> list[str]:
 
 
 def _values(spec: RunSpec) -> dict[str, Any]:
-    """All that a run's numbers depend on."""
-    numbers = {f.name for f in fields(spec) if f.compare}
-    return {name: value for name, value in asdict(spec).items() if name in numbers}
+    """All that a run's numbers depend on, but for what came later and is as it was before."""
+    values = asdict(spec)
+    for f in fields(spec):
+        if not f.compare or (f.metadata.get("later") and values[f.name] == f.default):
+            del values[f.name]
+    return values
 
 
 def resolved(name: str, data_dir: Path) -> dict[str, Any]:

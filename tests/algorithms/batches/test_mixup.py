@@ -1,5 +1,6 @@
 """Mixup against its equation, written out by loops."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,3 +69,9 @@ def test_each_step_and_trial_has_draws_of_its_own_that_no_hyperparameter_moves()
 def test_shares_have_the_beta_distribution(alpha: float) -> None:
     drawn = beta(alpha, (4000,), torch.Generator().manual_seed(0))
     assert kstest(drawn.numpy(), beta_distribution(alpha, alpha).cdf).pvalue > 0.01
+
+
+@pytest.mark.parametrize("name", ["Mixup", "OrgMixup", "LISA"])
+def test_numbers_of_words_are_not_mixed(name: str) -> None:
+    words = replace(tiny_problem(TASKS["binary"]), discrete=True)
+    assert algorithms.get(name).skip(words) == "numbers of words cannot be averaged"
