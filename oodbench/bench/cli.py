@@ -37,6 +37,12 @@ def _methods(folder: Path) -> list[Row]:
     return method_costs()
 
 
+def _growth(folder: Path) -> list[Row]:
+    from oodbench.bench.methods import method_growth
+
+    return method_growth()
+
+
 def _shortcuts(folder: Path) -> list[Row]:
     from oodbench.bench.shortcuts import shortcuts
 
@@ -67,6 +73,12 @@ def _vectorized(folder: Path) -> list[Row]:
     return vectorized(folder)
 
 
+def _vectorized_methods(folder: Path) -> list[Row]:
+    from oodbench.bench.vectorized import vectorized_methods
+
+    return vectorized_methods(folder)
+
+
 def _coinrun(folder: Path) -> list[Row]:
     from oodbench.bench.data import making
 
@@ -83,11 +95,13 @@ PARTS: dict[str, Callable[[Path], list[Row]]] = {
     "steps": _steps,
     "averages": _averages,
     "methods": _methods,
+    "growth": _growth,
     "shortcuts": _shortcuts,
     "runs": _runs,
     "tables": _tables,
     "loading": _loading,
     "vectorized": _vectorized,
+    "vectorized-methods": _vectorized_methods,
     "coinrun": _coinrun,
     "coverage": _coverage,
 }
