@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,11 @@ SWEEP: dict[str, Any] = {
     "evaluate_every": 2,
 }
 LAUNCHER = ("--launcher", "debug")
+WITH_PREDICTIONS = "table with another metric"
 REPORTS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "table": (report, ["table", "{dir}"]),
     "table as csv": (report, ["table", "{dir}", "--format", "csv"]),
-    "table with another metric": (report, ["table", "{dir}", "--metric", "calibration_error"]),
+    WITH_PREDICTIONS: (report, ["table", "{dir}", "--metric", "calibration_error"]),
     "table by DomainBed's rules": (report, ["table", "{dir}", "--rules", "domainbed"]),
     "compare": (report, ["compare", "{dir}"]),
     "html": (report, ["html", "{dir}", "--out", "{out}/report.html"]),
@@ -182,6 +184,18 @@ class Healthy:
             path.write_bytes(content)
 
 
+@contextmanager
+def damaged(healthy: Healthy, folder: Path, name: str, damage: str) -> Iterator[Path]:
+    """A copy with a damage, for as long as the block lasts."""
+    copy = folder / "copy"
+    shutil.copytree(healthy.folder, copy)
+    healthy.damage(copy, name, damage)
+    try:
+        yield copy
+    finally:
+        shutil.rmtree(copy)
+
+
 def invoke(app: typer.Typer, arguments: Sequence[str], **places: Path) -> Result:
     return CliRunner().invoke(app, [a.format(**places) for a in arguments])
 
@@ -251,7 +265,7 @@ def may_refuse(case: str, command: str) -> bool:
     """Whether a command may say one sentence and no more of a damage."""
     if command == "export into a missing folder" or case.startswith(OF_ALL_RUNS):
         return True
-    if command == "table with another metric":
+    if command == WITH_PREDICTIONS:
         return case.startswith("predictions")
     return command == "retry" and case.endswith("folder")  # whose folder it is, we do not know
 
@@ -283,13 +297,11 @@ def spoilt(healthy: Healthy, copy: Path, command: str) -> str:
     return ""
 
 
-def seen(copy: Path, name: str) -> str:
+def seen(copy: Path) -> str:
     """All that reports see of a copy, but for the words in which they say what is wrong.
 
-    Empty if a report of it is to be made in any case.
+    Empty if they see nothing: each report is then to be made.
     """
-    if name.startswith("predictions"):
-        return ""
     try:
         frames = load_frames(Results(copy))
     except UserError:
@@ -315,18 +327,20 @@ def test_every_command_answers_whatever_is_damaged(
     """
     found: dict[str, str] = {}
     for damage in DAMAGES:
+        with damaged(healthy, tmp_path, name, damage) as copy:
+            looks = seen(copy)
         for command, (app, arguments) in (REPORTS | OTHERS).items():
-            copy, out = tmp_path / "copy", tmp_path / "out"
-            shutil.copytree(healthy.folder, copy)
-            out.mkdir()
-            healthy.damage(copy, name, damage)
-            key = (command, seen(copy, name) if command in REPORTS else "")
-            if not key[1] or key not in known:
-                result = invoke(app, arguments, dir=copy, out=out, sweep=healthy.file)
-                known[key] = wrong(healthy, copy, f"{name} {damage}", command, result)
-            found[f"{name} {damage}: {command}"] = known[key]
-            shutil.rmtree(copy)
-            shutil.rmtree(out)
+            case = f"{name} {damage}: {command}"
+            of_predictions = name.startswith("predictions") and command == WITH_PREDICTIONS
+            kept = command in REPORTS and looks and not of_predictions
+            if kept and (command, looks) in known:
+                found[case] = known[command, looks]
+                continue
+            with damaged(healthy, tmp_path, name, damage) as copy:
+                result = invoke(app, arguments, dir=copy, out=tmp_path, sweep=healthy.file)
+                found[case] = wrong(healthy, copy, f"{name} {damage}", command, result)
+            if kept:
+                known[command, looks] = found[case]
     assert len(found) == len(DAMAGES) * len(REPORTS | OTHERS)
     told = [f"{case}: {text}" for case, text in found.items() if text]
     assert not told, f"{len(told)} of {len(found)}\n" + "\n".join(told)
