@@ -126,6 +126,9 @@ class Dataset(ABC):
         self.data_dir = data_dir
         self.given_label: str | None = None
         """The label that a sweep file gives the dataset, if it gives one."""
+        self.given_training: Any = None
+        """What a sweep file says of training on this dataset alone (`oodbench.sweep.file.Training`), if
+        it says anything."""
 
     @property
     def label(self) -> str:

@@ -33,10 +33,19 @@ def draw_indices(sweep: Sweep) -> list[int]:
 
 def chosen_network(sweep: Sweep, dataset: Any) -> Component:
     """The network that a sweep trains on a dataset, with the values that the two fix."""
-    chosen = Component(name=sweep.network) if isinstance(sweep.network, str) else sweep.network
+    named = sweep.network
+    if dataset.given_training is not None and dataset.given_training.network is not None:
+        named = dataset.given_training.network
+    chosen = Component(name=named) if isinstance(named, str) else named
     if chosen.name not in ("default", dataset.network):
         return chosen
     return Component(name=dataset.network, hparams={**dataset.network_hparams, **chosen.hparams})
+
+
+def given_hparams(dataset: Any, row: Row) -> dict[str, Any]:
+    """The values and ranges that a sweep gives a row on a dataset: the row's over the dataset's."""
+    training = dataset.given_training
+    return {**(training.hparams if training is not None else {}), **row.hparams}
 
 
 def row_hparams(
@@ -49,6 +58,7 @@ def row_hparams(
     from oodbench.algorithms import Algorithm, algorithms
     from oodbench.networks.base import networks
 
+    own = given_hparams(dataset, row)
     chosen = chosen_network(sweep, dataset)
     network = networks.get(chosen.name)
     algorithm = algorithms.get(row.name)
@@ -71,9 +81,9 @@ def row_hparams(
         dataset.metadata.hparams,
         shared=of_all,
         trial=trial,
-        ranges=given_ranges(row.hparams, row.name),
+        ranges=given_ranges(own, row.name),
     )
-    hparams = _with_given(algorithm.Hparams, drawn, row.hparams, index, row.name)
+    hparams = _with_given(algorithm.Hparams, drawn, own, index, row.name)
     return hparams, network_hparams
 
 

@@ -46,6 +46,9 @@ def validation_environments(
     Raises UserError where none would be left to train on.
     """
     wanted = sweep.validation_environments
+    training = dataset.given_training
+    if training is not None and training.validation_environments is not None:
+        wanted = training.validation_environments
     if wanted == "none":
         return ()
     if wanted == "default":

@@ -69,6 +69,23 @@ class Component(BaseModel):
     """A value, or a list with one for each hparam draw: draw 0 takes the first."""
 
 
+class Training(BaseModel):
+    """What a sweep says of training on one dataset, under the key `training` of the dataset."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    steps: Count | None = Field(default=None, description="a number from 1 on")
+    evaluate_every: Count | None = Field(default=None, description="a number of steps from 1 on")
+    network: str | Component | None = Field(
+        default=None, description="a name, or a mapping with the keys name and hparams"
+    )
+    hparams: dict[str, Any] = Field(default={}, description="names with values")
+    """Values or ranges of hyperparameters that all methods have; a row's own go before them."""
+    validation_environments: Count | Names | None = Field(
+        default=None, description="a number from 1 on, or a list of names"
+    )
+
+
 class Row(Component):
     """An algorithm of a sweep."""
 
@@ -236,6 +253,17 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
             if isinstance(inner, str):
                 inner = at[index] = {"name": inner}
             at = inner
+
+
+def training_of(values: object, place: str) -> Training:
+    """What a dataset's key `training` says; raises UserError with all that is wrong with it."""
+    if not isinstance(values, dict):
+        raise UserError(f"{place} must be names with values, not {short(values)}")
+    try:
+        return Training.model_validate(values)
+    except ValidationError as error:
+        problems = explain(error, values, {"": Training, "network": Component})
+        raise UserError(several(place, problems)) from error
 
 
 def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:

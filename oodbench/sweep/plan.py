@@ -15,13 +15,19 @@ from oodbench.hparams import identity, neutral_values
 from oodbench.method_kinds import KINDS
 from oodbench.printable import printable
 from oodbench.results.run_spec import CONSTANT, RunSpec
-from oodbench.sweep.draws import chosen_network, draw_indices, indices, row_hparams
+from oodbench.sweep.draws import (
+    chosen_network,
+    draw_indices,
+    given_hparams,
+    indices,
+    row_hparams,
+)
 from oodbench.sweep.environments import (
     test_environment_sets,
     training_environments,
     validation_environments,
 )
-from oodbench.sweep.file import KIND, Row, Sweep, validate
+from oodbench.sweep.file import KIND, Row, Sweep, training_of, validate
 from oodbench.sweep.file_errors import PLUGIN_HINT, several, short
 from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
@@ -118,7 +124,8 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
             if sweep.search is not None:
                 fixed = {**chosen_network(sweep, dataset).hparams, **row.network}
                 per_trial = sweep.draws == "per trial"
-                studies += make_studies(sweep.search, specs, dataset, row.hparams, fixed, per_trial)
+                given = given_hparams(dataset, row)
+                studies += make_studies(sweep.search, specs, dataset, given, fixed, per_trial)
             for run in specs:
                 _check_training(run, dataset, sizes)
                 if run.id in runs:
@@ -161,6 +168,7 @@ def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
 
     options = {"name": item} if isinstance(item, str) else dict(item)
     name, label = options.pop("name", None), options.pop("label", None)
+    training = options.pop("training", None)
     if not isinstance(name, str):
         raise UserError(f"the name of a dataset must be a text: {short(item)}")
     if not isinstance(label, str | None):
@@ -168,6 +176,8 @@ def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
     dataset = make(name, options, data_dir)
     if label is not None:
         dataset.given_label = label
+    if training is not None:
+        dataset.given_training = training_of(training, f"the training on {dataset.label}")
     return dataset
 
 
@@ -291,7 +301,7 @@ def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
             f"{dataset.label}: it would be another dataset's ceiling"
         )
     own.check()
-    own.given_label = dataset.label
+    own.given_label, own.given_training = dataset.label, dataset.given_training
     return own
 
 
@@ -333,7 +343,17 @@ def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> Non
 
 
 def _steps(sweep: Sweep, dataset: Any) -> int:
+    if dataset.given_training is not None and dataset.given_training.steps is not None:
+        return int(dataset.given_training.steps)
     return int(dataset.metadata.steps) if sweep.steps == "default" else sweep.steps
+
+
+def _evaluate_every(sweep: Sweep, dataset: Any) -> int:
+    """The steps between two evaluations: by default so many that there are 20."""
+    if dataset.given_training is not None and dataset.given_training.evaluate_every is not None:
+        return int(dataset.given_training.evaluate_every)
+    every = sweep.evaluate_every
+    return -(-_steps(sweep, dataset) // 20) if every == "default" else every
 
 
 def _skip(
@@ -376,7 +396,6 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
     name = chosen_network(sweep, dataset).name
     network = networks.get(name)
     steps = _steps(sweep, dataset)
-    every = sweep.evaluate_every
     specs = []
     for index in draw_indices(sweep):
         shared = row_hparams(sweep, dataset, row, index, None)
@@ -402,7 +421,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                     draw=index,
                     trial=trial,
                     steps=steps,
-                    evaluate_every=-(-steps // 20) if every == "default" else every,
+                    evaluate_every=_evaluate_every(sweep, dataset),
                     holdout=_holdout(sweep, dataset),
                     average=_average(row),
                     precision=sweep.precision,

@@ -189,3 +189,39 @@ def test_an_empty_training_set_is_named() -> None:
     dataset = {"name": "LinearSEM", "num_examples": 1}
     with pytest.raises(UserError, match=r"environment '0\.2' has no example to train on"):
         tiny(datasets=[dataset])
+
+
+def test_a_dataset_may_say_how_it_is_trained_on() -> None:
+    training = {
+        **{"steps": 60, "evaluate_every": 30, "validation_environments": ["2"]},
+        **{"hparams": {"lr": 0.25}, "network": {"name": "MLP", "hparams": {"width": 8}}},
+    }
+    datasets = [
+        {"name": "LinearSEM", "num_examples": 40, "label": "plain"},
+        {"name": "LinearSEM", "num_examples": 50, "label": "own", "training": training},
+    ]
+    rows = ["ERM", {"name": "ERM", "label": "slow", "hparams": {"lr": 0.125}}]
+    specs = tiny(datasets=datasets, algorithms=rows).runs.values()
+    plain, own = ([s for s in specs if s.dataset_label == label] for label in ("plain", "own"))
+    assert {(s.steps, s.evaluate_every, s.network) for s in plain} == {(120, 40, "Linear")}
+    assert {(s.steps, s.evaluate_every, s.network) for s in own} == {(60, 30, "MLP")}
+    assert {s.network_hparams["width"] for s in own} == {8}
+    assert {s.validation_environments for s in own} == {("2",)}
+    assert {s.validation_environments for s in plain} == {()}
+    assert {(s.label, s.hparams["lr"]) for s in own} == {("ERM", 0.25), ("slow", 0.125)}
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"step": 3}, "unknown key 'step'; did you mean steps"),
+        ({"steps": 0}, "steps must be a number from 1 on"),
+        ({"network": {"hparams": {}}}, "network"),
+        ({"hparams": {"speed": 1}}, "unknown .*'speed'.*hyperparameters of ERM"),
+        ({"validation_environments": ["7"]}, "unknown environment '7'"),
+        ([], "the training on LinearSEM"),
+    ],
+)
+def test_what_a_dataset_says_of_training_is_checked(training: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny(datasets=[{"name": "LinearSEM", "training": training}])

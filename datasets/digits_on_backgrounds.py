@@ -1,0 +1,83 @@
+"""Scans of digits on stripes that go with the label most of the time: minority groups, as in Waterbirds."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.hparams import hparam
+from oodbench.tasks import Task
+
+from .colored_digits import read_digits
+
+AGREEMENT = (0.95, 0.85, 0.5, 0.1)
+"""How often the background goes with the label, by environment."""
+
+
+@register(
+    "DigitsOnBackgrounds",
+    Metadata(
+        paper="arXiv:1911.08731",
+        licence="CC BY 4.0 (UCI optdigits)",
+        family="small_images",
+        shift="how often the background contradicts the label",
+        network="MLP",
+        steps=400,
+    ),
+)
+class DigitsOnBackgrounds(Dataset):
+    """Is the digit below five? The construction of Waterbirds (Sagawa et al.) on 8x8 scans and stripes.
+
+    The 1,797 real scans are those of `sklearn.datasets.load_digits`. In an order drawn by the trial they
+    are dealt out to all environments in turn, which hence share none (449 or 450 each). Behind a digit
+    are stripes, `contrast` bright, with a phase of their own: upright where the background goes with the
+    label, level where it does not. An environment is called after the share of the former: 0.95 and
+    0.85 in training, so that a group of a label and a background may have a few examples there, 0.5 in the
+    validation environment and 0.1 in the test. Labels have no noise. Inputs are (1, 8, 8) in [0, 1];
+    the attribute of an example is its background.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Dataset.Options):
+        """The backgrounds."""
+
+        contrast: float = hparam(0.6, low=0.0, high=1.0)
+        as_test: bool = hparam(False)
+        """Whether backgrounds are everywhere as in the test environment: what could be reached."""
+
+    options: Options
+    environments = tuple(f"{share:g}" for share in AGREEMENT)
+    validation_environments = ("0.5",)
+    test_environments = ("0.1",)
+    input_shape = (1, 8, 8)
+    task = Task("binary")
+    attributes = ("level stripes", "upright stripes")
+    classes = ("five and above", "below five")
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments of a trial."""
+        images, digits = read_digits()
+        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
+        order = torch.randperm(len(images), generator=generator)
+        found = {}
+        for i, share in enumerate(AGREEMENT):
+            scans = order[i :: len(AGREEMENT)]
+            agreement = AGREEMENT[-1] if self.options.as_test else share
+            noise = torch.Generator().manual_seed(self.seed(trial, f"{share:g}"))
+            label = digits[scans] < 5
+            contradicts = torch.rand(len(scans), generator=noise) >= agreement
+            upright = label ^ contradicts
+            stripes = self.options.contrast * _stripes(upright, noise)
+            x = torch.maximum(images[scans], stripes).unsqueeze(1)
+            found[f"{share:g}"] = Environment(x, label.float(), attributes=upright.long())
+        return found
+
+
+def _stripes(upright: Tensor, generator: torch.Generator) -> Tensor:
+    """Stripes (N, 8, 8) in [0, 1] with a period of 4 pixels and random phases."""
+    phase = 2 * math.pi * torch.rand(len(upright), 1, generator=generator)
+    wave = (1 + torch.sin(math.pi / 2 * torch.arange(8) + phase)) / 2
+    across = wave[:, None, :].expand(-1, 8, 8)
+    return torch.where(upright[:, None, None], across, across.mT)

@@ -1,0 +1,44 @@
+"""RotatedDigits: real scans, dealt out once and turned."""
+
+import torch
+
+from oodbench.datasets import make
+
+ANGLES = ["0", "15", "30", "45", "60", "75"]
+
+
+def test_environments_share_no_scan_and_have_all() -> None:
+    found = make("RotatedDigits", {}).load(0)
+    assert list(found) == ANGLES
+    assert sum(len(e.y) for e in found.values()) == 1797
+    counts = torch.bincount(torch.cat([e.y for e in found.values()]))
+    assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_only_the_angle_differs_from_the_ceilings_data() -> None:
+    plain, turned = (make("RotatedDigits", {"as_test": v}).load(3) for v in (False, True))
+    for angle in ANGLES:
+        assert torch.equal(plain[angle].y, turned[angle].y)
+        assert torch.equal(plain[angle].x, turned[angle].x) == (angle == "75")
+
+
+def test_turned_scans_keep_their_ink() -> None:
+    dataset = make("RotatedDigits", {})
+    first = dataset.load(0)["0"].x
+    assert first.shape[1:] == dataset.input_shape
+    assert (first * 16 == (first * 16).round()).all()  # not turned
+    moved = dataset.load(0)["75"].x
+    assert moved.min() >= 0 and moved.max() <= 1
+    # a turn about the centre keeps the ink within the inner circle, about
+    inner = (torch.arange(8) - 3.5).square()
+    inside = inner[:, None] + inner < 9
+    upright = make("RotatedDigits", {}).load(0)
+    ratio = [upright[a].x[:, 0, inside].mean() for a in ANGLES]
+    assert max(ratio) - min(ratio) < 0.05
+
+
+def test_trials_deal_the_scans_out_anew() -> None:
+    dataset = make("RotatedDigits", {})
+    first, again, other = (dataset.load(trial)["15"].x for trial in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert first.shape != other.shape or not torch.equal(first, other)
