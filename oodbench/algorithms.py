@@ -462,8 +462,10 @@ class Algorithm(nn.Module):
         )
 
     def _in_parts(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        parts = self.hparams.accumulation if self.reduction is None else 1
-        return function(*inputs) if parts == 1 else in_parts(self.network, function, parts, *inputs)
+        parts = self.hparams.accumulation
+        if parts == 1 or self.reduction is not None:  # whose batches come in parts already
+            return function(*inputs)
+        return in_parts(self.network, function, parts, *inputs)
 
     def _own_losses(self, x: Tensor, y: Tensor) -> Tensor | None:
         """The losses (N,) of a network that works out its own, else None."""

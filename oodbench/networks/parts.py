@@ -16,8 +16,6 @@ def in_parts(owner: nn.Module, function: Callable[..., Tensor], parts: int, *inp
     The backward pass makes each part's activations anew, so that it is exact, at the price of a second
     forward pass. Batch normalisation takes the statistics of a part, and counts it once.
     """
-    if parts == 1:
-        return function(*inputs)
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _statistics_kept(owner)
