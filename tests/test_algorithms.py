@@ -158,3 +158,18 @@ def test_a_kind_that_is_none_is_told() -> None:
 
     with pytest.raises(UserError, match=r"unknown kind 'penalties' in the method Odd.*penalty"):
         register("Odd", paper="none")(Odd)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_with_its_network_in_bfloat16(name: str) -> None:
+    cls, task = solvable(name)
+    algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
+    algorithm.autocast = torch.bfloat16
+    batch = tiny_batch(task)
+    y = batch.y.float() if batch.y.is_floating_point() else batch.y
+    batch = replace(batch, x=batch.x.float(), y=y)
+    if batch.views is not None:
+        batch = replace(batch, views=batch.views.float())
+    for step in range(2):
+        assert algorithm.update(batch, step)["loss"].isfinite()
+    assert {p.dtype for p in algorithm.parameters()} == {torch.float32}
