@@ -87,6 +87,7 @@ def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
             assert [vars(e) for e in run.evaluate()] == record["evaluations"]
             with safe_open(path, "pt") as file:
                 about = json.loads(file.metadata()["oodbench"])
+                assert about.pop("sizes") == list(run.problem.sizes)
                 assert about == {"id": run_id, "rule": rule, "step": step}
                 assert {file.get_tensor(k).dtype for k in file.keys()} == {torch.float32}
 
