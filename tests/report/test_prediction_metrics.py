@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.join import joined
 from oodbench.results.predictions import Predictions
-from oodbench.selection import choose
+from oodbench.selection import choose, usual
 from oodbench.sweep import cli as sweep
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
@@ -125,6 +126,25 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):
         with_metric(joined([plain.path]), choose(load_frames(plain)), "m", calibration_error)
+
+
+def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
+    """On the command line, with a metric of kept predictions, and as the sweep's own rule."""
+    out, rule = str(kept.path), "train_val:worst_group_accuracy"
+    for metric in ("macro_f1", "auroc", "calibration_error", "brier", "accuracy[0 to 4, colour 1]"):
+        options = ["--selection", rule, "--metric", metric]
+        shown = CliRunner().invoke(report.app, ["table", out, *options])
+        assert shown.exit_code == 0 and f"Selection {rule}: worst_group_accuracy, mean" in (
+            " ".join(shown.stdout.split())
+        )
+    frames = joined([kept.path])
+    named = replace(frames, runs=frames.runs.assign(selection=rule))
+    assert usual(named) == rule
+    chosen = choose(named)
+    records = frames.metrics[frames.metrics["metric"] == "worst_group_accuracy"]
+    own = records[(records["split"] == "out") & (records["environment"] != "0.9")]
+    means = own.astype({"id": object}).groupby(["id", "step"])["value"].mean()
+    assert chosen["score"].tolist() == pytest.approx([means.max()])
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,7 +244,8 @@ def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]
         for label, own in paces.groupby("label"):
             ratio = ratios[ratios.index.get_level_values("label") == label].median()
             told = own.dropna(subset=["waited"])
-            waiting = told["waited"].sum() / told["seconds"].sum() if len(told) else None
+            spent = told["seconds"].sum()  # 0 of averages of runs, which are not trained
+            waiting = told["waited"].sum() / spent if spent else None
             memory, hours = own["memory"].max(), own["seconds"].sum() / 3600
             rows.append((dataset, label, own["pace"].median(), ratio, waiting, memory, hours))
     costs_of = ("seconds", "ratio", "waiting", "memory", "hours")
