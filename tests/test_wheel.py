@@ -11,6 +11,8 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
 from oodbench.registry import Registry
+from oodbench.results.board import board_names, find_board, frozen_folder, part_files
+from oodbench.results.reported import read_reported, reported_names
 from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
 from tests.helpers.paths import ROOT
@@ -71,6 +73,20 @@ print(",".join(load_experiment(n).name for n in experiment_names()))
     assert sweeps.split(",") == list(named_sweeps())
     assert found_targets.split(",") == experiment_names()
     assert int(page) > 10_000  # with its scripts
+
+
+def test_the_wheel_holds_every_board(site: Path) -> None:
+    code = """
+from oodbench.results.board import board_names, find_board, part_files
+from oodbench.results.reported import find_reported, read_reported, reported_names
+print(",".join(reported_names()))
+print(sum(len(read_reported(find_reported(n)).table) for n in reported_names()))
+print(",".join(f"{n} {len(list(part_files(find_board(n))))}" for n in board_names()))
+"""
+    parts = [f"{name} {len(list(part_files(find_board(name))))}" for name in board_names()]
+    numbers = sum(len(read_reported(frozen_folder() / name).table) for name in reported_names())
+    wanted = [",".join(reported_names()), str(numbers), ",".join(parts)]
+    assert python(site, code).splitlines() == wanted
 
 
 def own(registry: Registry[Any]) -> list[str]:

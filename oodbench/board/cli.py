@@ -45,7 +45,7 @@ def list_() -> None:
     rows = []
     for name in board_names():
         path = find_board(name)
-        parts = read_parts(path)
+        parts = read_parts(path) if any(part_files(path)) else []
         size = sum(file.stat().st_size for file in part_files(path))
         runs = sum(len(set(part.table["id"].to_pylist())) for part in parts)
         commits = sorted({str(p.about.provenance.get("commit") or "none")[:12] for p in parts})
@@ -142,12 +142,18 @@ def _show_reported(
 def run(
     name: Name,
     algorithms: Annotated[
-        list[str], typer.Option(help="A method by its name; several times, or with commas.")
+        list[str],
+        typer.Option(
+            help="A method, or a row of the protocol; with commas, or several times; or all."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The results directory.")],
     plugin: Plugins = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="This one alone, by its label; several times.")
+    ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -157,12 +163,13 @@ def run(
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
-    sweep = restricted(protocol_of(board), labels, trials, draws)
+    sweep = restricted(protocol_of(board), labels, trials, draws, dataset or ())
     options = LaunchOptions(
         out=out, plugins=tuple(plugin or ()), workers=workers, data_dir=data_dir
     )
     counts = launch(sweep, options, terminal())
-    _show(name, [out])
+    if any(part_files(board)):
+        _show(name, [out])
     if not is_complete(counts):
         raise SystemExit(1)
 

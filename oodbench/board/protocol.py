@@ -1,9 +1,10 @@
-"""The protocol of a board: its sweep, and what of it is run or must be there. Imports no torch."""
+"""The protocol of a board: its sweep, and what of it is run or must be there."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, unknown
 from oodbench.results.board import PROTOCOL_FILE
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.yaml_values import read_yaml
@@ -37,15 +38,23 @@ def restricted(
     rows: Sequence[str],
     trials: int | None = None,
     draws: int | None = None,
+    datasets: Sequence[str] = (),
 ) -> Sweep:
-    """The protocol with these rows alone, and at most the first `trials` and `draws`.
+    """The protocol with these rows alone, at most the first `trials` and `draws`, and these datasets.
 
-    A row is one of the protocol's by its label, or a method by its name. Raises UserError where the
-    protocol has fewer trials or draws.
+    A row is one of the protocol's by its label, or a method by its name, and `all` are all rows of the
+    protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer trials or
+    draws, or no such dataset.
     """
     own = {label_of(item): item for item in protocol.algorithms}
+    named = [label for row in rows for label in (own if row == "all" else [row])]
+    entries = {_name_of(entry): entry for entry in protocol.datasets}
+    for name in datasets:
+        if name not in entries:
+            raise unknown("dataset", name, entries, f"the protocol {protocol.name}")
     update = {
-        "algorithms": [own.get(name, name) for name in rows],
+        "datasets": [entries[name] for name in dict.fromkeys(datasets or entries)],
+        "algorithms": [own.get(name, name) for name in dict.fromkeys(named)],
         "trials": _first(protocol.trials, trials, "trials", protocol.name),
         "hparam_draws": _first(protocol.hparam_draws, draws, "draws", protocol.name),
         "protocol": protocol.name,
@@ -58,6 +67,13 @@ def label_of(row: str | Row) -> str:
     from oodbench.sweep.plan import row_label
 
     return row if isinstance(row, str) else row_label(row)
+
+
+def _name_of(dataset: str | dict[str, Any]) -> str:
+    """What a protocol calls a dataset: its label, if it gives one, else its name."""
+    if isinstance(dataset, str):
+        return dataset
+    return str(dataset.get("label") or dataset.get("name"))
 
 
 def _first(planned: int | list[int], wanted: int | None, what: str, name: str) -> int | list[int]:

@@ -193,5 +193,24 @@ def test_a_plugin_that_needs_more_than_the_protocol_gives_is_told(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_board_may_be_trained_dataset_by_dataset(
+    board: Path, half: Path, tmp_path: Path, folder: Path
+) -> None:
+    empty = tmp_path / "tiny.v1"
+    empty.mkdir()
+    shutil.copy(folder / "tiny-v1.yaml", empty / "protocol.yaml")
+    out = tmp_path / "out"
+    invoke(
+        *("run", empty, "--algorithms", "all", "--dataset", "SEM"),
+        *("--out", out, "--workers", 1),
+    )
+    assert "3 parts are new" in invoke("freeze", out, "--as", empty)
+    for row in ("ERM", "IRM"):
+        first, second = (read_part(part_path(b, "SEM", row)) for b in (board, empty))
+        assert first.equal_numbers(second)
+    text = one_sentence("run", empty, "--algorithms", "all", "--dataset", "SEN", "--out", out)
+    assert "unknown dataset 'SEN' in the protocol tiny.v1; did you mean SEM?" in text
+
+
 def test_a_new_board_needs_a_protocol(half: Path, tmp_path: Path) -> None:
     assert "name its sweep with --protocol" in one_sentence("freeze", half, "--as", f"{tmp_path}/b")
