@@ -223,3 +223,16 @@ def test_a_run_shows_its_average_and_precision(tmp_path: Path) -> None:
     assert averaged["average"] == "swa (start 0.75)" and averaged["precision"] == "bfloat16"
     assert plain["precision"] == "bfloat16" and "average" not in plain
     assert "channels_last" not in plain
+
+
+def test_methods_that_see_test_inputs_stand_apart(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    for test in ("a", "b"):
+        for label in ("ERM", "IRM", "MTL"):
+            made.add("D", label, (test,), 0, flat(0.7), transductive=label == "MTL")
+    tree = contents([made.results.path])
+    apart = tree["labels"].index("MTL")
+    assert (tree["apart"], tree["grey"]) == ([apart], [])
+    ranks = tree["rules"]["train_val"]["ranks"]
+    assert apart not in ranks["labels"] and ranks["incomplete"] == []
+    assert apart in {row["label"] for row in board(tree, "train_val")}
