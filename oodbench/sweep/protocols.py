@@ -28,7 +28,8 @@ def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) ->
             )
     fixed = {_label(item): item for item in protocol["algorithms"]}
     own = values.get("algorithms", protocol["algorithms"])
-    if own == "all" or any(isinstance(item, dict) and item.keys() == {"kind"} for item in own):
+    listed = own if isinstance(own, list) else []
+    if own == "all" or any(isinstance(i, dict) and i.keys() == {"kind"} for i in listed):
         raise UserError(
             f"{place}: the protocol {name} fixes hyperparameters of methods that it lists; list yours "
             "by their names"

@@ -203,7 +203,11 @@ def test_an_odd_value_costs_one_short_sentence(tmp_path: Path, key: str, line: s
 
 
 @pytest.mark.parametrize(
-    "line", ["trials: .inf", "trials: [[1]]", "algorithms: 3", "algorithms: [{}]", "steps: .nan"]
+    "line",
+    [
+        *("trials: .inf", "trials: [[1]]", "steps: .nan"),
+        *(f"algorithms: {value}" for value in ("3", "null", "true", "[{}]", "{}", "[[]]")),
+    ],
 )
 def test_an_odd_value_beside_a_protocol_costs_one_short_sentence(tmp_path: Path, line: str) -> None:
     file = tmp_path / "odd.yaml"
