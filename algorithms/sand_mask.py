@@ -56,7 +56,7 @@ class SANDMask(Algorithm):
     def weights_and_means(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The weights and the means of the environments' gradients (E, P) of P components, (P,) each."""
         mean = gradients.mean(0)
-        variance = (gradients - mean).square_().sum(0) / (len(gradients) - 1)
+        variance = (gradients - mean).square().sum(0) / (len(gradients) - 1)
         excess = gradients.sign().mean(0).abs() - self.hparams.tau
         weights = (self.hparams.k / variance * excess).tanh()
         return torch.where(excess > 0, weights, 0.0), mean
