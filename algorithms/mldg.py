@@ -7,7 +7,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import hparam, log_uniform
-from oodbench.optimizers import make_optimizer, set_rates
+from oodbench.optimizers import set_rates
 
 from .elsewhere import excursion, gradients, trained
 
@@ -55,9 +55,9 @@ class MLDG(Algorithm):
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Two passes for every pair; `loss` is the mean risk at theta."""
         batch = self.prepared(batch, step)
-        h, parameters = self.hparams, trained(self.network)
+        parameters = trained(self.network)
         state = [*parameters, *self.network.buffers()]
-        inner = make_optimizer(h.optimizer, parameters, h.lr, h.momentum)
+        inner = self.optimizer_of(parameters)
         set_rates(inner, self.rates(step))
         order = batch.draws["order"].tolist()
         total, risks = [torch.zeros_like(p) for p in parameters], []
@@ -70,7 +70,7 @@ class MLDG(Algorithm):
                     p.grad = gradient
                 inner.step()
                 second = gradients(self.outputs(batch.of([j]), step).risks.mean(), parameters)
-            torch._foreach_add_(first, second, alpha=h.beta)
+            torch._foreach_add_(first, second, alpha=self.hparams.beta)
             torch._foreach_add_(total, first)
             risks.append(risk.detach())
         for p, gradient in zip(parameters, total, strict=True):

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from oodbench.algorithms import Algorithm, Batch, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
-from oodbench.optimizers import make_optimizer
 from oodbench.tasks import Task
 
 EPSILON = 1e-5
@@ -91,11 +90,8 @@ class SagNet(Algorithm):
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """An optimizer of the network, and one of the style head."""
-        h, modules = self.hparams, {"main": self.network, "style": self.style}
-        return {
-            name: make_optimizer(h.optimizer, module.parameters(), h.lr, h.momentum)
-            for name, module in modules.items()
-        }
+        modules = {"main": self.network, "style": self.style}
+        return {name: self.optimizer_of(each.parameters()) for name, each in modules.items()}
 
     def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The shares a, (E * B, 1), and an order of all examples for each step, (3, E * B)."""

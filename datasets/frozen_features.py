@@ -18,7 +18,7 @@ from oodbench.datasets import Dataset, Environment, Metadata, make, register
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, hparam
 from oodbench.networks.base import Network, build, networks
-from oodbench.networks.weights import sha256, weights_file
+from oodbench.networks.weights import sha256
 from oodbench.yaml_values import assignments
 
 IN_MEMORY = 2**30
@@ -53,7 +53,9 @@ class FrozenFeatures(Dataset):
         """The options of that dataset, as KEY=VALUE."""
         network: str = hparam("ResNet50")
         weights: str = hparam("imagenet")
-        """The weights of the network: `imagenet` or a file."""
+        """The weights of the network: a file, or as the network calls those that are published."""
+        network_settings: tuple[str, ...] = hparam((), neutral=())
+        """Other hyperparameters of that network, as KEY=VALUE, such as `model` of timm."""
 
     options: Options
 
@@ -70,9 +72,7 @@ class FrozenFeatures(Dataset):
         self.task = images.task
         self.classes = images.classes
         self.attributes = images.attributes
-        with torch.device("meta"):
-            features = self._network("none").num_features
-        self.input_shape = (features,)
+        self.input_shape = (self._num_features(),)
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The features (N, F) of every environment; raises UserError if they are not there."""
@@ -97,7 +97,7 @@ class FrozenFeatures(Dataset):
     def cache(self, workers: int) -> None:
         """Extract the features, on the first GPU if there is one."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        network = self._network(self.options.weights).to(device).eval()
+        network = self._network().to(device).eval()
         arrays = {}
         for i, environment in enumerate(self.images.load(0).values()):
             extract = partial(self._features, network, environment.x, workers)
@@ -112,22 +112,36 @@ class FrozenFeatures(Dataset):
             features: Tensor = network.featurizer(x)
             yield features.float().cpu()
 
-    def _network(self, weights: str) -> Network:
+    def _num_features(self) -> int:
+        with torch.random.fork_rng(devices=()), torch.device("meta"):
+            return build(
+                self.options.network, self._values("none"), self.images.input_shape, 2, 0
+            ).num_features
+
+    def _network(self) -> Network:
+        network: Any = networks.get(self.options.network)
+        values = network.resolved(self._values(self.options.weights), self.images)
+        return build(self.options.network, values, self.images.input_shape, 2, 0)
+
+    def _values(self, weights: str) -> dict[str, Any]:
         name = self.options.network
         space: Any = networks.get(name, f"the options of {self.name}").Hparams
         values = defaults(space)
         if "weights" not in values:
             raise UserError(f"the network {name} has no weights that could be frozen")
-        return build(name, values | {"weights": weights}, self.images.input_shape, 2, 0)
+        given = assignments("`network_settings` of FrozenFeatures", self.options.network_settings)
+        return values | given | {"weights": weights}
 
     def _folder(self) -> Path:
         if self.data_dir is None:
             raise UserError("FrozenFeatures needs --data-dir DIR, where the features are kept")
         if self.options.weights == "none":
-            raise UserError("FrozenFeatures needs `weights`: imagenet or a file")
+            raise UserError("FrozenFeatures needs `weights`: a file or a name such as imagenet")
         network: Any = networks.get(self.options.network)
-        weights = sha256(weights_file(network.model, self.options.weights))
+        weights = sha256(network.weights_file(self._values(self.options.weights)))
         images = self.images.fingerprint(self.images.listing())
-        parts = (images, self.images.input_shape, self.options.network, weights)
+        parts: tuple[Any, ...] = (images, self.images.input_shape, self.options.network, weights)
+        if self.options.network_settings:
+            parts += (sorted(self.options.network_settings),)
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         return self.data_dir / ".oodbench" / f"features-{self.options.of}-{key}"

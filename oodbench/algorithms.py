@@ -1,7 +1,7 @@
 """The interface of a learning method, and the registry of the folder algorithms/."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -73,6 +73,8 @@ class Problem:
     """Whether inputs are numbers of words, which cannot be averaged."""
     sizes: tuple[int, ...] = ()
     """How many examples each training environment has to train on."""
+    pretrained: bool = False
+    """Whether the network has weights that were trained on other data."""
     seed: int = 0
     """Seed of everything that all runs of a trial have in common: data noise, splits, initial
     weights, order of batches."""
@@ -409,8 +411,13 @@ class Algorithm(nn.Module):
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers by name; called once the parameters are on their device."""
-        h = self.hparams
-        return {"main": make_optimizer(h.optimizer, self.parameters(), h.lr, h.momentum)}
+        return {"main": self.optimizer_of(self.parameters())}
+
+    def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The run's kind of optimizer for some parameters, with their learning rates' factors."""
+        h, found = self.hparams, dict(self.network.named_parameters())
+        scales = {found[name]: factor for name, factor in self.network.rate_scales.items()}
+        return make_optimizer(h.optimizer, parameters, h.lr, h.momentum, scales)
 
     def outputs(self, batch: Batch, step: int) -> Outputs:
         """One forward pass over the environments' examples, stacked."""

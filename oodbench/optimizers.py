@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -53,12 +54,24 @@ class UpdateRule:
 
 
 def make_optimizer(
-    name: str, parameters: Iterable[nn.Parameter], lr: float, momentum: float
+    name: str,
+    parameters: Iterable[nn.Parameter],
+    lr: float,
+    momentum: float,
+    scales: Mapping[nn.Parameter, float] = MappingProxyType({}),
 ) -> torch.optim.Optimizer:
-    """The optimizer `name` (`adam`, `adamw` or `sgd`); weight decay is set by `set_rates`."""
-    trained = [p for p in parameters if p.requires_grad]
+    """The optimizer `name` (`adam`, `adamw` or `sgd`); weight decay is set by `set_rates`.
+
+    `scales` has the factors of the learning rate of some parameters.
+    """
+    trained: list[Any] = [p for p in parameters if p.requires_grad]
     # torch's fused kernels take a gradient to lie in memory as its parameter does, unchecked
     fused = all(p.is_contiguous() for p in trained)
+    if any(p in scales for p in trained):
+        factors: dict[float, list[nn.Parameter]] = {scales.get(p, 1.0): [] for p in trained}
+        for p in trained:
+            factors[scales.get(p, 1.0)].append(p)
+        trained = [{"params": group, "scale": factor} for factor, group in factors.items()]
     if name == "adam":
         return torch.optim.Adam(trained, lr=lr, fused=fused)
     if name == "adamw":
@@ -77,4 +90,5 @@ class Rates(NamedTuple):
 def set_rates(optimizer: torch.optim.Optimizer, rates: Rates) -> None:
     """Set the learning rate and the weight decay of the optimizer's next step."""
     for group in optimizer.param_groups:
-        group["lr"], group["weight_decay"] = rates.lr, rates.weight_decay
+        group["lr"] = rates.lr * group.get("scale", 1.0)
+        group["weight_decay"] = rates.weight_decay

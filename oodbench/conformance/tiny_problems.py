@@ -55,7 +55,7 @@ def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Pr
     """A problem with few inputs, whose examples have one of two attributes."""
     shape = (1, 3, 3) if isinstance(task, ImageTask) else (4,)
     sizes = (EXAMPLES,) * len(environments)
-    return Problem(shape, task, environments, STEPS, attributes=2, sizes=sizes)
+    return Problem(shape, task, environments, STEPS, attributes=2, sizes=sizes, pretrained=True)
 
 
 def tiny_batch(

@@ -91,19 +91,30 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
 def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     """At its defaults and past annealing, it gives the network another gradient than ERM.
 
-    What it remembers of a step before may make the difference.
+    What it remembers of a step before may make the difference, or how far it is from where it started. A
+    method with a `predict` of its own may train as ERM does.
     """
     problem, batch = tiny_problem(task), tiny_batch(task)
-    if cls.neutral(problem) == {}:
-        return  # it is ERM at any hyperparameters
-    erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, LAST)
+    if cls.neutral(problem) == {} or cls.predict is not Algorithm.predict:
+        return  # it is ERM at any hyperparameters, or differs from it elsewhere
+    plain = tiny_algorithm(Algorithm, problem, PLAIN)
+    _move(plain)
+    erm = network_step(plain, batch, LAST)
     algorithm = tiny_algorithm(cls, problem, PLAIN)
     initial = copy.deepcopy(algorithm.network.state_dict())
     algorithm.update(batch, 0)
     algorithm.network.load_state_dict(initial)
+    _move(algorithm)
     own = network_step(algorithm, batch, LAST)
     difference = float((own - erm).abs().max())
     assert difference > 1e-6 * float(erm.abs().max()), "the two gradients are equal"
+
+
+def _move(algorithm: Algorithm) -> None:
+    """Let the network's weights be others than those that it started from."""
+    with torch.no_grad():
+        for p in algorithm.network.parameters():
+            p.add_(0.01)
 
 
 @rule

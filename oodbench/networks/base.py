@@ -56,6 +56,16 @@ class Network(nn.Module):
     hparams: Any
     num_features: int
 
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of modules whose outputs are features, from the input on; all of the featurizer's."""
+        return ("featurizer",)
+
+    @property
+    def rate_scales(self) -> Mapping[str, float]:
+        """The factors of the learning rate by the names of parameters; those of no others are 1."""
+        return {}
+
     def losses(self, x: Tensor, targets: Tensor) -> Tensor | None:
         """The losses (N,) in training of a network that works out its own; None: the task's."""
         return None

@@ -15,6 +15,7 @@ from oodbench.datasets import IMAGENET, Dataset
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, build, register
+from oodbench.networks.mix_style import add_mix_style
 from oodbench.networks.vision import require_image
 from oodbench.networks.weights import read_weights, sha256
 
@@ -73,6 +74,16 @@ class Timm(Network):
         """Whether the inputs are standardised with ImageNet's moments; a plan asks the dataset."""
         freeze_batch_norm: bool = hparam(False, by_family={"images": (True, None)})
         """Whether batch normalisation keeps the statistics that came with the weights."""
+        freeze: int = hparam(0, low=-1)
+        """How many of the model's first stages stay as they are, statistics and all (arXiv:1411.1792): the
+        stem counts as one, as does each block of a transformer; -1: the whole model, so that the head is
+        trained alone."""
+        layer_decay: float = hparam(1.0, low=0.0, high=1.0)
+        """The factor between the learning rates of a layer and the one after it, 1 for the head
+        (arXiv:2106.08254, appendix; layers as timm groups them)."""
+        mix_style: float = hparam(0.0, low=0.0, high=1.0)
+        """The probability with which the images of a batch have mixed styles after the first three stages
+        of a convolutional model (MixStyle, arXiv:2104.02008)."""
         drop_path: float = hparam(0.0, low=0.0, high=0.99)
         """The share of examples for which the last residual branch is left out, less in those before
         (stochastic depth, arXiv:1603.09382)."""
@@ -94,6 +105,41 @@ class Timm(Network):
         inputs = _Inputs(config, channels, hparams.size, bool(hparams.normalized))
         self.featurizer = nn.Sequential(inputs, body, nn.Dropout(hparams.dropout))
         self.classifier = nn.Linear(self.num_features, num_outputs)
+        self._scales: dict[str, float] = {}
+        if hparams.layer_decay != 1:
+            layers = _groups(body, hparams.model, coarse=False)
+            last = max(layers.values()) + 1
+            for name, layer in layers.items():
+                self._scales[f"featurizer.1.{name}"] = hparams.layer_decay ** (last - layer)
+        if hparams.freeze:
+            stages = _groups(body, hparams.model, coarse=True)
+            if hparams.freeze > max(stages.values()) + 1:
+                raise UserError(
+                    f"`freeze` of {hparams.model} is at most {max(stages.values()) + 1}, its stages, "
+                    f"not {hparams.freeze}"
+                )
+            for name, p in body.named_parameters():
+                p.requires_grad = 0 <= hparams.freeze <= stages[name]
+
+        self._stages = [f"featurizer.1.{each['module']}" for each in _feature_info(body)]
+        if hparams.mix_style:
+            if not self._stages or hasattr(body, "patch_embed"):
+                raise UserError(
+                    f"{hparams.model} has no early feature maps: `mix_style` is not for it"
+                )
+            after_stem = 1 if len(self._stages) > 4 else 0
+            early = self._stages[after_stem : after_stem + 3]
+            add_mix_style(self, early, hparams.mix_style)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The modules whose features timm offers, or the whole model."""
+        return tuple(self._stages) or super().stages
+
+    @property
+    def rate_scales(self) -> dict[str, float]:
+        """The factors of `layer_decay`."""
+        return self._scales
 
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
@@ -116,13 +162,33 @@ class Timm(Network):
         return found
 
     def train(self, mode: bool = True) -> "Timm":
-        """Frozen batch normalisation stays as in evaluation."""
+        """Frozen stages and frozen batch normalisation stay as in evaluation."""
         super().train(mode)
+        if self.hparams.freeze:
+            for module in self.featurizer[1].modules():  # type: ignore[index]
+                parameters = list(module.parameters())
+                if parameters and not any(p.requires_grad for p in parameters):
+                    module.eval()
         if self.hparams.freeze_batch_norm:
             for module in self.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+
+def _feature_info(body: Any) -> list[dict[str, Any]]:
+    return list(getattr(body, "feature_info", None) or [])
+
+
+def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
+    """The number of the layer, or of the coarser stage, of each parameter, from the input on."""
+    if not hasattr(body, "group_matcher"):
+        raise UserError(
+            f"timm does not say what the layers of {model} are: no `freeze`, `layer_decay`"
+        )
+    matcher = body.group_matcher(coarse=coarse)
+    found: dict[str, int] = _timm().models.group_parameters(body, matcher, reverse=True)
+    return found
 
 
 @lru_cache

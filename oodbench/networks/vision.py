@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,10 @@ from torch import Tensor, nn
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
+from oodbench.networks.mix_style import add_mix_style
 from oodbench.networks.weights import load_weights, weights_file
+
+LAYERS = ("layer1", "layer2", "layer3", "layer4")
 
 
 class Torchvision(Network):
@@ -70,10 +74,15 @@ class Torchvision(Network):
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
     @classmethod
+    def weights_file(cls, values: Mapping[str, object]) -> Path | None:
+        """The file of the weights, if there are to be some; raises UserError if it is missing."""
+        weights = str(values["weights"])
+        return None if weights == "none" else weights_file(cls.model, weights)
+
+    @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
         """Raise UserError if the file of the weights is missing."""
-        if values["weights"] != "none":
-            weights_file(cls.model, str(values["weights"]))
+        cls.weights_file(values)
 
     def train(self, mode: bool = True) -> "Torchvision":
         """Frozen batch normalisation stays as in evaluation."""
@@ -89,6 +98,24 @@ class ResNet(Torchvision):
     """A residual network (arXiv:1512.03385)."""
 
     first, head = "conv1", "fc"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Torchvision.Hparams):
+        """The authors of MixStyle mix in half of the steps."""
+
+        mix_style: float = hparam(0.0, low=0.0, high=1.0, neutral=0.0)
+        """The probability with which the images of a batch have mixed styles after the first three of the
+        four stages (MixStyle, arXiv:2104.02008)."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__(input_shape, num_outputs, hparams)
+        if hparams.mix_style:
+            add_mix_style(self, self.stages[1:4], hparams.mix_style)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stem after its pooling, and the four stages."""
+        return tuple(f"featurizer.0.{name}" for name in ("maxpool", *LAYERS))
 
 
 @register("ResNet18")

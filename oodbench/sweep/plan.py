@@ -116,7 +116,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
         sources = [_source(row, dataset, data_dir) for row in rows]
         for tests, (row, source) in itertools.product(sets, zip(rows, sources, strict=True)):
             specs = _runs(sweep, source, tests, row)
-            reason = _skip(row, source, tests, sweep, [spec.hparams for spec in specs], discrete)
+            reason = _skip(row, source, tests, sweep, specs, discrete)
             if reason is not None:
                 label = row_label(row)
                 impossible.append(Impossible(dataset.label, label, tests, reason))
@@ -361,11 +361,12 @@ def _skip(
     dataset: Any,
     tests: tuple[str, ...],
     sweep: Sweep,
-    draws: Sequence[Mapping[str, Any]],
+    specs: Sequence[RunSpec],
     discrete: bool,
 ) -> str | None:
-    """Why a row cannot be run on a dataset, with any of these draws of its hyperparameters."""
+    """Why a row cannot be run on a dataset, with any of the draws of its hyperparameters in `specs`."""
     from oodbench.algorithms import Problem, algorithms
+    from oodbench.networks.base import networks
     from oodbench.train.averages import reason_against
 
     validation = validation_environments(sweep, dataset, tests, 0)
@@ -376,11 +377,12 @@ def _skip(
         names,
         _steps(sweep, dataset),
         attributes=len(dataset.attributes),
+        pretrained=all(networks.get(s.network).is_pretrained(s.network_hparams) for s in specs),
         discrete=discrete,
     )
     cls, average = algorithms.get(row.name), _average(row)
     usual = neutral_values(cls.Hparams)
-    lacking = (cls.lacks(problem, {**usual, **hparams}) for hparams in draws)
+    lacking = (cls.lacks(problem, {**usual, **spec.hparams}) for spec in specs)
     reason = cls.skip(problem) or next((each for each in lacking if each), None)
     if reason is None and average is not None:
         holdout = _holdout(sweep, dataset)

@@ -16,7 +16,7 @@ from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import checked, neutral_values
-from oodbench.networks.base import build
+from oodbench.networks.base import build, networks
 from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
@@ -39,6 +39,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
         spec.steps,
         attributes=len(dataset.attributes),
         sizes=tuple(sizes),
+        pretrained=networks.get(spec.network).is_pretrained(spec.network_hparams),
         seed=derive("environments", spec.dataset, spec.test_environments, spec.trial),
     )
 

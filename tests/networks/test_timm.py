@@ -1,3 +1,4 @@
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -8,14 +9,18 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import IMAGENET
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks.base import Network, build, networks
+from oodbench.networks.timm import _groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.plan import single
+from oodbench.tasks import Task
 
 timm: Any = pytest.importorskip("timm")
+ERM: Any = algorithms.get("ERM")
 SMALL_VIT = "vit_tiny_patch16_224"
 
 
@@ -213,6 +218,66 @@ def test_statistics_stay_where_they_are_frozen(tmp_path: Path) -> None:
         network(torch.rand(4, 3, 32, 32))
         same = [torch.equal(network.get_buffer(n), b) for n, b in before.items()]
         assert all(same) if frozen else not any(same)
+
+
+@pytest.mark.parametrize("model", ["resnet10t", "test_vit"])
+def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> None:
+    values = {"model": model, "freeze": 2, "layer_decay": 0.5, "drop_path": 0.5}
+    network = build("timm", values, (3, 32, 32), 2, 0)
+    body = timm.create_model(model, img_size=32) if "vit" in model else timm.create_model(model)
+    expected = {}
+    for group in importlib.import_module("timm.optim").param_groups_layer_decay(
+        body, layer_decay=0.5
+    ):
+        ids = {id(p) for p in group["params"]}
+        for name, p in body.named_parameters():
+            if id(p) in ids:
+                expected[f"featurizer.1.{name}"] = group["lr_scale"]
+    assert network.rate_scales.items() <= expected.items() and len(network.rate_scales) > 20
+    problem = Problem((3, 32, 32), Task("binary"), ("a",), 10)
+    hparams = ERM.Hparams(lr=0.1, optimizer="sgd", momentum=0.0, weight_decay=0.0, batch_size=4)
+    algorithm = ERM(network, problem, hparams)
+    algorithm.optimizers = algorithm.configure()
+    algorithm.train()
+    before = {n: v.clone() for n, v in network.state_dict().items()}
+    algorithm.update(Batch(torch.rand(1, 4, 3, 32, 32), torch.ones(1, 4)), 0)
+    stages = _groups(network.get_submodule("featurizer.1"), model, coarse=True)
+    for name, p in network.named_parameters():
+        stage = stages.get(name.removeprefix("featurizer.1."), 99)
+        assert (p.grad is None) == (stage < 2), name
+        if p.grad is not None:
+            rate = 0.1 * network.rate_scales.get(name, 1.0)
+            torch.testing.assert_close(p, before[name] - rate * p.grad, msg=name)
+        else:
+            assert torch.equal(p, before[name])
+    moved = {n for n, b in network.named_buffers() if not torch.equal(b, before.get(n, b))}
+    firsts = ("featurizer.1.conv1", "featurizer.1.bn1", "featurizer.1.layer1")
+    assert not any(name.startswith(firsts) for name in moved)
+    with pytest.raises(UserError, match=r"`freeze` of \S+ is at most \d+, its stages"):
+        build("timm", {"model": model, "freeze": 50}, (3, 32, 32), 2, 0)
+    whole = build("timm", {"model": model, "freeze": -1}, (3, 32, 32), 2, 0)
+    assert {n for n, p in whole.named_parameters() if p.requires_grad} == {
+        "classifier.weight",
+        "classifier.bias",
+    }
+
+
+def test_stages_are_those_of_the_model_and_styles_are_mixed_in_maps_alone() -> None:
+    network = build("timm", {"model": "resnet10t", "mix_style": 1.0}, (3, 64, 64), 2, 0)
+    plain = build("timm", {"model": "resnet10t"}, (3, 64, 64), 2, 0)
+    x = torch.rand(4, 3, 64, 64)
+    assert torch.equal(features(network, x), features(plain, x)) and len(network.stages) == 5
+    seen: list[Tensor] = []
+    network.get_submodule(network.stages[1]).register_forward_hook(
+        lambda m, i, o: seen.append(o.detach())
+    )
+    plain.get_submodule(plain.stages[1]).register_forward_hook(
+        lambda m, i, o: seen.append(o.detach())
+    )
+    network.train()(x), plain.train()(x)
+    assert not torch.allclose(seen[0], seen[1])
+    with pytest.raises(UserError, match="test_vit has no early feature maps"):
+        build("timm", {"model": "test_vit", "mix_style": 0.5}, (3, 160, 160), 2, 0)
 
 
 def test_paths_are_dropped_in_training_alone() -> None:

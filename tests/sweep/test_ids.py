@@ -12,8 +12,15 @@ from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
 
 GOLDEN = ROOT / "tests" / "golden" / "ids.json"
-ELSEWHERE = {"coinrun", "coinrun-small", "label-noise", "memorization", "wilds"}
-"""Sweeps on data that have to be made or downloaded first."""
+ELSEWHERE = {
+    "coinrun",
+    "coinrun-small",
+    "label-noise",
+    "memorization",
+    "pretrained-digits",
+    "wilds",
+}
+"""Sweeps on data or weights that have to be made or downloaded first."""
 EACH = 8
 
 

@@ -1,0 +1,76 @@
+"""Weights between those of a pretrained network and those after fine-tuning."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Problem, first_step, register
+from oodbench.hparams import hparam, uniform
+from oodbench.networks.base import Network
+
+
+@register("WiSEFT", paper="arXiv:2109.01903")
+class WiSEFT(Algorithm):
+    """ERM, whose predictions are those of (1 - alpha) theta_0 + alpha theta (the paper's eq. 1).
+
+    theta are the fine-tuned weights, theta_0 those that fine-tuning starts from. The paper's start is a
+    network with a zero-shot head made of text; here it is the pretrained network with a head that is
+    trained alone first (`head_only`), as in the paper's comparison with linear classifiers. Statistics
+    of batch normalisation are averaged with the same shares.
+    """
+
+    kind = "estimator"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Alpha is the paper's recommendation where none can be chosen."""
+
+        alpha: float = hparam(0.5, uniform(0.0, 1.0), low=0.0, high=1.0)
+        """The share of the fine-tuned weights."""
+        head_only: int | float = hparam(0.2, low=0)
+        """Updates at the start that train the classifier alone, below 1 a share of the run's steps."""
+
+    def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
+        super().__init__(network, problem, hparams)
+        self.start = copy.deepcopy(network).requires_grad_(False)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Weights of a network that starts at random are of no use."""
+        if not problem.pretrained:
+            return "it needs a pretrained network"
+        return super().skip(problem)
+
+    @classmethod
+    def lacks(cls, problem: Problem, hparams: Mapping[str, Any]) -> str | None:
+        """The start has a head that was trained."""
+        if not hparams["head_only"]:
+            return "it starts from a trained head, and `head_only` is 0"
+        return super().lacks(problem, hparams)
+
+    def start_stage(self, step: int) -> None:
+        """Keep the weights where fine-tuning begins."""
+        if step == first_step(self.hparams.head_only, self.problem.steps):
+            for kept, value in zip(self._start(), self._now(), strict=True):
+                kept.copy_(value)
+
+    def _start(self) -> list[Tensor]:
+        return [value.detach() for value in self.start.state_dict().values()]
+
+    def _now(self) -> list[Tensor]:
+        return [value.detach() for value in self.network.state_dict().values()]
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, C) under the weights in between."""
+        alpha = self.hparams.alpha
+        pairs = zip(self.start.state_dict().items(), self._now(), strict=True)
+        weights = {
+            name: torch.lerp(start, now, alpha) if now.is_floating_point() else now
+            for (name, start), now in pairs
+        }
+        logits: Tensor = torch.func.functional_call(self.network, weights, (x,))
+        return logits

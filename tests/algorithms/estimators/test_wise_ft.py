@@ -1,0 +1,34 @@
+"""WiSE-FT against its equation, by hand in float64."""
+
+import copy
+from typing import Any
+
+import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from oodbench.algorithms import algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+
+WISE_FT = algorithms.get("WiSEFT")
+
+
+def test_predictions_are_under_weights_between_the_trained_head_and_the_end() -> None:
+    task = TASKS["multiclass"]
+    values = {"alpha": 0.3, "head_only": 2, "lr": 0.1}
+    algorithm: Any = tiny_algorithm(WISE_FT, tiny_problem(task), values)
+    batch = tiny_batch(task)
+    first = copy.deepcopy(algorithm.network)
+    for step in range(2):
+        algorithm.update(batch, step)
+    start = copy.deepcopy(algorithm.network)
+    assert torch.equal(*(n.state_dict()["featurizer.0.weight"] for n in (first, start)))
+    assert not torch.equal(*(parameters_to_vector(n.parameters()) for n in (first, start)))
+    for step in range(2, 6):
+        algorithm.update(batch, step)
+    between = copy.deepcopy(start)
+    ends = [parameters_to_vector(n.parameters()).detach() for n in (start, algorithm.network)]
+    vector_to_parameters(0.7 * ends[0] + 0.3 * ends[1], between.parameters())
+    x = batch.x.flatten(0, 1)
+    with torch.no_grad():
+        torch.testing.assert_close(algorithm.predict(x), between(x))
+        assert not torch.allclose(algorithm.predict(x), algorithm.network(x))

@@ -1,0 +1,79 @@
+"""MIRO against its equation, by hand in float64."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.networks.base import build
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from oodbench.tasks import Task
+
+MIRO = algorithms.get("MIRO")
+
+
+@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+def test_it_minimises_its_equation_and_the_variances_are_learned_faster(task: Task) -> None:
+    algorithm: Any = tiny_algorithm(MIRO, tiny_problem(task), {**PLAIN, "ld": 0.7})
+    batch = tiny_batch(task)
+    first = copy.deepcopy(algorithm.network)
+    with torch.no_grad():
+        for p in algorithm.network.parameters():
+            p.add_(0.1)
+        algorithm.spreads[0].copy_(torch.linspace(-2, 1, len(algorithm.spreads[0])))
+    twin, spread = copy.deepcopy(algorithm.network), algorithm.spreads[0].detach().clone()
+    spread.requires_grad_()
+    f, f0 = (n.featurizer(batch.x.flatten(0, 1)) for n in (twin, first))
+    v = torch.log(1 + spread.exp()) + 1e-5
+    penalty = (((f - f0.detach()) ** 2 / v + v.log()) / 2).mean()
+    risks = [task.losses(twin(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
+    loss = torch.stack(risks).mean() + 0.7 * penalty
+    wanted = torch.autograd.grad(loss, [*twin.parameters(), spread])
+    before = [p.detach().clone() for p in (*algorithm.network.parameters(), algorithm.spreads[0])]
+    found = algorithm.update(batch, 0)
+    torch.testing.assert_close(found["loss"], loss.detach())
+    torch.testing.assert_close(found["distance"], penalty.detach())
+    now = [*algorithm.network.parameters(), algorithm.spreads[0]]
+    for i, (p, was, gradient) in enumerate(zip(now, before, wanted, strict=True)):
+        rate = 0.1 if i == len(now) - 1 else 0.01
+        torch.testing.assert_close(was - p.detach(), rate * gradient)
+    for p, q in zip(algorithm.original.parameters(), first.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_variances_start_at_a_tenth_one_for_each_channel_of_each_stage() -> None:
+    network = build("ResNet18", {}, (3, 32, 32), 2, 0)
+    problem = Problem((3, 32, 32), Task("multiclass", 2), ("a",), 10, pretrained=True)
+    hparams: Any = MIRO.Hparams()
+    algorithm: Any = MIRO(network, problem, hparams)
+    assert [len(s) for s in algorithm.spreads] == [64, 64, 128, 256, 512]
+    for spread in algorithm.spreads:
+        variance = nn.functional.softplus(spread) + 1e-5
+        torch.testing.assert_close(variance, torch.full_like(variance, 0.1))
+    algorithm.optimizers = algorithm.configure()
+    algorithm.train()
+    assert not algorithm.original.training
+    batch = Batch(torch.randn(1, 4, 3, 32, 32), torch.ones(1, 4).long())
+    assert algorithm.update(batch, 0)["loss"].isfinite()
+    copy.deepcopy(algorithm).update(batch, 1)
+
+
+@pytest.mark.parametrize("name", ["MIRO", "WiSEFT"])
+def test_it_is_skipped_where_no_network_is_pretrained(name: str) -> None:
+    values = {"name": "s", "datasets": ["ColoredDigits"], "algorithms": ["ERM", name], "trials": 1}
+    (impossible,) = make_plan(validate(values, "s")).impossible
+    assert impossible.reason == "it needs a pretrained network"
+    given = {"sampling": "uniform", "accumulation": 2, "head_only": 0}
+    reason = algorithms.get(name).lacks(tiny_problem(TASKS["binary"]), given)
+    assert reason is not None and {"MIRO": "accumulation", "WiSEFT": "head_only"}[name] in reason
