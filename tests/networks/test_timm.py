@@ -234,13 +234,13 @@ def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> No
             if id(p) in ids:
                 expected[f"featurizer.1.{name}"] = group["lr_scale"]
     assert network.rate_scales.items() <= expected.items() and len(network.rate_scales) > 20
-    problem = Problem((3, 32, 32), Task("binary"), ("a",), 10)
+    problem = Problem((3, 32, 32), Task("multiclass", 2), ("a",), 10)
     hparams = ERM.Hparams(lr=0.1, optimizer="sgd", momentum=0.0, weight_decay=0.0, batch_size=4)
     algorithm = ERM(network, problem, hparams)
     algorithm.optimizers = algorithm.configure()
     algorithm.train()
     before = {n: v.clone() for n, v in network.state_dict().items()}
-    algorithm.update(Batch(torch.rand(1, 4, 3, 32, 32), torch.ones(1, 4)), 0)
+    algorithm.update(Batch(torch.rand(1, 4, 3, 32, 32), torch.ones(1, 4).long()), 0)
     stages = _groups(network.get_submodule("featurizer.1"), model, coarse=True)
     for name, p in network.named_parameters():
         stage = stages.get(name.removeprefix("featurizer.1."), 99)
