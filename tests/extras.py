@@ -88,6 +88,15 @@ USES = {
             "w.py150(Path('data')); t.small_codegpt(Path('data'))"
         ),
     ),
+    "timm": Use(
+        "timm",
+        {
+            "datasets": [{"name": "ColoredDigits", "copies": 1}],
+            "algorithms": ["ERM"],
+            "network": {"name": "timm", "hparams": {"model": "test_resnet"}},
+            "steps": 2,
+        },
+    ),
 }
 
 

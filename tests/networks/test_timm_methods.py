@@ -1,0 +1,61 @@
+"""Every method trains small backbones of timm from scratch, or says why not."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.hparams import defaults
+from oodbench.networks.base import build
+from oodbench.tasks import Task
+
+pytest.importorskip("timm")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:the gradients of the layer:UserWarning"),
+    pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning"),  # IGA's, by torch
+]
+SHAPE, ENVIRONMENTS, EXAMPLES, VIEWS = (3, 32, 32), 3, 4, 3
+
+
+def image_batch(classes: int) -> Batch:
+    """Random images of three environments, with all that a batch can hold."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (ENVIRONMENTS, EXAMPLES)
+    x = torch.rand(*shape, *SHAPE, generator=generator)
+    return Batch(
+        x,
+        torch.arange(EXAMPLES).remainder(classes).expand(shape),
+        index=torch.arange(EXAMPLES).expand(shape),
+        attributes=torch.randint(2, shape, generator=generator),
+        views=x.unsqueeze(2) + 0.1 * torch.rand(*shape, VIEWS, *SHAPE, generator=generator),
+    )
+
+
+@pytest.mark.parametrize("model", ["test_resnet", "test_vit", "test_convnext"])
+@pytest.mark.parametrize("name", list(algorithms))
+def test_methods_train_backbones(name: str, model: str) -> None:
+    cls: Any = algorithms.get(name)
+    names = tuple("abc")
+    sizes = (EXAMPLES,) * ENVIRONMENTS
+    task = Task("multiclass", 3)
+    problem = Problem(SHAPE, task, names, 20, attributes=2, sizes=sizes, pretrained=True)
+    values = defaults(cls.Hparams)
+    reason = cls.skip(problem) or cls.lacks(problem, values)
+    if reason is not None:
+        pytest.skip(reason)
+    network = build("timm", {"model": model}, SHAPE, 3, 0)
+    algorithm = cls(network, problem, cls.Hparams(**values))
+    algorithm.optimizers = algorithm.configure()
+    algorithm.train()
+    before = torch.nn.utils.parameters_to_vector(network.parameters()).detach().clone()
+    for step in (0, 19):
+        metrics = algorithm.update(image_batch(3), step)
+        assert metrics["loss"].isfinite()
+    after = torch.nn.utils.parameters_to_vector(network.parameters()).detach()
+    assert after.isfinite().all()
+    assert not cls.trains_network or not torch.equal(before, after)
+    algorithm.eval()
+    with torch.no_grad():
+        assert algorithm.predict(torch.rand(2, *SHAPE)).shape == (2, 3)
