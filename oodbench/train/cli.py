@@ -91,7 +91,7 @@ def average(
     same command again makes what is new.
     """
     from oodbench.registry import load_plugins
-    from oodbench.train.diwa import average_runs
+    from oodbench.train.models.diwa import average_runs
     from oodbench.train.process import clean_process
 
     found, console = Results(results), terminal()

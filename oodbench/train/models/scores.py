@@ -15,7 +15,7 @@ from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate as evaluate_splits
 from oodbench.train.loading import Data, load_environments
-from oodbench.train.models import Model
+from oodbench.train.models.load import Model
 from oodbench.train.process import kept_generators
 
 if TYPE_CHECKING:

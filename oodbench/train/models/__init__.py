@@ -1,0 +1,1 @@
+"""Trained models: loaded as modules, scored, and averaged."""
