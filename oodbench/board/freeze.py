@@ -18,12 +18,11 @@ from oodbench.results.board import (
     PROTOCOL_FILE,
     Part,
     PartProvenance,
-    part_of,
     part_path,
     read_part,
-    spec_of,
     write_part,
 )
+from oodbench.results.board_frames import part_of, spec_of
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import only_dataset, records_of
