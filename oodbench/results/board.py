@@ -14,8 +14,10 @@ vectorized, diverged, last_step, seconds how it was trained; the seconds of trai
 step                                     the step of this row
 score/RULE                               the validation score of the rule; null where another rule chose
 value/METRIC/ENVIRONMENT                 the value on the `in` split of a test environment, null for
-                                         another one; without an environment, of the predictor itself
+                                         another one; without an environment, of the predictor itself;
+                                         `/` and `%` in a metric's name are %2f and %25
 count/ENVIRONMENT                        the number of examples behind these values
+count_of/METRIC/ENVIRONMENT              that of a metric where it is another, such as a group's accuracy
 
 What all runs of a part share is JSON in the metadata of the file, under the key `oodbench`: see `About`.
 """
@@ -65,7 +67,7 @@ RUN = pa.schema(
     ]
 )
 """The columns that every part has."""
-SCORE, VALUE, COUNT = "score/", "value/", "count/"
+SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
 
 
 class PartProvenance(TypedDict, total=False):

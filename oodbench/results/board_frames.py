@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from oodbench.results.board import (
     COUNT,
     OF_A_RUN,
+    OWN_COUNT,
     PROTOCOL_FILE,
     RUN,
     SCORE,
@@ -113,18 +114,29 @@ def _value_columns(
     found = found[kept]
     found = found.assign(environment=found["environment"].fillna(""))
     index = pd.MultiIndex.from_tuples(rows)
+    most = found.groupby(["id", "step", "environment"])["count"].max()
+    for environment, counts in most.groupby("environment", sort=True):
+        yield f"{COUNT}{environment}", _counts(counts.droplevel("environment"), index)
     for (metric, environment), group in found.groupby(["metric", "environment"], sort=True):
-        values = group.set_index(["id", "step"])["value"]
-        missing = ~index.isin(values.index)
-        column = pa.array(
-            values.reindex(index).to_numpy(float), pa.float64(), mask=missing, from_pandas=False
-        )
-        yield f"{VALUE}{metric}/{environment}", column
-    for environment, group in found.groupby("environment", sort=True):
-        counts = group.drop_duplicates(["id", "step"]).set_index(["id", "step"])["count"]
-        missing = ~index.isin(counts.index)
-        filled = counts.reindex(index).fillna(0).to_numpy(np.int32)
-        yield f"{COUNT}{environment}", pa.array(filled, pa.int32(), mask=missing)
+        of_metric = group.set_index(["id", "step"])
+        missing = ~index.isin(of_metric.index)
+        values = of_metric["value"].reindex(index).to_numpy(float)
+        place = f"{_escaped(metric)}/{environment}"
+        yield f"{VALUE}{place}", pa.array(values, pa.float64(), mask=missing, from_pandas=False)
+        whole = most.xs(environment, level="environment").reindex(of_metric.index)
+        if not of_metric["count"].eq(whole).all():
+            yield f"{OWN_COUNT}{place}", _counts(of_metric["count"], index)
+
+
+def _counts(counts: "pd.Series[Any]", index: pd.MultiIndex) -> pa.Array:
+    """The counts at these runs and steps, null where there are none."""
+    missing = ~index.isin(counts.index)
+    return pa.array(counts.reindex(index).fillna(0).to_numpy(np.int32), mask=missing)
+
+
+def _escaped(metric: str) -> str:
+    """A metric's name without slashes, which part it from the environment in the name of a column."""
+    return metric.replace("%", "%25").replace("/", "%2f")
 
 
 def _constants(runs: pd.DataFrame) -> list[Constant]:
@@ -160,6 +172,7 @@ def board_frames(parts: Sequence[Part]) -> Frames:
         columns.append(_run_columns(part))
         step = part.table["step"].to_numpy()
         run = before + pd.factorize(part.table["id"].to_numpy())[0]
+        there = set(part.table.column_names)
         for name in part.table.column_names:
             kind, _, rest = name.partition("/")
             rows = np.flatnonzero(pc.is_valid(part.table[name]).to_numpy())
@@ -169,7 +182,10 @@ def board_frames(parts: Sequence[Part]) -> Frames:
             elif kind + "/" == VALUE:
                 metric, _, environment = rest.partition("/")
                 split = "in" if environment else ""
-                count = part.table[f"{COUNT}{environment}"].to_numpy()[rows].astype(np.int32)
+                own = f"{OWN_COUNT}{rest}"
+                counts = part.table[own if own in there else f"{COUNT}{environment}"]
+                count = counts.to_numpy()[rows].astype(np.int32)
+                metric = metric.replace("%2f", "/").replace("%25", "%")
                 names = {"environment": environment, "split": split, "metric": metric}
                 records.add(run[rows], step[rows], value, count, **names)
         before += len(columns[-1]["id"])

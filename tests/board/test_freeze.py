@@ -49,8 +49,10 @@ def test_a_part_has_the_chosen_step_score_and_values(board: Path, half: Path, ru
         (test,) = frozen["test_environments"]
         for entry in record["evaluations"]:
             if (entry["environment"], entry["split"]) == (test, "in"):
-                assert frozen[f"value/{entry['metric']}/{test}"] == entry["value"]
-                assert frozen[f"count/{test}"] == entry["count"]
+                place = f"{entry['metric']}/{test}"
+                assert frozen[f"value/{place}"] == entry["value"]
+                own = f"count_of/{place}"
+                assert frozen[own if own in frozen else f"count/{test}"] == entry["count"]
 
 
 def test_a_part_says_what_made_it(board: Path) -> None:
@@ -163,4 +165,4 @@ def test_digests_follow_the_data() -> None:
 def test_a_part_is_small(board: Path) -> None:
     for path in part_files(board):
         assert pq.read_metadata(path).num_row_groups == 1
-        assert path.stat().st_size < 16_000
+        assert path.stat().st_size < 24_000  # 400 of them are less than 10 MB
