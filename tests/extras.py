@@ -85,7 +85,7 @@ USES = {
         },
         copy=_copy(
             "transformers_copies as t, wilds_others as w; "
-            "w.py150(Path('data')); t.small_codegpt(Path('data'))"
+            "w.py150(Path('data')); t.small_codegpt(Path())"
         ),
     ),
     "timm": Use(

@@ -27,7 +27,7 @@ def standing(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block |
     theirs = [label for label, origin in where.items() if origin != "here"]
     rows = []
     sets = [(str(d), own) for d, own in table.groupby("dataset", sort=False)]
-    shares = table[table["metric"].map(is_proportion)]
+    shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:
         sets.append((OVERALL, shares))
     for dataset, own in sets:

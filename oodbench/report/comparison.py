@@ -65,7 +65,7 @@ def gains(table: pd.DataFrame, baseline: str) -> Gains:
         share = is_proportion(str(own["metric"].iloc[0]))
         if baseline in set(own["label"]):
             found.append((str(dataset), paired_differences(own, baseline, BAND if share else 0.0)))
-    shares = table[table["metric"].map(is_proportion)]
+    shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1 and baseline in set(shares["label"]):
         found.append((OVERALL, paired_differences(shares, baseline)))
     return found

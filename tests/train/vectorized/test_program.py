@@ -51,8 +51,9 @@ def batchable() -> list[str]:
     names = []
     for name in OURS:
         sets = (SEM, SPIRALS, DIGITS)
-        found = next(s for each in sets if (s := specs(name, each, draws=1, trials=1)))
-        if why_not(Run(found[0], TrainSettings())) is None:
+        possible = (s for each in sets for s in specs(name, each, draws=1, trials=1))
+        found = next(possible, None)  # none of a method that needs pretrained weights
+        if found is not None and why_not(Run(found, TrainSettings())) is None:
             names.append(name)
     return names
 
