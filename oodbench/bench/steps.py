@@ -146,7 +146,9 @@ def on_random_data(
     index = torch.arange(size[1], device=device).expand(size)
     attributes = torch.randint(2, size, device=device)
     x = torch.randn(*size, *shape, device=device)
-    return built, Batch(x, y if classes > 1 else y.float(), index=index, attributes=attributes)
+    views = torch.randn(*size, cls.views, *shape, device=device) if cls.views else None
+    y = y if classes > 1 else y.float()
+    return built, Batch(x, y, index=index, attributes=attributes, views=views)
 
 
 def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
