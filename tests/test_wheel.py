@@ -4,13 +4,10 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from oodbench.algorithms import algorithms
-from oodbench.datasets import datasets
-from oodbench.registry import Registry
+from oodbench.list.sources import own_entries
 from oodbench.results.board import board_names, find_board, frozen_folder, part_files
 from oodbench.results.reported import read_reported, reported_names
 from oodbench.sweep.file import named_sweeps
@@ -49,6 +46,10 @@ def python(site: Path, code: str) -> str:
     return found.stdout
 
 
+def own_names(kind: str) -> list[str]:
+    return [entry.name for entry in own_entries() if entry.kind == kind]
+
+
 def test_the_wheel_holds_every_algorithm_dataset_and_sweep(site: Path) -> None:
     code = """
 import oodbench
@@ -68,8 +69,8 @@ print(",".join(load_experiment(n).name for n in experiment_names()))
         site, code
     ).splitlines()
     assert file.startswith(str(site))
-    assert found_algorithms.split(",") == own(algorithms)
-    assert found_datasets.split(",") == own(datasets)
+    assert found_algorithms.split(",") == own_names("algorithm")
+    assert found_datasets.split(",") == own_names("dataset")
     assert sweeps.split(",") == list(named_sweeps())
     assert found_targets.split(",") == experiment_names()
     assert int(page) > 10_000  # with its scripts
@@ -87,11 +88,6 @@ print(",".join(f"{n} {len(list(part_files(find_board(n))))}" for n in board_name
     numbers = sum(len(read_reported(frozen_folder() / name).table) for name in reported_names())
     wanted = [",".join(reported_names()), str(numbers), ",".join(parts)]
     assert python(site, code).splitlines() == wanted
-
-
-def own(registry: Registry[Any]) -> list[str]:
-    """What is registered, but for what other tests registered."""
-    return [name for name in registry if registry.get(name).__module__.split(".")[0] != "tests"]
 
 
 def test_building_warns_of_nothing(built: tuple[Path, str]) -> None:

@@ -120,7 +120,8 @@ class RunSpec:
     def group_key(self) -> tuple[str, ...]:
         """What runs that may be vectorized together have in common: all that is no number to try.
 
-        Runs of a group differ in trial, draw, steps, label and in numbers among the hyperparameters.
+        Runs of a group differ in trial, draw, label and in numbers among the hyperparameters; what a method
+        switches at a share of the steps is the same step for all.
         """
         fixed = {
             name: value
@@ -129,7 +130,7 @@ class RunSpec:
             or isinstance(value, bool | str | None)
         }
         shared: tuple[Any, ...] = (self.options, fixed, self.network_hparams)
-        shared += (self.test_environments, self.holdout, self.average)
+        shared += (self.test_environments, self.holdout, self.steps, self.average)
         shared += (self.precision, self.channels_last)
         names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
