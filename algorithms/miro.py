@@ -32,6 +32,7 @@ class MIRO(Algorithm):
     """
 
     kind = "penalty"
+    needs_pretrained = True
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -64,13 +65,6 @@ class MIRO(Algorithm):
             self.network(like.new_zeros(1, *self.problem.input_shape))
         self.network.train(was)
         return [self._seen[name].shape[_channel(self._seen[name])] for name in self.network.stages]
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """It needs weights to stay close to."""
-        if not problem.pretrained:
-            return "it needs a pretrained network"
-        return super().skip(problem)
 
     @classmethod
     def lacks(cls, problem: Problem, hparams: Mapping[str, Any]) -> str | None:

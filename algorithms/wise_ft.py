@@ -24,6 +24,7 @@ class WiSEFT(Algorithm):
     """
 
     kind = "estimator"
+    needs_pretrained = True
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -37,13 +38,6 @@ class WiSEFT(Algorithm):
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__(network, problem, hparams)
         self.start = copy.deepcopy(network).requires_grad_(False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Weights of a network that starts at random are of no use."""
-        if not problem.pretrained:
-            return "it needs a pretrained network"
-        return super().skip(problem)
 
     @classmethod
     def lacks(cls, problem: Problem, hparams: Mapping[str, Any]) -> str | None:

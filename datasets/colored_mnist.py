@@ -77,11 +77,6 @@ class ColoredImages(Dataset):
         x[torch.arange(len(images)), color] = images
         return Environment(x, label.float(), attributes=color)
 
-    def permutation(self, count: int, trial: int) -> Tensor:
-        """The order, (count,), in which a trial deals images out to its environments."""
-        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
-        return torch.randperm(count, generator=generator)
-
 
 @register(
     "ColoredMNIST",

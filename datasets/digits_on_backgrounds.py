@@ -59,8 +59,7 @@ class DigitsOnBackgrounds(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial."""
         images, digits = read_digits()
-        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
-        order = torch.randperm(len(images), generator=generator)
+        order = self.permutation(len(images), trial)
         found = {}
         for i, share in enumerate(AGREEMENT):
             scans = order[i :: len(AGREEMENT)]

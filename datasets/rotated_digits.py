@@ -52,8 +52,7 @@ class RotatedDigits(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial."""
         images, digits = read_digits()
-        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
-        order = torch.randperm(len(images), generator=generator)
+        order = self.permutation(len(images), trial)
         found = {}
         for i, degree in enumerate(DEGREES):
             scans = order[i :: len(DEGREES)]

@@ -43,8 +43,7 @@ class DealtMNIST(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = _mnist(*(self.file(path) for path in sorted(CHECKSUMS)))
-        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
-        order = torch.randperm(len(images), generator=generator)
+        order = self.permutation(len(images), trial)
         found = {}
         for i, (name, degree) in enumerate(
             zip(self.environments, self.degrees_of_change, strict=True)

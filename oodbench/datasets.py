@@ -256,6 +256,11 @@ class Dataset(ABC):
         """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
         return derive("data", self.name, trial, *names)
 
+    def permutation(self, count: int, trial: int) -> Tensor:
+        """The order, (count,), in which a trial deals examples out to its environments."""
+        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
+        return torch.randperm(count, generator=generator)
+
     def file(self, path: str) -> Path:
         """The data file `path` under the data directory; raises MissingError if it is not there."""
         if self.data_dir is None:
