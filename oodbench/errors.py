@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
 from itertools import accumulate
+from pathlib import Path
 from typing import NoReturn, ParamSpec, TypeVar
 
 from oodbench.printable import printable, wrapped
@@ -66,6 +67,15 @@ def _as_wide_as_the_terminal(text: str) -> str:
     return text
 
 
+def _is_adrift() -> bool:
+    """Whether the working directory has been removed, so that no relative path is there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def reports_mistakes(command: Callable[P, R]) -> Callable[P, R]:
     """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2.
 
@@ -96,6 +106,8 @@ def reports_mistakes(command: Callable[P, R]) -> Callable[P, R]:
         except UserError as error:
             fail(error)
         except OSError as error:
+            if _is_adrift():
+                fail("the working directory has been removed; change to one that is there")
             if error.strerror is None or (error.filename is None and error.errno != errno.ENOSPC):
                 raise
             fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)

@@ -25,7 +25,7 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
     The block writes to a part file beside `path`, which then takes its name. An error in the block, or
     a full disk, removes the part and is raised. A `durable` file survives a power cut from the end of
-    the block on.
+    the block on. Errors name `path`, or its folder where that is missing, never the part.
     """
     part = part_of(path)
     try:
@@ -35,9 +35,10 @@ def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
         part.replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             part.unlink()
+        _name_what_is_wanted(error, part, path)
         raise
     if durable:
         _sync(path.parent)
@@ -54,10 +55,15 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """Make a folder so that `path` names all of it or is not there.
 
     The block fills the folder that it is given, which then takes the name `path`, unless another
-    process was first. An error in the block removes the folder and is raised.
+    process was first. An error in the block removes the folder and is raised. Errors name `path`, or the
+    folder around it where that is missing.
     """
     part = part_of(path)
-    part.mkdir()
+    try:
+        part.mkdir()
+    except OSError as error:
+        _name_what_is_wanted(error, part, path)
+        raise
     try:
         yield part
         for file in part.rglob("*"):
@@ -67,6 +73,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     _sync(path.parent)
+
+
+def _name_what_is_wanted(error: BaseException, part: Path, path: Path) -> None:
+    """Let an error of a part tell what the user knows: `path`, or its folder if there is none."""
+    if isinstance(error, OSError) and error.filename == str(part):
+        error.filename = str(path if path.parent.is_dir() else path.parent)
 
 
 def is_disk_full(error: BaseException, folder: Path) -> bool:

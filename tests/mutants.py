@@ -23,7 +23,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +40,11 @@ TARGETS = {
     "oodbench/results/directory.py": ["tests/results", "tests/train/test_execute.py"],
     "oodbench/results/parse.py": ["tests/results", "tests/test_selection.py"],
     "oodbench/results/frames.py": ["tests/results", "tests/report/test_leaderboard.py"],
-    "oodbench/hparams.py": ["tests/sweep/test_draws.py", "tests/sweep/test_ids.py"],
+    "oodbench/hparams.py": [
+        "tests/sweep/test_file.py",
+        "tests/sweep/test_draws.py",
+        "tests/sweep/test_ids.py",
+    ],
     "oodbench/tasks.py": ["tests/train/test_evaluate.py", "tests/train/test_constants.py"],
     "oodbench/gradients/*.py": ["tests/gradients", "tests/algorithms", "tests/train/vectorized"],
     "oodbench/train/batches.py": ["tests/train", "tests/algorithms"],
@@ -52,6 +59,9 @@ TARGETS = {
         "tests/train/vectorized",
     ],
 }
+
+HANGING = 60
+"""Seconds without work after which a test hangs."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
@@ -189,10 +199,30 @@ def run_pytest(tree: Path, arguments: list[str], limit_s: int) -> None:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            own = [
+                "--basetemp",
+                str(tree.parent / "tests"),
+            ]  # elsewhere pytest clears up after others
             status = pytest.main(
-                ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *arguments]
+                ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *own, *arguments]
             )
     os._exit(int(status))
+
+
+def ends(process: BaseProcess) -> bool:
+    """Wait for a process; False as soon as it and its children use no CPU time for HANGING seconds."""
+    root = psutil.Process(process.pid)
+    used, since = 0.0, time.monotonic()
+    while time.monotonic() - since < HANGING:
+        process.join(1)
+        if not process.is_alive():
+            return True
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = [p.cpu_times() for p in (root, *root.children(recursive=True))]
+            now = sum(t.user + t.system + t.children_user + t.children_system for t in times)
+            if now > used + 0.1:
+                used, since = now, time.monotonic()
+    return False
 
 
 def lives(tree: Path, stages: list[list[str]], limit_s: int) -> bool:
@@ -207,8 +237,7 @@ def lives(tree: Path, stages: list[list[str]], limit_s: int) -> bool:
     for stage in stages:
         process = fork.Process(target=run_pytest, args=(tree, stage, limit_s))
         process.start()
-        process.join(20 * limit_s)  # what waits uses no CPU time
-        if process.is_alive():
+        if not ends(process):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid or 0, 9)
             process.join()

@@ -41,7 +41,8 @@ def explain(
 def unknown_names(values: Any) -> list[str]:
     """A sentence for every dataset, algorithm and network in a file's values that nobody registered.
 
-    What has no name is passed over. The plug-ins must have been loaded.
+    What has no name, or is a text where a list is due, is passed over. The plug-ins must have been
+    loaded.
     """
     from oodbench.algorithms import algorithms
     from oodbench.datasets import datasets
@@ -55,7 +56,9 @@ def unknown_names(values: Any) -> list[str]:
     found = []
     for key, registry in kinds.items():
         given = values.get(key) if isinstance(values, Mapping) else None
-        for item in given if isinstance(given, list) else [given]:
+        if key == "network":
+            given = [given]
+        for item in given if isinstance(given, list) else ():
             name = item.get("name") if isinstance(item, Mapping) else item
             several_at_once = name == "all" or str(name).startswith("kind: ")
             usual = (key == "network" and name == "default") or (

@@ -167,6 +167,17 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     assert str(blocked) in mistake(launch(tiny_file(tmp_path, **TINY), blocked / "out"))
 
 
+@pytest.mark.parametrize("launcher", ["local", "debug"])
+def test_a_launch_from_a_folder_that_is_gone_costs_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    done = run("launch", tiny_file(tmp_path, **TINY), "--launcher", launcher, "--yes")
+    assert "the working directory has been removed" in mistake(done)
+
+
 def test_status_without_results(tmp_path: Path) -> None:
     assert "holds no sweep" in mistake(run("status", tiny_file(tmp_path)))
     assert "unknown sweep" in mistake(run("status", "nothing"))

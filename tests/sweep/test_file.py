@@ -84,6 +84,12 @@ def test_all_unknown_names_are_told_at_once() -> None:
         assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["algorithms", "datasets"])
+def test_a_text_in_place_of_a_list_is_told_once(key: str) -> None:
+    with pytest.raises(UserError, match=f"^here: {key} must be .*a list of names.*, not 'x'$"):
+        validate(TINY | {key: "x"}, "here")
+
+
 def test_names_values_and_environments_that_cannot_be_are_told_at_once() -> None:
     with pytest.raises(UserError) as caught:
         tiny(algorithms=["ERN", {"name": "IRM", "hparams": {"lrr": 1}}], test_environments=[["7"]])
