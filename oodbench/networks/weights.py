@@ -108,13 +108,17 @@ def stored_weights(file: Path) -> Mapping[str, Tensor]:
     }
 
 
+def misfits(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    """The names under which a state_dict lacks a tensor of the wanted shape, or has one too many."""
+    wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
+    return wrong + [k for k in state if k not in wanted]
+
+
 def load_weights(body: nn.Module, file: Path) -> None:
     """Give a network the weights in a file; raises UserError for another architecture's."""
     state = stored_weights(file)
     wanted = body.state_dict()
-    wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
-    wrong += [k for k in state if k not in wanted]
-    if wrong:
+    if wrong := misfits(state, wanted):
         raise UserError(
             f"{file} holds no weights of {type(body).__name__} as torchvision names and shapes "
             f"them: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first"

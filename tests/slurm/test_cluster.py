@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from oodbench.results.directory import Results
-from oodbench.sweep.cli import app
 from oodbench.sweep.launchers import slurm_commands
 from oodbench.sweep.launchers.slurm_commands import queue
 from oodbench.sweep.launchers.slurm_submissions import Submissions
 from oodbench.sweep.launchers.states import states
+from tests.helpers.commands import mistake, run
 from tests.helpers.sweeps import settle, tiny_file
 from tests.slurm.cluster import Cluster
 
@@ -28,24 +28,12 @@ SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
 
 
 @pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def launch(sweep: Path, out: Path, *more: str) -> Result:
     return run("launch", sweep, "--out", out, "--launcher", "slurm", "--yes", *more)
-
-
-def mistake(result: Result) -> str:
-    assert result.exit_code == 2, result.output
-    line = result.output.strip().splitlines()[-1]
-    assert line.startswith("error: ")
-    return line
 
 
 def drain(cluster: Cluster, how: str) -> None:

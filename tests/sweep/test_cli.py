@@ -5,23 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from oodbench.results.directory import Results
-from oodbench.sweep.cli import app
+from tests.helpers.commands import mistake, run
 from tests.helpers.sweeps import outcome, tiny_file
 
 TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
 
 @pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def launch(sweep: Path, out: Path, *more: str) -> Result:
@@ -104,15 +99,6 @@ def test_settings_from_the_command_line(tmp_path: Path) -> None:
     launch(tiny_file(tmp_path, **TINY), out, "--set", "trials=[7]", "--set", "algorithms=[ERM]")
     (spec,) = Results(out).plan()["runs"].values()
     assert (spec["trial"], spec["label"]) == (7, "ERM")
-
-
-def mistake(result: Result) -> str:
-    """What a mistake costs: exit code 2, a few lines at the end, no traceback."""
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    before, error, text = " ".join(result.output.split()).rpartition("error: ")
-    assert error and "error" not in before
-    return text
 
 
 @pytest.mark.parametrize(

@@ -36,11 +36,6 @@ PLAN = tiny(**CHANGES)
 (STUDY,) = PLAN.studies
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")
-
-
 def launch(folder: Path, *more: str, **changes: Any) -> Result:
     sweep = tiny_file(folder, **(CHANGES | changes))
     given = ["launch", str(sweep), "--out", str(folder / "out"), "--launcher", "debug", "--yes"]

@@ -14,6 +14,7 @@ from oodbench.algorithms import Algorithm
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
+from oodbench.networks.weights import misfits
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec
@@ -186,9 +187,7 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
     algorithm = build_algorithm(spec, problem, settings.device)
     algorithm.optimizers = {}
     wanted = algorithm.state_dict()
-    wrong = [k for k in wanted if k not in weights or weights[k].shape != wanted[k].shape]
-    wrong += [k for k in weights if k not in wanted]
-    if wrong:
+    if wrong := misfits(weights, wanted):
         raise UserError(
             f"{file} holds no weights of {spec.algorithm} with the network {spec.network} as it is "
             f"now: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first"
