@@ -1,4 +1,4 @@
-"""A few rounds of each torture; `python -m tests.torture` deals more."""
+"""A few rounds of each torture; `python -m tests.sweep.torture` deals more."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from tests import torture
+from tests.sweep import torture
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,6 @@
 """Kill launches, start two at once, fill disks and cut the power: each sweep ends as if undisturbed.
 
-    python -m tests.torture [--kills 60] [--doubles 10] [--disks 5] [--cuts 5] [--seed 0]
+    python -m tests.sweep.torture [--kills 60] [--doubles 10] [--disks 5] [--cuts 5] [--seed 0]
 
 A table that is left must be that of the undisturbed sweep, bit for bit, or name what is lost.
 Leaves with 1 if one is not. What goes wrong on a cluster is `tests.slurm.chaos`.
@@ -64,7 +64,7 @@ def table(results: Results) -> str:
 
 def forked(sweep: Path, out: Path) -> BaseProcess:
     """Launch a sweep in a process forked from one that has imported all that it needs."""
-    forkserver.set_forkserver_preload(["tests.torture"])
+    forkserver.set_forkserver_preload(["tests.sweep.torture"])
     process = ForkServerContext().Process(target=launch_hastily, args=(sweep, out))
     process.start()
     return process

@@ -1,4 +1,4 @@
-"""Every extra, installed alone into a fresh environment, works: `python -m tests.extras [NAME...]`.
+"""Every extra, installed alone into a fresh environment, works: `python -m tests.install.extras [NAME...]`.
 
 An environment is made, used and deleted, one after the other. docs/findings/extras.md has the result.
 """
