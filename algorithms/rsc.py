@@ -32,7 +32,9 @@ def among_largest(values: Tensor, share: Any) -> Tensor:
     That are floor(share (n - 1)) + 1 of n different ones, at `share` 0 the largest.
     """
     n = values.shape[-1]
-    place = torch.as_tensor(share * (n - 1) + 1e-4, device=values.device).floor().long()
+    place = torch.as_tensor(share * (n - 1) + 1e-4).floor().long()
+    if not isinstance(share, Tensor):  # one run alone, whose place need not be a tensor's
+        return values >= values.topk(int(place) + 1).values[..., -1:]  # a third of the sort's time
     ordered = values.sort(-1, descending=True).values
     place = place.expand(*values.shape[:-1], 1)
     return values >= ordered.gather(-1, place)

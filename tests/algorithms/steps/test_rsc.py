@@ -75,6 +75,7 @@ def test_the_largest_are_those_from_a_percentile_on(share: float) -> None:
     limits = np.percentile(values.numpy(), 100 * (1 - share), axis=1, keepdims=True)
     wanted = torch.from_numpy(values.numpy() >= limits - 1e-9)
     assert torch.equal(among_largest(values, share), wanted)
+    assert torch.equal(among_largest(values, torch.tensor(share)), wanted), "of many runs' share"
 
 
 @pytest.mark.parametrize("kind", ["regression", "multilabel", "distribution"])
