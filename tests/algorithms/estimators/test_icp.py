@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from oodbench.algorithms.icp import p_values
 from scipy import stats
 from sklearn.linear_model import LinearRegression
 
@@ -23,6 +24,16 @@ def icp(x: torch.Tensor, y: torch.Tensor, **values: object) -> list[float]:
     algorithm.update(Batch(x, y), 0)
     weights: list[float] = algorithm.weights.flatten().tolist()
     return weights
+
+
+def test_spreads_of_few_examples_are_compared_with_their_degrees_of_freedom() -> None:
+    """Of a ratio F of variances with 2 and n degrees of freedom P(F > r) = (1 + 2r / n)^(-n / 2)."""
+    scales = np.array([1.0, 1.0, 40.0])
+    y = scales[:, None] * np.array([-1.0, 0.0, 1.0])  # all means are equal
+    (found,) = p_values(np.zeros((3, 3, 1)), y, np.array([[True]]))
+    ratios = [scales[e] ** 2 / np.delete(y, e, 0).var(ddof=1) for e in range(3)]
+    above = [(1 + 2 * r / 5) ** (-5 / 2) for r in ratios]  # 6 examples outside: 5 degrees
+    assert found == pytest.approx(3 * min(2 * 2 * min(p, 1 - p) for p in above), rel=1e-9)
 
 
 def sem(variant: str, **options: object) -> tuple[torch.Tensor, torch.Tensor]:

@@ -77,3 +77,5 @@ def test_it_is_skipped_where_no_network_is_pretrained(name: str) -> None:
     given = {"sampling": "uniform", "accumulation": 2, "head_only": 0}
     reason = algorithms.get(name).lacks(tiny_problem(TASKS["binary"]), given)
     assert reason is not None and {"MIRO": "accumulation", "WiSEFT": "head_only"}[name] in reason
+    usual = {"sampling": "uniform", "accumulation": 1, "head_only": 0}
+    assert MIRO.lacks(tiny_problem(TASKS["binary"]), usual) is None

@@ -67,6 +67,15 @@ def test_every_permutation_within_a_class_is_as_likely() -> None:
     assert min(counts.values()) > 60 and max(counts.values()) < 145  # 100 expected
 
 
+def test_the_projection_normalises_by_its_batch() -> None:
+    algorithm: Any = tiny_algorithm(SELF_REG, tiny_problem(TASKS["binary"]))
+    width = algorithm.network.num_features
+    h = algorithm.projection(3 + 2 * torch.randn(20, width, dtype=torch.float64))
+    assert h.shape == (20, width) and (h < 0).any()
+    torch.testing.assert_close(h.mean(0), torch.zeros_like(h[0]))
+    torch.testing.assert_close(h.var(0, correction=0), torch.ones_like(h[0]), rtol=0.05, atol=0)
+
+
 def test_the_projection_keeps_no_statistics_and_the_predictor_has_none() -> None:
     algorithm: Any = tiny_algorithm(SELF_REG, tiny_problem(TASKS["binary"]))
     assert dict(algorithm.named_buffers()) == {}

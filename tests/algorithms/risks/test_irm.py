@@ -52,7 +52,7 @@ def by_autograd(task: Task, logits: Tensor, y: Tensor, split_half: bool) -> Tens
 
 
 @pytest.mark.parametrize("split_half", [False, True])
-@pytest.mark.parametrize("examples", [6, 7])
+@pytest.mark.parametrize("examples", [2, 6, 7])
 @pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 def test_the_penalty_and_its_gradient_are_those_of_autograd(
     task: Task, examples: int, split_half: bool

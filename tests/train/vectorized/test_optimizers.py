@@ -84,10 +84,19 @@ def test_every_rule_is_tested() -> None:
     assert made == {*RULES, TemporalANDMask}
 
 
+@pytest.mark.parametrize("name", MAKE)
+def test_the_usual_options_have_a_rule(name: str) -> None:
+    assert shared_options(MAKE[name](parameters(0), 0)) is not None
+
+
 def test_other_optimizers_have_no_rule() -> None:
     ours = parameters(0)
-    assert shared_options(torch.optim.Adam(ours)) is not None
-    assert shared_options(torch.optim.Adam(ours, amsgrad=True)) is None
+    for adam in (torch.optim.Adam, torch.optim.AdamW):
+        assert shared_options(adam(ours, amsgrad=True)) is None
+        assert shared_options(adam(ours, maximize=True)) is None
+    assert shared_options(torch.optim.Adam(ours, decoupled_weight_decay=True)) is None
     assert shared_options(torch.optim.SGD(ours, momentum=0.9, nesterov=True)) is None
+    assert shared_options(torch.optim.SGD(ours, momentum=0.9, dampening=0.5)) is None
+    assert shared_options(torch.optim.SGD(ours, maximize=True)) is None
     assert shared_options(torch.optim.Adagrad(ours)) is None
     assert shared_options(torch.optim.Adam([{"params": ours[:1]}, {"params": ours[1:]}])) is None
