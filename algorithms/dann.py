@@ -77,7 +77,7 @@ class DANN(Algorithm):
         if self.conditional:
             features = torch.cat([features, self.condition(out)], -1)
         logits = self.discriminator(features.flatten(0, 1))
-        there = torch.tensor(self.environments_at(out.step), device=logits.device)
+        there = out.of_step(torch.arange(len(self.problem.environments), device=logits.device))
         loss = F.cross_entropy(logits, there.repeat_interleave(out.losses.shape[1]))
         out.metrics["discriminator_loss"] = loss.detach()
         return out.risks.mean() + loss

@@ -50,9 +50,7 @@ class EQRM(BurnIn):
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean risk, then the quantile."""
-        quantile = torch.as_tensor(
-            self.hparams.quantile, dtype=out.risks.dtype, device=out.risks.device
-        )
+        quantile = out.risks.new_zeros(()) + self.hparams.quantile
         count = len(out.risks)
         variance = out.risks.var(correction=min(1, count - 1))
         tiny = torch.finfo(variance.dtype).tiny

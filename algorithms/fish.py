@@ -25,6 +25,7 @@ class Fish(Algorithm):
     why_two = "it matches the gradients of at least two training environments"
 
     kind = "step"
+    draws_on_host = True
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, register
+from oodbench.algorithms import Outputs, Problem, register, to_device
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform
 from oodbench.seeds import derive
@@ -57,7 +57,7 @@ class IRM(Penalized):
         if self.hparams.split_half:
             if gradients.shape[1] < 2:
                 raise UserError("IRM: 'split_half' needs at least two examples per environment")
-            order = orders(out.step, *gradients.shape).to(gradients.device)
+            order = to_device(orders(out.step, *gradients.shape), gradients.device)
             drawn = gradients.gather(1, order)
             return (drawn[:, ::2].mean(1) * drawn[:, 1::2].mean(1)).mean()
         penalty = gradients.mean(1).square().mean()

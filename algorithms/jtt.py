@@ -78,7 +78,8 @@ class JTT(Algorithm):
     def _second(self, out: Outputs) -> Tensor:
         """1 in the second stage, else 0."""
         start = first_step(self.hparams.first_stage, self.problem.steps)
-        return torch.as_tensor(out.step >= start, device=out.losses.device).to(out.losses.dtype)
+        second: Tensor = out.losses.new_zeros(()) + (out.step >= start)
+        return second
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
         """Which examples, (E, N), were predicted wrongly when the first stage last trained on them."""

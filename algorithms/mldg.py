@@ -29,6 +29,7 @@ class MLDG(Algorithm):
     """
 
     kind = "step"
+    draws_on_host = True
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):

@@ -25,6 +25,7 @@ from oodbench.step_data import Batch as Batch
 from oodbench.step_data import Outputs as Outputs
 from oodbench.step_data import Problem as Problem
 from oodbench.step_data import joined
+from oodbench.step_data import to_device as to_device
 
 __path__ = [str(folder("algorithms"))]
 
@@ -85,6 +86,9 @@ class Algorithm(nn.Module):
     """The number of further views of every input that a batch holds: each has draws of its own of the
     augmentation that the dataset has in training. Without one they are copies, and `prepare` may make
     others. The network sees them in the same pass; losses and risks are those of the first view."""
+    draws_on_host: ClassVar[bool] = False
+    """Whether `draws` stay on the CPU, for an `update` of the method's own that reads their values: to read
+    a value on a GPU is to wait for it."""
     transductive: ClassVar[bool] = False
     """Whether predictions depend on test inputs beside the one that is predicted, such as those of its
     batch: such methods are ranked apart from the others."""
@@ -350,12 +354,14 @@ class Algorithm(nn.Module):
         return self.prepare(replace(batch, draws=self.drawn(batch, step)))
 
     def drawn(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """What `draw` draws at a step, on the batch's device."""
+        """What `draw` draws at a step, on the batch's device unless it stays on the host."""
         if type(self).draw is Algorithm.draw:
             return {}
         seed = derive("draws", self.problem.seed, step)
         drawn = self.draw(batch, torch.Generator().manual_seed(seed))
-        return {name: value.to(batch.x.device) for name, value in drawn.items()}
+        if self.draws_on_host:
+            return drawn
+        return {name: to_device(value, batch.x.device) for name, value in drawn.items()}
 
     @torch.no_grad()
     def _observed(self, reduction: Reduction) -> dict[str, Tensor]:

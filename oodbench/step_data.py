@@ -10,6 +10,16 @@ from torch import Tensor
 from oodbench.tasks import Task
 
 
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """What was made on the CPU, on `device`; neither is waited for.
+
+    A copy from pinned memory is one that the device makes when it comes to it.
+    """
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class Problem:
     """The facts about a run that its algorithm is built from."""
@@ -57,7 +67,8 @@ class Batch:
 
     def of(self, places: Sequence[int]) -> "Batch":
         """The batch of some of its environments."""
-        chosen = torch.tensor(list(places), device=self.x.device)
+        every = torch.arange(len(self.x), device=self.x.device)
+        chosen = torch.stack([every[place] for place in places])  # nothing comes from the host
         given = ((f.name, getattr(self, f.name)) for f in fields(self))
         picked: dict[str, Any] = {k: v[chosen] for k, v in given if isinstance(v, Tensor)}
         return replace(self, **{"environments": chosen, **picked})

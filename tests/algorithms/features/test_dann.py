@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,8 +133,8 @@ def test_one_environment_is_refused(name: str) -> None:
 def test_a_discriminator_is_told_which_environments_a_step_is_of() -> None:
     problem = Problem((4,), TASKS["binary"], tuple("abcde"), 1000)
     algorithm: Any = tiny_algorithm(algorithms.get("DANN"), problem, {"environments_per_step": 2})
-    algorithm.environments_at = lambda step: [4, 1]
-    out = algorithm.outputs(tiny_batch(TASKS["binary"], 0, 2), 7)
+    batch = replace(tiny_batch(TASKS["binary"], 0, 2), environments=torch.tensor([4, 1]))
+    out = algorithm.outputs(batch, 7)
     algorithm.objective(out)
     logits = algorithm.discriminator(out.features.flatten(0, 1))
     labels = torch.tensor([4] * 6 + [1] * 6)
