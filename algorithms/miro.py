@@ -24,11 +24,13 @@ def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
 class MIRO(Algorithm):
     """The risk, and how far the features are from those of the network that training starts from.
 
-    R + lam sum over layers of the mean of ((f - f0)^2 / v + log v) / 2 (the paper's eq. 4, with its
-    identity as the mean encoder): f0 are the features of the pretrained network, which stays as it is,
+    R + lam sum over layers of the mean of ((f - f0)^2 / v + log v) / 2, as its authors' code has the
+    paper's bound: f0 are the features of the pretrained network, which stays as it is,
     v = softplus(b) + 1e-5 is learned for each channel, starts at 0.1, and has its learning rate times
-    `rate_factor`. The layers are the network's `stages`: the stem and the four stages of a ResNet, the
-    blocks of a transformer. The stem's are taken after its pooling.
+    `rate_factor`. The layers are the network's `stages`. Those of the networks ResNet18 and ResNet50 are
+    the code's: the stem after its pooling, and the four stages. Those of timm's models are what timm
+    offers: the stem of a ResNet before its pooling, and every block of a ViT, where the code takes the
+    patch embedding and the third, sixth, ninth and twelfth block.
     """
 
     kind = "penalty"
@@ -36,7 +38,9 @@ class MIRO(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Defaults: the paper's code."""
+        """Defaults and the values of `ld`: the paper's code (kakaobrain/miro), its configuration and the
+        ones that it chose for five datasets.
+        """
 
         ld: float = hparam(0.1, choice(0.01, 0.1), low=0.0)
         """The paper's lambda."""

@@ -15,12 +15,13 @@ from oodbench.networks.base import Network
 
 @register("WiSEFT", paper="arXiv:2109.01903")
 class WiSEFT(Algorithm):
-    """ERM, whose predictions are those of (1 - alpha) theta_0 + alpha theta (the paper's eq. 1).
+    """ERM, whose predictions are those of (1 - alpha) theta_0 + alpha theta.
 
     theta are the fine-tuned weights, theta_0 those that fine-tuning starts from. The paper's start is a
     network with a zero-shot head made of text; here it is the pretrained network with a head that is
-    trained alone first (`head_only`), as in the paper's comparison with linear classifiers. Statistics
-    of batch normalisation are averaged with the same shares.
+    trained alone first (`head_only`), which its authors advise where a model has no such head
+    (mlfoundations/wise-ft, issue 8). Statistics of batch normalisation are averaged with the same
+    shares, as all entries of the state in their code.
     """
 
     kind = "estimator"

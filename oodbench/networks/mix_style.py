@@ -9,11 +9,12 @@ from oodbench.networks.base import Network
 
 
 def mixed(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """Feature maps (N, C, H, W) with the styles of their mixtures with `other` (arXiv:2104.02008, eq. 5-7).
+    """Feature maps (N, C, H, W) with the styles of their mixtures with `other` (arXiv:2104.02008).
 
     x -> s_mix (x - m) / s + m_mix, where m and s are the mean and the standard deviation over an image's
     pixels in each channel, and m_mix and s_mix those of x times `share` (N, 1, 1, 1) and those of `other`
-    times the rest. Gradients do not flow through the statistics, as in the authors' code.
+    times the rest. The variance is the unbiased one plus 1e-6, and no gradient flows through the
+    statistics, as in the authors' code.
     """
     means, deviations = [], []
     for maps in (x.detach(), other.detach()):
@@ -26,7 +27,8 @@ def mixed(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
 class MixStyle(nn.Module):
     """In training, with some probability, all images of a batch have mixed styles.
 
-    Each is mixed with another of the batch, whatever its environment; shares are from Beta(0.1, 0.1).
+    Each is mixed with another of the batch, whatever its environment (the paper's random shuffle); shares
+    are from Beta(0.1, 0.1), and the probability is 0.5, in most experiments of the authors' code.
     """
 
     def __init__(self, probability: float) -> None:

@@ -80,7 +80,7 @@ class Timm(Network):
         trained alone."""
         layer_decay: float = hparam(1.0, low=0.0, high=1.0)
         """The factor between the learning rates of a layer and the one after it, 1 for the head
-        (arXiv:2106.08254, appendix; layers as timm groups them)."""
+        (BEiT, arXiv:2106.08254; layers as timm groups them, the last norm with the last block)."""
         mix_style: float = hparam(0.0, low=0.0, high=1.0)
         """The probability with which the images of a batch have mixed styles after the first three stages
         of a convolutional model (MixStyle, arXiv:2104.02008)."""
