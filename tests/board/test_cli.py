@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from oodbench.board.cli import app
 from oodbench.report.cli import app as report
 from oodbench.results.board import Part, part_path, read_part, write_part
-from tests.helpers.boards import trained
+from tests.helpers.boards import ONE_RUN, trained
 
 PLUGIN = '''
 from oodbench.algorithms import Algorithm, Outputs, register
@@ -168,7 +168,7 @@ def test_a_board_without_parts_is_one_sentence(copy: Path) -> None:
 
 
 def test_results_under_another_protocol_are_one_sentence(board: Path, tmp_path: Path) -> None:
-    other = trained(tmp_path, "other", algorithms=["VREx"], steps=30)
+    other = trained(tmp_path, "other", **ONE_RUN, steps=30)
     assert "is not under the protocol of the board" in one_sentence("show", board, other)
     found = CliRunner().invoke(report, ["table", str(other), "--board", str(board)])
     assert found.exit_code == 2 and found.output.count("\n") == 1

@@ -16,11 +16,12 @@ from oodbench.report.sheet import sheet
 from oodbench.results.beside import beside_board
 from oodbench.results.join import joined
 from oodbench.selection import candidates, choose
-from tests.helpers.boards import SEM, trained
+from tests.helpers.boards import ONE_RUN, SEM, trained
 
 RULES = ["train_val", "val_env", "oracle"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_sweep_has_equal_cells(
     board: Path, mine: Path, whole: Path, rule: str
@@ -32,6 +33,7 @@ def test_half_of_it_frozen_a_sweep_has_equal_cells(
     assert (ours.notes, ours.findings) == (theirs.notes, theirs.findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_comparison_prints_the_same(
     board: Path, mine: Path, whole: Path, rule: str
@@ -87,9 +89,7 @@ def test_nothing_trained_here_has_no_table_of_its_own(board: Path) -> None:
     assert standing(beside_board(str(board), []), None) is None
 
 
-def test_fewer_trials_and_draws_cut_all_rows_and_say_so(
-    board: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: Path) -> None:
     part = trained(tmp_path, "part", algorithms=["VREx"], trials=2, hparam_draws=3)
     frames = beside_board(str(board), [part])
     assert set(frames.runs["trial"]) == {0, 1}
@@ -169,7 +169,7 @@ def test_a_name_that_is_frozen_with_other_hyperparameters_is_refused(
 ) -> None:
     rows = [{"name": "ERM", "hparams": {"lr": 0.5}}]
     with pytest.raises(UserError, match=r"a row 'ERM' on SEM with other hyperparameters"):
-        beside_board(str(board), [trained(tmp_path, "mine", algorithms=rows)])
+        beside_board(str(board), [trained(tmp_path, "mine", **ONE_RUN | {"algorithms": rows})])
 
 
 @pytest.mark.parametrize(
@@ -185,11 +185,12 @@ def test_a_name_that_is_frozen_with_other_hyperparameters_is_refused(
 def test_results_under_another_protocol_are_refused(
     board: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    other = trained(tmp_path, "other", algorithms=["VREx"], **changes)
+    other = trained(tmp_path, "other", **ONE_RUN | changes)
     with pytest.raises(UserError, match=message):
         beside_board(str(board), [other])
 
 
+@pytest.mark.slow
 def test_the_page_has_the_numbers_of_the_whole_sweep(board: Path, mine: Path, whole: Path) -> None:
     ours, theirs = contents([mine], board=str(board)), contents([whole])
     for rule in RULES:

@@ -10,7 +10,6 @@ from oodbench.conformance import check_algorithm
 from oodbench.conformance.rule import Check, DoesNotApply, checks
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.errors import UserError
-from oodbench.tasks import Task
 
 FOLDER = [
     name
@@ -28,11 +27,20 @@ CHECKS = [
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
-@pytest.mark.parametrize("name", FOLDER)
-def test_conformance(name: str, task: Task, check: Check) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        # the quick tests have every kind of task with ERM, and every method with one
+        pytest.param(
+            name, kind, marks=[pytest.mark.slow] * (kind != "multiclass" and name != "ERM")
+        )
+        for name in FOLDER
+        for kind in TASKS
+    ],
+)
+def test_conformance(name: str, kind: str, check: Check) -> None:
     with contextlib.suppress(DoesNotApply):
-        check(algorithms.get(name), task)
+        check(algorithms.get(name), TASKS[kind])
 
 
 def test_six_methods_and_two_variants_are_registered() -> None:
@@ -51,6 +59,7 @@ def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -
             assert (algorithms.get(name).skip(problem) is not None) == skipped
 
 
+@pytest.mark.slow
 def test_a_name_or_an_unregistered_class_is_checked_with_one_call() -> None:
     class Own(Algorithm):
         """The sum of the risks."""
@@ -62,6 +71,15 @@ def test_a_name_or_an_unregistered_class_is_checked_with_one_call() -> None:
     check_algorithm(Own)
     with pytest.raises(UserError, match="did you mean ERM"):
         check_algorithm("ermm")
+
+
+def test_every_broken_rule_is_told() -> None:
+    class Broken(Algorithm):
+        def objective(self, out: Outputs) -> Tensor:
+            return out.risks.mean() / (out.step < 2)
+
+    with pytest.raises(AssertionError, match=r"has no docstring(?s:.*)'loss' is inf at step 2"):
+        check_algorithm(Broken)
 
 
 def test_an_algorithm_that_skips_everything_is_not_taken_for_checked() -> None:

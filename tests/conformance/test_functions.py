@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Outputs
-from oodbench.conformance import check_algorithm
+from oodbench.conformance import functions
+from oodbench.conformance.rule import Check
+from oodbench.conformance.tiny_problems import TASKS
 from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, uniform
 
@@ -74,17 +76,25 @@ class OtherSigns(Algorithm):
 
 
 @pytest.mark.parametrize(
-    ("cls", "sentence"),
+    ("cls", "check", "sentence"),
     [
-        (Undescribed, "has no docstring"),
-        (TwoLevels, "overrides both"),
-        (Noisy, "the same value twice"),
-        (Branching, "a drawn number as a tensor.*write arithmetic or `torch.where`"),
-        (BranchingCombine, "a drawn number as a tensor.*write arithmetic or `torch.where`"),
-        (OtherSigns, "`combine_signs` differs"),
+        (Undescribed, functions.overrides_one_level, "has no docstring"),
+        (TwoLevels, functions.overrides_one_level, "overrides both"),
+        (Noisy, functions.objective_is_pure, "the same value twice"),
+        (
+            Branching,
+            functions.trains_many_runs_as_one,
+            "a drawn number as a tensor.*write arithmetic or `torch.where`",
+        ),
+        (
+            BranchingCombine,
+            functions.trains_many_runs_as_one,
+            "a drawn number as a tensor.*write arithmetic or `torch.where`",
+        ),
+        (OtherSigns, functions.combines_signs_as_gradients, "`combine_signs` differs"),
     ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_broken_rule_is_named(cls: type[Algorithm], sentence: str) -> None:
+def test_a_broken_rule_is_named(cls: type[Algorithm], check: Check, sentence: str) -> None:
     with pytest.raises(AssertionError, match=rf"{cls.__name__} breaks the rule .*{sentence}"):
-        check_algorithm(cls)
+        check(cls, TASKS["binary"])

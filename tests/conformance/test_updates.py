@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs
-from oodbench.conformance import check_algorithm
+from oodbench.conformance import updates
+from oodbench.conformance.rule import Check
+from oodbench.conformance.tiny_problems import TASKS
 from oodbench.hparams import hparam, log_uniform
 
 
@@ -91,21 +93,29 @@ class OutOfLimits(Algorithm):
 
 
 @pytest.mark.parametrize(
-    ("cls", "sentence"),
+    ("cls", "check", "sentence"),
     [
-        (Infinite, "'loss' is inf at step 2"),
-        (JustERM, "the two gradients are equal"),
-        (NotNeutral, "differs from ERM's at step 0"),
-        (Ordered, "depends on the environments' order"),
-        (Forgetful, "differs after resuming"),
-        (Attached, "'worst' is not detached"),
-        (NeedsTwoExamples, "a single example .* 'loss' is nan"),
-        (NeedsTwoEnvironments, "single training environment .* 'loss' is nan"),
-        (OutOfLimits, "'weight' in the hyperparameters of OutOfLimits must be at least 0.5"),
+        (Infinite, updates.updates_are_finite, "'loss' is inf at step 2"),
+        (JustERM, updates.differs_from_erm, "the two gradients are equal"),
+        (NotNeutral, updates.is_erm_when_neutral, "differs from ERM's at step 0"),
+        (Ordered, updates.ignores_the_order_of_environments, "depends on the environments' order"),
+        (Forgetful, updates.resumes_exactly, "differs after resuming"),
+        (Attached, updates.updates_are_finite, "'worst' is not detached"),
+        (NeedsTwoExamples, updates.takes_one_example, "a single example .* 'loss' is nan"),
+        (
+            NeedsTwoEnvironments,
+            updates.takes_one_environment_or_says_why_not,
+            "single training environment .* 'loss' is nan",
+        ),
+        (
+            OutOfLimits,
+            updates.draws_within_limits,
+            "'weight' in the hyperparameters of OutOfLimits must be at least 0.5",
+        ),
     ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.filterwarnings("ignore:var..:UserWarning")
-def test_a_broken_rule_is_named(cls: type[Algorithm], sentence: str) -> None:
+def test_a_broken_rule_is_named(cls: type[Algorithm], check: Check, sentence: str) -> None:
     with pytest.raises(AssertionError, match=rf"{cls.__name__} breaks the rule .*{sentence}"):
-        check_algorithm(cls)
+        check(cls, TASKS["binary"])

@@ -21,7 +21,7 @@ SIDE = 16
 NAMES = ("zero", "one", "two", "three")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scans of four digits in three environments that differ in brightness, ROOT/ENVIRONMENT/DIGIT."""
     from sklearn.datasets import load_digits
@@ -39,9 +39,9 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A ResNet18 that has learned other digits, four to nine, as torchvision would store it."""
+    """The weights of a ResNet18 that has learned other digits, four to nine."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -59,7 +59,12 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
         loss = torch.nn.functional.cross_entropy(network(x[batch]), y[batch])
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    file = tmp_path_factory.mktemp("weights") / "resnet18.pth"
+    return stored(network, tmp_path_factory.mktemp("weights"))
+
+
+def stored(network: Any, folder: Path) -> str:
+    """A file of a ResNet18's weights, as torchvision would store them."""
+    file = folder / "resnet18.pth"
     head = {"fc.weight": torch.zeros(1000, 512), "fc.bias": torch.zeros(1000)}
     torch.save({**network.featurizer[0].state_dict(), **head}, file)
     return str(file)
@@ -73,7 +78,9 @@ def planned(root: Path, network: dict[str, Any], **keys: Any) -> Any:
     return spec
 
 
-def test_rates_and_augmentation_follow_the_network(scans: Path, weights: str) -> None:
+def test_rates_and_augmentation_follow_the_network(scans: Path, tmp_path: Path) -> None:
+    values = {"weights": "none", "freeze_batch_norm": False, "dropout": 0.0}
+    weights = stored(build("ResNet18", values, (3, SIDE, SIDE), 6, seed=0), tmp_path)
     small = planned(scans, {"name": "ConvNet"})
     random = planned(scans, {"name": "ResNet18", "hparams": {"weights": "none"}})
     tuned = planned(scans, {"name": "ResNet18", "hparams": {"weights": weights}})

@@ -50,8 +50,9 @@ def test_groups_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 to 4, colour 1      2,426" in shown
 
 
-def test_the_background_of_spawrious(tmp_path: Path) -> None:
-    spawrious(tmp_path, 3168)
+def test_the_background_of_spawrious(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oodbench.datasets.spawrious.TOTAL", 10)
+    spawrious(tmp_path, 10)
     dataset: Any = make("Spawrious", {"variant": "O2O_hard", "size": 4}, tmp_path)
     found, listing = dataset.load(0), dataset.listing()
     for name, files in listing.items():

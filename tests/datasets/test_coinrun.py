@@ -28,6 +28,7 @@ def copy(coinrun_dir: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_environments(coinrun_dir: Path) -> None:
     dataset = make("CoinRun", OPTIONS, coinrun_dir)
     dataset.check()
@@ -49,6 +50,7 @@ def test_environments(coinrun_dir: Path) -> None:
     torch.testing.assert_close(x[0, :, 10, 20] * 255, pixel.float())
 
 
+@pytest.mark.slow
 def test_fewer_than_were_made(coinrun_dir: Path) -> None:
     whole = make("CoinRun", OPTIONS, coinrun_dir).load(0)
     options = {"levels": 2, "states": 5, "test_levels": 3}
@@ -63,6 +65,7 @@ def test_fewer_than_were_made(coinrun_dir: Path) -> None:
     assert torch.equal(found["level1"].x.read(index), whole["level1"].x.read(index))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ERM", "TemporalANDMask"])
 def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> None:
     row = {"name": algorithm, "hparams": {"batch_size": 8, "lr": 0.003, "weight_decay": 0.0}}
@@ -81,6 +84,7 @@ def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> No
     assert first["train"]["loss"] > last["train"]["loss"]
 
 
+@pytest.mark.slow
 def test_the_papers_sweep(coinrun_dir: Path) -> None:
     sweep = read_sweep(find_sweep("coinrun"), [f"datasets={json.dumps([DATASET])}", "steps=2"])
     plan = make_plan(sweep, coinrun_dir)
@@ -92,6 +96,7 @@ def test_the_papers_sweep(coinrun_dir: Path) -> None:
     assert run.run_steps(2) is None
 
 
+@pytest.mark.slow
 def test_loss_is_the_divergence_from_the_expert(coinrun_dir: Path) -> None:
     dataset = make("CoinRun", OPTIONS, coinrun_dir)
     expert = dataset.load(0)["level0"].y
@@ -125,6 +130,7 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_set_with_less(copy: Path) -> None:
     manifest = copy / "CoinRun" / "manifest.json"
     assert problem(copy, levels=4) == f"{manifest}: the set has levels 3, not 4"
@@ -132,6 +138,7 @@ def test_a_set_with_less(copy: Path) -> None:
     assert "the set has expert 'planner', not 'policy 1'" in problem(copy, expert="policy 1")
 
 
+@pytest.mark.slow
 def test_an_unfinished_set(copy: Path) -> None:
     manifest = copy / "CoinRun" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"checksums": {}}))
@@ -140,6 +147,7 @@ def test_an_unfinished_set(copy: Path) -> None:
     assert problem(copy) == f"{manifest} is damaged: it is not the manifest of a set"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["images", "actions"])
 def test_damaged_files(kind: str, copy: Path) -> None:
     file = copy / "CoinRun" / "training" / f"00001.{kind}.npy"
@@ -154,6 +162,7 @@ def test_damaged_files(kind: str, copy: Path) -> None:
     assert problem(copy).startswith(f"CoinRun: {file} is missing; get it with `python")
 
 
+@pytest.mark.slow
 def test_shards_that_do_not_belong_together(copy: Path) -> None:
     folder = copy / "CoinRun"
     shutil.copy(folder / "unseen" / "00001.actions.npy", folder / "training" / "00001.actions.npy")

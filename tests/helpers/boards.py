@@ -24,6 +24,12 @@ PROTOCOL: dict[str, Any] = {
     "evaluate_every": 10,
 }
 """16 runs a row and dataset, which are vectorized."""
+ONE_RUN: dict[str, Any] = {
+    "algorithms": ["VREx"],
+    "datasets": [SEM],
+    "trials": 1,
+    "hparam_draws": 1,
+}
 
 
 def protocol_file(folder: Path, **changes: Any) -> Path:
