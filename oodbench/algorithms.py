@@ -355,13 +355,17 @@ class Algorithm(nn.Module):
 
     def drawn(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """What `draw` draws at a step, on the batch's device unless it stays on the host."""
-        if type(self).draw is Algorithm.draw:
-            return {}
-        seed = derive("draws", self.problem.seed, step)
-        drawn = self.draw(batch, torch.Generator().manual_seed(seed))
+        drawn = self.drawn_on_host(batch, step)
         if self.draws_on_host:
             return drawn
         return {name: to_device(value, batch.x.device) for name, value in drawn.items()}
+
+    def drawn_on_host(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """What `draw` draws at a step, on the CPU."""
+        if type(self).draw is Algorithm.draw:
+            return {}
+        seed = derive("draws", self.problem.seed, step)
+        return self.draw(batch, torch.Generator().manual_seed(seed))
 
     @torch.no_grad()
     def _observed(self, reduction: Reduction) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from oodbench.algorithms import Batch
 from oodbench.data.streams import ReadAhead, Request, Stored
 from oodbench.seeds import derive
+from oodbench.step_data import to_device
 
 Transform = Callable[[Tensor, torch.Generator], Tensor]
 """Maps inputs as they are kept or read (N, ...) to those of the network, (N, *input_shape)."""
@@ -139,15 +140,16 @@ class Batches:
     def _selected(self, environments: Sequence[int], step: int) -> Batch:
         local = [self._indices(e, step) for e in environments]
         starts = (self._starts[e] for e in environments)
-        flat = torch.cat([i + start for i, start in zip(local, starts, strict=True)])
-        flat = flat.to(self._y.device)
+        count, device = len(environments) * self.batch_size, self._y.device
+        parts = [i + start for i, start in zip(local, starts, strict=True)]
+        parts += local if self._indexed else []
+        places = to_device(torch.cat([*parts, torch.tensor(environments)]), device)  # one copy
+        flat, here = places[:count], places[-len(environments) :]
         x = self._reads[step] if self._stored else self._x.index_select(0, flat)
         batch = self._batch(x, flat, (len(environments), self.batch_size))
         if self._indexed:
-            batch = replace(batch, index=torch.stack(local).to(self._y.device))
-        if len(environments) < len(self.sizes):
-            batch = replace(batch, environments=torch.tensor(environments, device=self._y.device))
-        return batch
+            batch = replace(batch, index=places[count : 2 * count].view(len(environments), -1))
+        return batch if len(environments) == len(self.sizes) else replace(batch, environments=here)
 
     def _batch(self, x: Tensor, flat: Tensor, shape: tuple[int, int]) -> Batch:
         """Inputs `x` with what else the examples at the places `flat` have, (E, B, ...) each."""

@@ -73,6 +73,19 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     return algorithm
 
 
+def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
+    """What S updates returned, each metric's values of all of them, read from the device at once.
+
+    A metric is a scalar, or of many runs (K,): then each of its S values is a list.
+    """
+    names, device = list(collected[0]), collected[0]["loss"].device
+    series = [
+        torch.stack([metrics[name] for metrics in collected]).to(device, torch.double)
+        for name in names
+    ]
+    return dict(zip(names, torch.stack(series).tolist(), strict=True))
+
+
 Scored = tuple[Mapping[str, Environment], Mapping[str, Mapping[str, Tensor]]]
 """Environments and their splits."""
 
@@ -141,11 +154,7 @@ class Run:
             collected.append(self.algorithm.update(self.batches[step], step))
             if self.average is not None:
                 self.average.update(step)
-        series = {
-            name: torch.stack([metrics[name] for metrics in collected]).tolist()
-            for name in collected[0]
-        }
-        diverged = self.record_steps(series, time.perf_counter() - start)
+        diverged = self.record_steps(on_host(collected), time.perf_counter() - start)
         self.waited += self.batches.waiting_seconds - waited
         return diverged
 

@@ -6,13 +6,14 @@ run by itself has, whose states are taken over and written back.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oodbench.optimizers import Rates, UpdateRule
+from oodbench.step_data import to_device
 
 Numbers = Mapping[str, Any]
 
@@ -125,16 +126,27 @@ class VectorizedOptimizer:
         for slot in self._slots:
             slot[k].zero_()
 
-    def step(self, parameters: Tensor, gradients: Tensor, rates: Sequence[Rates]) -> None:
-        """Update (K, P) parameters by their gradients, (K, P), at each row's rates."""
-        rows = []
-        for k, (group, own) in enumerate(zip(self._groups, rates, strict=True)):
-            group["lr"], group["weight_decay"] = own.lr, own.weight_decay
-            self._counts[k] += 1
-            rows.append(self._rule.numbers(group, self._counts[k]))
-        values = torch.tensor([[*row.values()] for row in rows], dtype=parameters.dtype)
-        columns = values.to(parameters.device).unsqueeze(2).unbind(1)
-        numbers = dict(zip(rows[0], columns, strict=True))
+    def numbers(
+        self, rates: Sequence[Sequence[Rates]], restarted: Sequence[Collection[int]]
+    ) -> list[dict[str, Tensor]]:
+        """The numbers of the next updates, (K, 1) each, at each row's rates, as one copy to the device.
+
+        `restarted` has the rows whose state is a new optimizer's before each of the updates.
+        """
+        counts, rows = list(self._counts), []
+        for of_step, anew in zip(rates, restarted, strict=True):
+            for k, (group, own) in enumerate(zip(self._groups, of_step, strict=True)):
+                group["lr"], group["weight_decay"] = own.lr, own.weight_decay
+                counts[k] = 1 if k in anew else counts[k] + 1
+                rows.append(self._rule.numbers(group, counts[k]))
+        like = self._parameters[0][0]
+        values = torch.tensor([[*row.values()] for row in rows], dtype=like.dtype)
+        steps = to_device(values, like.device).view(len(rates), len(counts), -1)
+        return [dict(zip(rows[0], v.unsqueeze(2).unbind(1), strict=True)) for v in steps]
+
+    def step(self, parameters: Tensor, gradients: Tensor, numbers: Mapping[str, Tensor]) -> None:
+        """Update (K, P) parameters by their gradients, (K, P), with the `numbers` of the update."""
+        self._counts = [count + 1 for count in self._counts]
         self._rule.update(parameters, gradients, *self._slots, self._groups[0], numbers)
 
     def sync_to_runs(self) -> None:
@@ -151,5 +163,8 @@ class VectorizedOptimizer:
                     for name, slot in zip(self._rule.slots, self._slots, strict=True)
                 }
                 if self._rule.counted is not None:
-                    state["step"] = self._rule.counted(self._counts[k])
+                    counted = self._rule.counted(self._counts[k])
+                    if isinstance(counted, Tensor) and self._groups[k].get("fused"):
+                        counted = counted.to(p.device)
+                    state["step"] = counted
                 optimizer.state[p] = state

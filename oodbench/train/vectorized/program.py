@@ -17,8 +17,9 @@ from torch.func import vmap
 
 from oodbench.algorithms import Algorithm, Batch
 from oodbench.results.run_spec import Evaluation
+from oodbench.step_data import to_device
 from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes, stacked
-from oodbench.train.run import Run, Scored
+from oodbench.train.run import Run, Scored, on_host
 from oodbench.train.vectorized.linear import Collector, vectorized_linear
 from oodbench.train.vectorized.optimizers import VectorizedOptimizer
 
@@ -83,6 +84,8 @@ class VectorizedProgram:
             for algorithm, buffer in zip(self._algorithms, buffers, strict=True):
                 algorithm._buffers[name] = buffer
         self._numbers = _varying([a.hparams for a in self._algorithms], self._matrix)
+        self._largest = self._matrix.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
+        """The largest norms of the gradients, (K, 1), 0 where there is none."""
         self._batches = _Batches(members)
         self._combines = combines
 
@@ -132,18 +135,36 @@ class VectorizedProgram:
         """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
         start = time.perf_counter()
         self._template.train()
-        collected = [self._update(self.runs[0].step + i) for i in range(steps)]
-        series = {
-            name: torch.stack([metrics[name] for metrics in collected], 1).tolist()
-            for name in collected[0]
-        }
+        first = self.runs[0].step
+        numbers = self._numbers_of(range(first, first + steps))
+        collected = [self._update(first + i, *numbers[i]) for i in range(steps)]
+        series = on_host(collected)
         seconds = (time.perf_counter() - start) / len(self.runs)
         return [
-            run.record_steps({name: values[k] for name, values in series.items()}, seconds)
+            run.record_steps(
+                {name: [v[k] for v in values] for name, values in series.items()}, seconds
+            )
             for k, run in enumerate(self.runs)
         ]
 
-    def _update(self, step: int) -> dict[str, Tensor]:
+    def _numbers_of(self, steps: range) -> list[tuple[dict[str, Tensor], Tensor | None]]:
+        """What the optimizer takes at each step, and the averages' shares, (K, 1), on the device.
+
+        All that depends on steps alone goes there before the first of them.
+        """
+        algorithms = self._algorithms
+        restarted = [{k for k, a in enumerate(algorithms) if a.restarts(i)} for i in steps]
+        rates = [[a.rates(i) for a in algorithms] for i in steps]
+        numbers = self._optimizer.numbers(rates, restarted)
+        if not self._averages:
+            return [(of_step, None) for of_step in numbers]
+        rows = [[[average.share(i)] for average in self._averages] for i in steps]
+        shares = to_device(torch.tensor(rows, dtype=self._matrix.dtype), self._matrix.device)
+        return list(zip(numbers, shares, strict=True))
+
+    def _update(
+        self, step: int, numbers: Mapping[str, Tensor], shares: Tensor | None
+    ) -> dict[str, Tensor]:
         """One update of every run; returns (K,) of each metric."""
         if type(self._template).start_stage is not Algorithm.start_stage:
             with torch.no_grad():
@@ -162,15 +183,14 @@ class VectorizedProgram:
             flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
             if any(algorithm.hparams.clip_norm for algorithm in self._algorithms):
                 flat = flat * self._clipping(flat)
-            self._optimizer.step(self._matrix, flat, [a.rates(step) for a in self._algorithms])
-            if self._averages:
-                shares = [[average.share(step)] for average in self._averages]
-                self._averaged.lerp_(self._matrix, self._matrix.new_tensor(shares))
+            self._optimizer.step(self._matrix, flat, numbers)
+            if shares is not None:
+                self._averaged.lerp_(self._matrix, shares)
         return metrics
 
     def _clipping(self, gradients: Tensor) -> Tensor:
         """The factors, (K, 1), that scale (K, P) gradients down to each run's largest norm."""
-        largest = gradients.new_tensor([[a.hparams.clip_norm] for a in self._algorithms])
+        largest = self._largest
         norm = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
         return torch.where(largest > 0, (largest / (norm + 1e-6)).clamp(max=1.0), 1.0)
 
@@ -262,11 +282,13 @@ class VectorizedProgram:
         """
         parameters = {**self._named(weights), **self._fixed, **self._buffers}
         transform = self.runs[0].data.dataset.transform
+        every = to_device(torch.tensor(members), weights.device)
 
         def predict(x: Tensor, part: slice) -> Tensor:
             places = members[part]
-            rows = torch.tensor(_at_least_two(places), device=x.device)
+            rows = every[part]
             if len(places) == 1:
+                rows = rows.expand(2)
                 x = x.expand(2, *x.shape[1:])
             chosen = {name: p[rows] for name, p in parameters.items()}
             numbers = {name: value[rows] for name, value in self._numbers.items()}
@@ -359,7 +381,9 @@ class _Batches:
             }
             self._made["x"] = torch.unflatten(x.mT, 1, shape[:2]) if len(shape) == 3 else x
         drawn = [
-            algorithm.drawn(batches[place], step)
+            algorithm.drawn_on_host(batches[place], step)
             for algorithm, place in zip(self._algorithms, self._places, strict=True)
         ]
-        return self._made, {name: torch.stack([d[name] for d in drawn]) for name in drawn[0]}
+        device = batches[0].x.device
+        draws = {n: to_device(torch.stack([d[n] for d in drawn]), device) for n in drawn[0]}
+        return self._made, draws
