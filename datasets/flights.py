@@ -68,7 +68,7 @@ class Flights(Dataset):
     neighbours, for validation. A trial draws 2,000 flights of each; those of the test are of a half of
     its days, which the trial draws, too. Groups are days, so that splits share none.
 
-    The sweep `small-v1` has (8 draws, two trials, by `val_env`) 53 % for the constant answer, 61 % for
+    The board `small.v1` has (8 draws, two trials, by `val_env`) 53 % for the constant answer, 61 % for
     ERM and 66 % with `as_test`; by `train_val` ERM has 59 %.
     """
 
