@@ -23,15 +23,18 @@ $(VENV)/tested: $(VENV)/installed
 	$(BIN)/pip install --quiet --no-deps $(GAME)
 	touch $@
 
+# two processes of one thread each
+test check: export OMP_NUM_THREADS := 1
+
 test: $(VENV)/tested
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 check: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --durations 20
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20
 
 bench: $(VENV)/tested
 	$(BIN)/python -m oodbench.bench

@@ -227,7 +227,10 @@ def raw_loss(run: Run) -> float:
 
 
 @pytest.mark.parametrize("average", [*AVERAGES])
-@pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "DANN", "IRM"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["ERM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ANDMask", "DANN", "IRM"))],
+)
 def test_a_vectorized_run_has_the_averages_of_a_run_alone(
     average: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def train_killed_at(steps: int, spec: RunSpec, directory: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "IRM", "DANN", "ANDMask"])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 @pytest.mark.usefixtures("always_checkpoint")
 def test_a_killed_run_goes_on_to_the_same_records(
     tmp_path: Path, algorithm: str, dropout: float

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def specs(
     return list(make_plan(validate(values, "t")).runs.values())
 
 
+@cache
 def batchable() -> list[str]:
     """The registered methods whose runs can be trained together."""
     names = []
@@ -83,7 +85,14 @@ def test_which_methods_are_batchable() -> None:
     assert set(batchable()) == set(OURS) - own_updates - elsewhere
 
 
-@pytest.mark.parametrize("algorithm", sorted(batchable()))
+QUICK = {"ANDMask", "DANN", "ERM", "GroupDRO", "IRM", "Mixup"}
+"""One method of each mechanism: masks, parameters of its own, none, buffers, a second gradient, draws."""
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in sorted(batchable())],
+)
 @pytest.mark.parametrize(
     "dataset", [SEM, pytest.param(SPIRALS, marks=pytest.mark.slow)], ids=["SEM", "Spirals"]
 )
