@@ -65,6 +65,7 @@ def test_download_of_nothing(tmp_path: Path) -> None:
     assert result.stderr == "error: Spirals has nothing to download\n"
 
 
+@pytest.mark.slow
 def test_download_keeps_whole_files(mnist_dir: Path) -> None:
     before = {f: f.stat().st_mtime_ns for f in (mnist_dir / RAW).iterdir()}
     result = call("download", "ColoredMNIST", "--data-dir", mnist_dir)

@@ -161,6 +161,7 @@ def test_a_spawrious_that_lacks_files_is_refused(tmp_path: Path) -> None:
         make("Spawrious", {}, tmp_path).check()
 
 
+@pytest.mark.slow
 def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_path: Path) -> None:
     lay_out(tmp_path, "PACS", 3)
     values: dict[str, Any] = {"name": "s", "datasets": [{"name": "PACS", **SMALL, "size": 32}]}

@@ -124,6 +124,7 @@ def test_a_run_scores_the_mislabeled_part_and_does_not_train_on_it() -> None:
     assert wrong.value > 0.9 > found["test"].value  # memorized, and so worse on the test
 
 
+@pytest.mark.slow
 def test_fashion_mnist_is_found_where_debian_puts_it(tmp_path: Path) -> None:
     if not module.DEBIAN.is_dir():
         pytest.skip("Debian's dataset-fashion-mnist is not installed")

@@ -34,6 +34,7 @@ def test_every_image_is_in_one_environment(mnist_dir: Path) -> None:
     assert [len(e.y) for e in rotated.values()] == [11667] * 4 + [11666] * 2
 
 
+@pytest.mark.slow
 def test_rotations_are_torchvisions(mnist_dir: Path) -> None:
     dataset = make("RotatedMNIST", {}, mnist_dir)
     environments = dataset.load(3)
@@ -75,6 +76,7 @@ def test_labels_and_colours_have_domainbeds_probabilities(mnist_dir: Path) -> No
     assert environment.x.shape[1:] == dataset.input_shape and environment.y.dtype == torch.int64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["DomainBedColoredMNIST"])
 def test_trials_differ_and_repeat(name: str, mnist_dir: Path) -> None:
     first, same, other = (make(name, {}, mnist_dir).load(trial)["+90%"] for trial in (0, 0, 1))

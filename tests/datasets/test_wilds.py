@@ -269,7 +269,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:the gradients of")  # of layers that are not ours
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["Py150", pytest.param("GlobalWheat", marks=pytest.mark.slow)])
 def test_what_can_be_trained_on_tokens_and_boxes(
     name: str, wilds_dir: Path, tmp_path: Path
 ) -> None:
@@ -301,6 +301,7 @@ def test_what_can_be_trained_on_tokens_and_boxes(
         assert found["test", dataset.metric] == pytest.approx(wanted[dataset.metric])
 
 
+@pytest.mark.slow
 def test_encode_learns_and_reads_ahead(wilds_dir: Path, tmp_path: Path) -> None:
     keys: dict[str, Any] = {"name": "e", "datasets": ["ENCODE"], "trials": 1, "steps": 1}
     keys["algorithms"] = [{"name": "VREx", "hparams": {"batch_size": 2}}]

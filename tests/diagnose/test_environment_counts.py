@@ -16,6 +16,7 @@ def test_the_threshold_lets_little_noise_pass() -> None:
         assert expected_size(environments_, tau - 2 / environments_, 1).kept > 1e-3
 
 
+@pytest.mark.slow
 def test_and_mask_needs_fewer_environments() -> None:
     assert accuracy("ERM", 8, 300, 1) < 0.6
     assert accuracy("ANDMask", 8, 300, 1) > 0.95

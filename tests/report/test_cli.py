@@ -346,6 +346,7 @@ def command(*arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_the_command_prints_every_format(sweep: Sweep) -> None:
     for format_ in ("markdown", "latex", "csv", "json"):
         arguments = (sweep.results.path, "--selection", "oracle", "--format", format_)

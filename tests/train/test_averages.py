@@ -276,7 +276,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("average", [*AVERAGES])
-@pytest.mark.parametrize("vectorize", [1, 2])
+@pytest.mark.parametrize("vectorize", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_to_the_same_records(
     average: str, vectorize: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,7 +392,7 @@ def test_a_run_without_validation_examples_says_so() -> None:
         Run(replace(spec, holdout=0.0), TrainSettings())
 
 
-@pytest.mark.parametrize("vectorize", [1, 3])
+@pytest.mark.parametrize("vectorize", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("average", [*AVERAGES])
 def test_kept_weights_are_the_evaluated_ones(average: str, vectorize: int, tmp_path: Path) -> None:
     """The last ones give the last record's values to a run without an average."""

@@ -101,7 +101,7 @@ def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
     assert sizes[0] == sizes[1]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
 def test_a_killed_group_goes_on_in_any_grouping(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

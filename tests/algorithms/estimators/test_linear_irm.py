@@ -94,6 +94,7 @@ def test_compiled_updates_are_those_of_torchs_adam_on_the_examples(name: str) ->
     torch.testing.assert_close(algorithm.weights[:, 0], theta.detach().sum(0))
 
 
+@pytest.mark.slow
 def test_a_step_of_many_updates_is_many_steps() -> None:
     batch = data()
     many, one = made("LinearIRM", updates=60), made("LinearIRM", updates=1)
@@ -106,6 +107,7 @@ def test_a_step_of_many_updates_is_many_steps() -> None:
     torch.testing.assert_close(loss, residual.square().mean())
 
 
+@pytest.mark.slow
 def test_it_resumes_bit_for_bit() -> None:
     batch = data()
     whole, resumed = made("LinearVREx", updates=50), made("LinearVREx", updates=50)
@@ -117,6 +119,7 @@ def test_it_resumes_bit_for_bit() -> None:
 
 
 # V-REx needs more examples: an effect's weight of b costs b^2 in risks that differ by O(n^-1/2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "examples"), [("LinearIRM", 5000), ("LinearVREx", 200_000)])
 def test_they_find_the_causes_where_the_effects_noise_differs(name: str, examples: int) -> None:
     sem = {"name": "LinearSEM", "variant": "FOU", "num_examples": examples}

@@ -23,9 +23,13 @@ def board(tree: dict[str, Any], rule: str) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
+@pytest.fixture(scope="module")
+def tree(made: Made) -> dict[str, Any]:
+    return contents([made.results.path])
+
+
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
-def test_its_numbers_are_those_of_the_table(made: Made, rule: str) -> None:
-    tree = contents([made.results.path])
+def test_its_numbers_are_those_of_the_table(made: Made, tree: dict[str, Any], rule: str) -> None:
     wanted = leaderboard(load_frames(made.results), rule).frame.to_dict(orient="records")
     rows = board(tree, rule)
     assert len(rows) == len(wanted) == 2 * 3 * 3
@@ -37,8 +41,7 @@ def test_its_numbers_are_those_of_the_table(made: Made, rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["train_val", "oracle"])
-def test_every_number_leads_to_the_chosen_runs(made: Made, rule: str) -> None:
-    tree = contents([made.results.path])
+def test_every_number_leads_to_the_chosen_runs(made: Made, tree: dict[str, Any], rule: str) -> None:
     chosen = set(choose(load_frames(made.results), rule)["id"])
     seen = set()
     for row in board(tree, rule):

@@ -106,6 +106,7 @@ def test_making_the_contents_takes_a_third_of_the_time(server: watch.Server, mad
     assert ask(server, "/data.json", **{"If-None-Match": tag})[0] == 304
 
 
+@pytest.mark.slow
 def test_a_run_is_lost_by_silence_alone(
     server: watch.Server, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_what_cannot_be_served_is_one_sentence(server: watch.Server, tmp_path: P
         watch.Server([tmp_path / "none"], 0, "ERM")
 
 
+@pytest.mark.slow
 def test_the_command_says_where_and_ends_on_an_interrupt(made: Made) -> None:
     command = [sys.executable, "-m", "oodbench.report", "watch", str(made.results.path)]
     process = subprocess.Popen(

@@ -7,6 +7,7 @@ from oodbench.diagnose.gradient_correlation import (
 from oodbench.verify.computations.gradient_correlation import gradient_correlation
 
 
+@pytest.mark.slow
 def test_correlations_beside_the_thesis_have_a_value_for_each_trial() -> None:
     measured = gradient_correlation(1, {})
     first = correlations(PAPER, [0.0, 0.25], 0)
