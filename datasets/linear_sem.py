@@ -69,6 +69,8 @@ class LinearSEM(Dataset):
         dim: int = hparam(5, low=1)
         unit_weights: bool = hparam(True)
         """W_xy = W_yz = 1, as in the stored results; else entries N(0, 1) / (2 * dim)."""
+        as_test: bool = hparam(False, neutral=False)
+        """Whether every environment has the scale of the test one: what could be reached."""
 
     options: Options
 
@@ -88,9 +90,12 @@ class LinearSEM(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """Inputs (N, 2 * dim) and targets (N, 1) of each environment."""
         model = self.model(trial)
+        scales = self.options.scales
+        if self.options.as_test:
+            scales = scales[-1:] * len(scales)
         return {
             name: self._environment(model, scale, self.noise(trial, name))
-            for name, scale in zip(self.environments, self.options.scales, strict=True)
+            for name, scale in zip(self.environments, scales, strict=True)
         }
 
     def noise(self, trial: int, environment: str) -> Tensor:

@@ -59,6 +59,8 @@ class Spirals(Dataset):
         standardize: bool = hparam(True)
         """Divide each coordinate of the spirals by its standard deviation in the environment."""
         num_revolutions: int = hparam(3, low=0)
+        as_test: bool = hparam(False, neutral=False)
+        """Whether the shortcut is noise everywhere, as in the test environment: what could be reached."""
 
     options: Options
 
@@ -88,7 +90,7 @@ class Spirals(Dataset):
         mechanism = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
         if o.standardize:
             mechanism /= mechanism.std(0)
-        if name == TEST:
+        if name == TEST or o.as_test:
             shortcut = random.randn(count, o.shortcut_dims)
         else:
             shortcut = np.outer(2 * label - 1, signature)

@@ -129,6 +129,8 @@ class Dataset(ABC):
         self.given_training: Any = None
         """What a sweep file says of training on this dataset alone (`oodbench.sweep.file.Training`), if
         it says anything."""
+        self.given_ceiling: Mapping[str, Any] = {}
+        """The options that a sweep file gives the dataset for its ceilings (`Row.ceiling`)."""
 
     @property
     def label(self) -> str:

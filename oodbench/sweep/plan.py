@@ -168,12 +168,15 @@ def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
 
     options = {"name": item} if isinstance(item, str) else dict(item)
     name, label = options.pop("name", None), options.pop("label", None)
-    training = options.pop("training", None)
+    training, ceiling = options.pop("training", None), options.pop("ceiling", {})
     if not isinstance(name, str):
         raise UserError(f"the name of a dataset must be a text: {short(item)}")
     if not isinstance(label, str | None):
         raise UserError(f"the label of a dataset must be a text: {short(item)}")
+    if not isinstance(ceiling, dict):
+        raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
     dataset = make(name, options, data_dir)
+    dataset.given_ceiling = ceiling
     if label is not None:
         dataset.given_label = label
     if training is not None:
@@ -289,12 +292,13 @@ def _average(row: Row) -> dict[str, Any] | None:
 
 
 def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
-    """The dataset that a row trains on: a ceiling may lay options of its own over those of the sweep."""
+    """The dataset that a row trains on: a ceiling has the dataset's `ceiling` options and its own over it."""
     from oodbench.datasets import make
 
-    if not row.options:
+    options = dataset.given_ceiling | row.options if row.ceiling else {}
+    if not options:
         return dataset
-    own = make(dataset.name, asdict(dataset.options) | row.options, data_dir)
+    own = make(dataset.name, asdict(dataset.options) | options, data_dir)
     if (own.environments, own.task) != (dataset.environments, dataset.task):
         raise UserError(
             f"the options of {short(row_label(row))} change the environments or the task of "

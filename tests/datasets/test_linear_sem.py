@@ -139,6 +139,14 @@ def test_size_of_the_coefficients(variant: str) -> None:
         assert not model.hy.any() and not model.hz.any()
 
 
+def test_as_in_the_test_environment_every_scale_is_its() -> None:
+    options = {"variant": "PES", "scales": (0.2, 2.0, 5.0)}
+    plain, alike = (make("LinearSEM", {**options, "as_test": a}).load(0) for a in (False, True))
+    assert list(plain) == list(alike) and (plain["5"].x == alike["5"].x).all()
+    # the causes are of the same draws, at the scale 5 instead of 0.2
+    assert torch.allclose(alike["0.2"].x[:, :5], 25 * plain["0.2"].x[:, :5], rtol=1e-5)
+
+
 def test_names() -> None:
     dataset = make("LinearSEM", {})
     assert dataset.environments == ("0.2", "2", "5")

@@ -87,6 +87,16 @@ def test_shortcut_is_the_signed_signature_but_in_the_test_environment() -> None:
     assert len(torch.unique(torch.stack(signatures), dim=0)) == 17
 
 
+def test_as_in_the_test_environment_the_shortcut_is_noise_beside_the_same_spirals() -> None:
+    plain, noise = (make("Spirals", {"as_test": a}).load(0) for a in (False, True))
+    assert (plain["test"].x == noise["test"].x).all()
+    for name in plain:
+        assert (plain[name].x[:, :2] == noise[name].x[:, :2]).all()
+        assert (plain[name].y == noise[name].y).all()
+        signed = noise[name].x[:, 2:] * (2 * noise[name].y - 1).unsqueeze(1)
+        assert signed.mean(0).abs().max() < 4.5 / 1024**0.5
+
+
 def test_spirals_are_divided_by_their_deviation() -> None:
     environments = make("Spirals", {}).load(0)
     raw = make("Spirals", {"standardize": False}).load(0)

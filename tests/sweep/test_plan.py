@@ -35,6 +35,27 @@ def test_a_ceiling_has_the_runs_of_a_row_on_data_of_its_own() -> None:
     assert RunSpec.from_json(json.loads(json.dumps(asdict(own)))).id == own.id
 
 
+def test_a_dataset_says_the_options_of_its_ceilings() -> None:
+    rows = ["ERM", {"name": "ERM", "label": "ceiling", "ceiling": True}]
+    datasets = [
+        {"name": "LinearSEM", "label": "a", "ceiling": {"as_test": True}},
+        {"name": "LinearSEM", "label": "b", "dim": 3, "ceiling": {"num_examples": 30}},
+    ]
+    found = tiny(trials=1, algorithms=rows, datasets=datasets).runs.values()
+    told = {
+        (r.dataset_label, r.label): (r.options["num_examples"], "as_test" in r.options)
+        for r in found
+    }
+    assert told == {
+        ("a", "ERM"): (1000, False),
+        ("a", "ceiling"): (1000, True),
+        ("b", "ERM"): (1000, False),
+        ("b", "ceiling"): (30, False),
+    }
+    with pytest.raises(UserError, match="the ceiling of a dataset must be names with values"):
+        tiny(algorithms=rows, datasets=[{"name": "LinearSEM", "ceiling": "as_test"}])
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
