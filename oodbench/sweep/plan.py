@@ -292,7 +292,7 @@ def _average(row: Row) -> dict[str, Any] | None:
 
 
 def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
-    """The dataset that a row trains on: a ceiling has the dataset's `ceiling` options and its own over it."""
+    """The dataset that a row trains on: a ceiling has the `ceiling` options of it, and its own."""
     from oodbench.datasets import make
 
     options = dataset.given_ceiling | row.options if row.ceiling else {}

@@ -140,7 +140,7 @@ def test_size_of_the_coefficients(variant: str) -> None:
 
 
 def test_as_in_the_test_environment_every_scale_is_its() -> None:
-    options = {"variant": "PES", "scales": (0.2, 2.0, 5.0)}
+    options = {"variant": "PEU", "scales": (0.2, 2.0, 5.0)}
     plain, alike = (make("LinearSEM", {**options, "as_test": a}).load(0) for a in (False, True))
     assert list(plain) == list(alike) and (plain["5"].x == alike["5"].x).all()
     # the causes are of the same draws, at the scale 5 instead of 0.2
