@@ -1,5 +1,6 @@
 """What the draws of different methods and trials share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,47 @@ def test_methods_share_the_quantiles_of_what_all_have() -> None:
         assert len({s.hparams["weight_decay"] for s in specs}) == 1
         assert len({str(s.network_hparams) for s in specs}) == 1
     assert len({runs["ERM", k, 0].hparams["lr"] for k in range(4)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("log_uniform(1e-3, 2e-3)", lambda v: 1e-3 <= v < 2e-3),
+        ("uniform( 2, 3.0 )", lambda v: 2 <= v < 3),
+        ("choice(0.25, 4)", lambda v: v in (0.25, 4)),
+    ],
+)
+def test_a_file_may_give_a_default_and_a_range_of_its_own(
+    text: str, allowed: Callable[[float], bool]
+) -> None:
+    given = {"default": 0.5, "range": text}
+    runs = by_row(algorithms=[{"name": "VREx", "hparams": {"penalty_weight": given}}])
+    drawn = [runs["VREx", k, 0].hparams["penalty_weight"] for k in range(4)]
+    assert drawn[0] == 0.5 and all(allowed(v) for v in drawn[1:])
+    assert len(set(drawn)) == (4 if "uniform" in text else 3)  # both choices come up
+
+
+def test_a_range_of_integers_has_the_last_one() -> None:
+    given = {"default": 8, "range": "uniform_int(5, 6)"}
+    rows = [{"name": "ERM", "hparams": {"batch_size": given}}]
+    drawn = {s.hparams["batch_size"] for s in specs(**DRAWS | {"hparam_draws": 9}, algorithms=rows)}
+    assert drawn == {5, 6, 8}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"default": 1.0}, "is a value, a list of them, or has a default and a range"),
+        ({"range": "uniform(1, 2)"}, "is a value, a list of them, or has a default and a range"),
+        *(
+            ({"default": 1.0, "range": text}, "is a range such as log_uniform")
+            for text in ("normal(1, 2)", "uniform", "uniform(1)", "uniform(a, b)", "uniform(1, 2")
+        ),
+    ],
+)
+def test_what_is_no_range_costs_one_sentence(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=f"'penalty_weight' in .*VREx {words}"):
+        specs(algorithms=[{"name": "VREx", "hparams": {"penalty_weight": given}}])
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,21 @@ def test_who_is_trained_alone(
     assert found is None if reason is None else found is not None and reason in found
 
 
+def test_long_steps_are_those_of_many_products_whatever_the_biases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    specs = group(network="MLP")
+    run = Run(specs[0], TrainSettings())
+    settings = TrainSettings(large_groups=large_groups(specs))
+    matrices = sum(p.numel() for p in run.algorithm.parameters() if p.dim() == 2)
+    assert 0 < matrices < sum(p.numel() for p in run.algorithm.parameters())
+    products = len(run.names) * run.batches.batch_size * matrices
+    monkeypatch.setattr(packing, "CPU_PRODUCTS", products)
+    assert why_alone(run, settings) is None
+    monkeypatch.setattr(packing, "CPU_PRODUCTS", products - 1)
+    assert "long enough" in str(why_alone(run, settings))
+
+
 def test_the_capacity_on_a_cpu_is_by_size_and_never_none(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = (
         Run(group(datasets=[{"name": "LinearSEM", "num_examples": n}])[0], TrainSettings())
