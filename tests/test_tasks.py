@@ -101,6 +101,14 @@ def test_the_default_metric_is_among_the_metrics(task: Task) -> None:
     assert task.higher_is_better == (task.kind in ("binary", "multiclass", "multilabel"))
 
 
+def test_groups_are_pairs_of_target_and_attribute_those_of_a_class_side_by_side() -> None:
+    targets, attributes = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 0, 0, 1])
+    assert Task("multiclass", 3).groups(targets, attributes, 2).tolist() == [1, 2, 4, 5]
+    binary = Task("binary").groups(torch.tensor([0.0, 1.0]), torch.tensor([2, 1]), 3)
+    assert binary.tolist() == [2, 4] and not binary.is_floating_point()
+    assert Task("regression").groups(targets.double(), attributes, 2).tolist() == [1, 0, 0, 1]
+
+
 def test_what_counts_as_right() -> None:
     nan, inf = float("nan"), float("inf")
     logits = torch.tensor([[1.0], [-1.0], [-1.0], [0.0], [nan], [inf]])

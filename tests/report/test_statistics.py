@@ -115,6 +115,14 @@ def test_the_bootstrap_draws_at_every_level() -> None:
     assert len(np.unique(draws.round(9))) > 20
 
 
+def test_a_comparison_that_is_made_again_has_the_same_numbers() -> None:
+    """Also by another process, next year: the resamples are always those of one seed."""
+    (found,) = st.paired_differences(scores(np.random.default_rng(3), 2, 2, 3, gain=0.2), "A")
+    assert found.gain.mean == pytest.approx(0.66451, abs=1e-5)
+    assert found.bootstrap == pytest.approx((0.10299, 1.24222), abs=1e-5)
+    assert found.probability == 0.987
+
+
 def test_ties_losses_and_what_is_missing() -> None:
     frame = scores(np.random.default_rng(0), 1, 1, 4)
     frame.loc[frame["label"] == "B", "value"] = [0.004, -0.004, 0.006, math.nan]

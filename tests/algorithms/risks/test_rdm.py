@@ -40,3 +40,13 @@ def test_the_objective_and_its_gradient_are_those_of_the_equation(kind: str) -> 
     ours = torch.autograd.grad(found, trained, retain_graph=True)
     for a, b in zip(ours, torch.autograd.grad(wanted, trained), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_a_single_example_has_no_variance_and_two_have_the_unbiased_one() -> None:
+    task = TASKS["regression"]
+    values = {"penalty_weight": 0.0, "variance_weight": 1.0}
+    algorithm = tiny_algorithm(RDM, tiny_problem(task, ("a", "b")), values)
+    out = algorithm.outputs(tiny_batch(task, environments=2, examples=1), LAST)
+    first, second = out.losses.flatten().tolist()
+    algorithm.objective(out)
+    assert out.metrics["penalty"].item() == pytest.approx((first - second) ** 2 / 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from oodbench.algorithms.sagnet import uniform_losses
+from oodbench.algorithms.sagnet import moments, uniform_losses
 from torch import Tensor
 
 from oodbench.algorithms import algorithms
@@ -78,6 +78,16 @@ def test_three_updates_are_nine_steps_of_three_optimizers(kind: str) -> None:
         for ours, theirs in (*pairs, (algorithm.style, s)):
             for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
                 torch.testing.assert_close(p, q)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_style_is_the_mean_and_the_unbiased_deviation_of_the_features(count: int) -> None:
+    features = torch.randn(4, count, dtype=torch.float64)
+    variances = features.var(1) if count > 1 else torch.zeros(4, dtype=torch.float64)
+    centred, mean, deviation = moments(features)
+    torch.testing.assert_close(mean.squeeze(1), features.mean(1))
+    torch.testing.assert_close(deviation.squeeze(1), (variances + 1e-5).sqrt())
+    torch.testing.assert_close(centred + mean, features)
 
 
 def test_a_uniform_prediction_has_the_least_loss() -> None:
