@@ -47,8 +47,8 @@ TARGETS = {
     ],
     "oodbench/tasks.py": ["tests/train/test_evaluate.py", "tests/train/test_constants.py"],
     "oodbench/gradients/*.py": ["tests/gradients", "tests/algorithms", "tests/train/vectorized"],
-    "oodbench/train/batches.py": ["tests/train", "tests/algorithms"],
-    "oodbench/train/evaluate.py": ["tests/train", "tests/train/vectorized"],
+    "oodbench/train/batches.py": ["tests/data/test_streams.py", "tests/train", "tests/algorithms"],
+    "oodbench/train/evaluate.py": ["tests/train"],
     "oodbench/train/splits.py": ["tests/train", "tests/test_selection.py"],
     "oodbench/train/loop.py": ["tests/train"],
     "oodbench/train/vectorized/*.py": ["tests/train/vectorized", "tests/train/test_execute.py"],
@@ -163,15 +163,37 @@ def mutants(path: Path) -> list[Mutant]:
     ]
 
 
+def named_after(module: str) -> list[str]:
+    """The test files of a module."""
+    found = sorted((ROOT / "tests").rglob(f"test_{module}*.py"))
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
+def classes_of(file: Path) -> list[str]:
+    """The names of the classes in a file."""
+    return re.findall(r"^class (\w+)", file.read_text(), re.MULTILINE)
+
+
+def imports(user: Path, file: Path) -> bool:
+    """Whether a method's file imports another."""
+    return re.search(rf"^from \.{file.stem} import", user.read_text(), re.MULTILINE) is not None
+
+
 def tests_of(path: str, rest: list[str]) -> list[list[str]]:
     """Arguments of pytest, stage by stage: the module's own tests, then the others that rest on it.
 
-    Of the tests of all methods only those are run that name one of the file's classes.
+    A method without tests of its own has those of the methods that import it or that it imports. Of the
+    tests of all methods only those are run that name a class of the file or of those that import it.
     """
     file = ROOT / path
-    own = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob(f"test_{file.stem}*.py"))
+    own, classes = named_after(file.stem), classes_of(file)
+    if path.startswith("algorithms/"):
+        others = [other for other in sorted(file.parent.glob("*.py")) if other != file]
+        users = [other for other in others if imports(other, file)]
+        near = users + [other for other in others if imports(file, other)]
+        own = own or sorted({test for other in near for test in named_after(other.stem)})
+        classes += [name for user in users for name in classes_of(user)]
     stages = [own] if own else []
-    classes = re.findall(r"^class (\w+)", file.read_text(), re.MULTILINE)
     for test in rest:
         if path.startswith("algorithms/") and test in (
             "tests/conformance",
