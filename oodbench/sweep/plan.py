@@ -166,7 +166,7 @@ def _datasets(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) ->
 def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
     from oodbench.datasets import make
 
-    options = {"name": item} if isinstance(item, str) else dict(item)
+    options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
     name, label = options.pop("name", None), options.pop("label", None)
     training, ceiling = options.pop("training", None), options.pop("ceiling", {})
     if not isinstance(name, str):
