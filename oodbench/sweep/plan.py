@@ -168,7 +168,8 @@ def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
 
     options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
     name, label = options.pop("name", None), options.pop("label", None)
-    training, ceiling = options.pop("training", None), options.pop("ceiling", {})
+    training = options.pop("training", None)
+    ceiling: object = options.pop("ceiling", {})
     if not isinstance(name, str):
         raise UserError(f"the name of a dataset must be a text: {short(item)}")
     if not isinstance(label, str | None):
