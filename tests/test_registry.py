@@ -89,6 +89,7 @@ def test_an_installed_package_registers_through_its_entry_point(tmp_path: Path) 
     assert run(LOOK_UP, tmp_path) == "foreign_methods True"
 
 
+@pytest.mark.slow
 def test_an_entry_point_that_fails_is_named(tmp_path: Path) -> None:
     install(tmp_path, "absent_methods")
     message = "entry point 'absent_methods' needs the missing 'absent_methods'"
@@ -128,6 +129,7 @@ def test_a_plug_in_that_is_missing_is_named(folder: Path, module: str, sentence:
         load_plugins([module])
 
 
+@pytest.mark.slow
 def test_a_process_that_trains_imports_nothing_that_its_run_does_not_use() -> None:
     code = """
 import sys

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss, log_loss
 from torch import Tensor, nn
@@ -261,6 +261,7 @@ def test_box_accuracy_is_the_packages() -> None:
 
 
 @ALL
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 def test_no_constant_output_is_better_than_the_best_one(task: Task, seed: int) -> None:
     y = tiny_batch(task, seed).y.flatten(0, 1)

@@ -1,3 +1,4 @@
+import pytest
 from typer.testing import CliRunner
 
 from oodbench.algorithms import algorithms
@@ -5,6 +6,7 @@ from oodbench.bench.cli import app
 from oodbench.bench.methods import DOMAINBED, REACH, method_costs, method_growth
 
 
+@pytest.mark.slow
 def test_every_method_that_trains_a_network_of_one_logit_has_a_row() -> None:
     rows = {row.what.split()[2]: row for row in method_costs(repeat=1, rounds=1)}
     assert rows["ERM"].measured == "1.00"

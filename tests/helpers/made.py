@@ -1,13 +1,47 @@
 """Results directories with made-up numbers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 
 Curve = Callable[[str, str, int], float]
 """Environment, split and step to the metric's value."""
+
+
+def write_run(
+    results: Results,
+    spec: RunSpec,
+    training: Sequence[str],
+    records: Iterable[Mapping[str, object]],
+    *,
+    provenance: Mapping[str, object],
+    metric: str = "accuracy",
+    context: Mapping[str, object] = MappingProxyType({}),
+    state: str = "done",
+    error: str = "error",
+    seconds: float = 1.0,
+) -> None:
+    """The files of a run in a state, with these records; one that is lost has no end."""
+    directory = results.run(spec.id)
+    directory.path.mkdir(parents=True, exist_ok=True)
+    known = {
+        "dataset_label": spec.dataset,
+        "training_environments": list(training),
+        "metric": metric,
+        "higher_is_better": metric == "accuracy",
+    }
+    directory.start(spec, {**known, **context}, provenance)
+    for record in records:
+        directory.append(record)
+    if state in ("done", "diverged"):
+        directory.finish(State(state), spec.steps, seconds)
+    elif state == "failed":
+        directory.fail(error, "trace")
+    elif state == "running":
+        directory.beat(spec.steps)
 
 
 class Made:
@@ -63,17 +97,9 @@ class Made:
         self.results.write_plan("made", {"sweep": {"steps": 30}}, self.runs)
         if state == "planned":
             return spec.id
-        directory = self.results.run(spec.id)
-        directory.path.mkdir(parents=True, exist_ok=True)
         training = [e for e in self.environments if e not in (*test, *validation)]
-        context = {
-            "dataset_label": dataset,
-            "training_environments": training,
-            "metric": metric,
-            "higher_is_better": metric == "accuracy",
-        } | ({"constant": constant} if constant else {})
         provenance = {"oodbench": "0.1.0", "commit": "0123456789abcdef", "host": "h"}
-        directory.start(spec, context, provenance | {"started": f"2026-01-0{1 + trial}"})
+        records = []
         for step in steps:
             cost = {"training_seconds": seconds * step, "waiting_seconds": seconds * step / 8}
             cost |= {"memory_mb": memory} if memory else {}
@@ -83,13 +109,19 @@ class Made:
                 for s in ("in", "out")
                 for v in (curve(e, s, step),)
             ]
-            directory.append({"step": step, "train": {}, "cost": cost, "evaluations": evaluations})
-        if state in ("done", "diverged"):
-            directory.finish(State(state), steps[-1], seconds * steps[-1])
-        if state == "failed":
-            directory.fail(error, "trace")
-        if state == "running":
-            directory.beat(steps[-1])
+            records.append({"step": step, "train": {}, "cost": cost, "evaluations": evaluations})
+        write_run(
+            self.results,
+            spec,
+            training,
+            records,
+            metric=metric,
+            context={"constant": constant} if constant else {},
+            provenance=provenance | {"started": f"2026-01-0{1 + trial}"},
+            state=state,
+            error=error,
+            seconds=seconds * steps[-1],
+        )
         return spec.id
 
 

@@ -25,6 +25,7 @@ from oodbench.results.frames import load_frames
 from oodbench.results.join import joined
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.terminal import Terminal
+from tests.helpers.made import write_run
 from tests.helpers.paths import GOLDEN
 from tests.report.test_leaderboard import with_references
 
@@ -70,15 +71,6 @@ class Sweep:
         self.results.write_plan("test", {}, self.runs)
         if state == "planned":
             return
-        directory = self.results.run(run.id)
-        directory.path.mkdir(parents=True)
-        context = {
-            "dataset_label": run.dataset,
-            "training_environments": ["train"],
-            "metric": metric,
-            "higher_is_better": metric == "accuracy",
-        }
-        directory.start(run, context, {"oodbench": "0.1.0", "commit": "0123456789abcdef+"})
         rows: list[tuple[str | None, str | None, str, float]] = [("train", "out", metric, score)]
         for name, value in zip(run.test_environments, tests, strict=True):
             rows += [(name, "in", metric, value), (name, "out", metric, 0.123)]
@@ -86,11 +78,15 @@ class Sweep:
         rows += [(None, None, name, value) for name, value in (own or {}).items()]
         keys = ("environment", "split", "metric", "value", "count")
         evaluations = [dict(zip(keys, (*row, 8), strict=True)) for row in rows]
-        directory.append({"step": step, "evaluations": evaluations})
-        if state == "failed":
-            directory.fail("error", "trace")
-        else:
-            directory.finish(State(state), step, 1.0)
+        write_run(
+            self.results,
+            run,
+            ["train"],
+            [{"step": step, "evaluations": evaluations}],
+            metric=metric,
+            provenance={"oodbench": "0.1.0", "commit": "0123456789abcdef+"},
+            state=state,
+        )
 
     def text(self, format_: str, rule: str = "train_val") -> str:
         return FORMATS[format_](sheet(leaderboard(load_frames(self.results), rule)))

@@ -19,7 +19,8 @@ from oodbench.report.sheet import Block, sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.join import joined
-from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.run_spec import RunSpec
+from tests.helpers.made import write_run
 
 NASTY = r"a_b%<script>&#^~\{}$|*[x]"
 CODE = {"oodbench": "0.1.0", "commit": "0123456789abcdef"}
@@ -59,27 +60,22 @@ class Sweep:
         shift: str = "colour",
     ) -> None:
         self.runs[run.id] = run
-        directory = self.results.run(run.id)
-        directory.path.mkdir(parents=True)
-        context = {
-            "dataset_label": run.dataset,
-            "training_environments": ["train"],
-            "metric": metric,
-            "higher_is_better": metric == "accuracy",
-            "shift": shift,
-        }
-        directory.start(run, context, self.code)
         keys = ("environment", "split", "metric", "value", "count")
         rows = [
             ("train", "out", metric, score, 8),
             (run.test_environments[0], "in", metric, value, 8),
         ]
         evaluations = [dict(zip(keys, row, strict=True)) for row in rows]
-        directory.append({"step": run.steps, "evaluations": evaluations})
-        if state == "failed":
-            directory.fail("error", "trace")
-        else:
-            directory.finish(State(state), run.steps, 1.0)
+        write_run(
+            self.results,
+            run,
+            ["train"],
+            [{"step": run.steps, "evaluations": evaluations}],
+            metric=metric,
+            context={"shift": shift},
+            provenance=self.code,
+            state=state,
+        )
         self.results.write_plan("test", {}, self.runs)
 
 

@@ -8,7 +8,9 @@ from tests.report.test_comparison import NASTY, Sweep, command, spec
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("state", ["done", "diverged", "failed"])
+@pytest.mark.parametrize(
+    "state", [*(pytest.param(s, marks=pytest.mark.slow) for s in ("done", "diverged")), "failed"]
+)
 def test_one_run_of_any_end(tmp_path: Path, format_: str, state: str) -> None:
     made = Sweep(tmp_path)
     made.add(spec("D", "ERM", "t", 0, 0), 0.5, state=state)

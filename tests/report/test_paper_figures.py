@@ -37,7 +37,9 @@ def frames(made: Made) -> Frames:
     return load_frames(made.results)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "suffix", [pytest.param(s, marks=[pytest.mark.slow] * (s != ".svg")) for s in SUFFIXES]
+)
 @pytest.mark.parametrize("kind", FIGURES)
 def test_every_figure_is_written(made: Made, tmp_path: Path, kind: str, suffix: str) -> None:
     out = tmp_path / f"f{suffix}"
@@ -97,7 +99,7 @@ def test_differences_within_the_noise_look_small(tmp_path: Path) -> None:
         assert high - low >= 10
 
 
-@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("columns", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", sorted(FIGURES))
 def test_long_names_leave_room_for_the_axes(tmp_path: Path, kind: str, columns: int) -> None:
     made = Made(tmp_path / "made")

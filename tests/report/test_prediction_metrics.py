@@ -147,6 +147,7 @@ def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
     assert chosen["score"].tolist() == pytest.approx([means.max()])
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = CliRunner().invoke
     changes = {"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1}

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ class Killed(BaseException):
     """Ends a run as a kill would: nothing is cleaned up."""
 
 
-@pytest.fixture(autouse=True)
-def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(loop, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
-    monkeypatch.setattr(loop, "CHECK_EVERY", 15)
+@pytest.fixture(autouse=True, scope="module")
+def always_checkpoint() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+        patch.setattr(loop, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
+        patch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
+        patch.setattr(loop, "CHECK_EVERY", 15)
+        yield
 
 
 def spec(**changes: Any) -> RunSpec:
@@ -73,10 +76,22 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]
     return records(directory)
 
 
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the same run, killed."""
+    return killed(spec(), tmp_path_factory.mktemp("interrupted") / "a").path
+
+
+@pytest.fixture
+def directory(interrupted: Path, tmp_path: Path) -> RunDirectory:
+    """A copy of it, to be damaged."""
+    return RunDirectory(Path(shutil.copytree(interrupted, tmp_path / "a")))
+
+
 def test_a_whole_checkpoint_with_its_records_is_taken_up(
-    tmp_path: Path, undisturbed: list[dict[str, Any]]
+    directory: RunDirectory, undisturbed: list[dict[str, Any]]
 ) -> None:
-    assert first_step_of(spec(), killed(spec(), tmp_path / "a"), undisturbed) > 90
+    assert first_step_of(spec(), directory, undisturbed) > 90
 
 
 def cut(text: bytes) -> bytes:
@@ -100,9 +115,10 @@ def other_value(text: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [lambda text: b"", cut, doubled, zeros, other_value])
 def test_a_run_whose_records_are_not_all_there_starts_anew(
-    tmp_path: Path, undisturbed: list[dict[str, Any]], damage: Callable[[bytes], bytes]
+    directory: RunDirectory,
+    undisturbed: list[dict[str, Any]],
+    damage: Callable[[bytes], bytes],
 ) -> None:
-    directory = killed(spec(), tmp_path / "a")
     metrics = directory.path / "metrics.jsonl"
     metrics.write_bytes(damage(metrics.read_bytes()))
     with pytest.warns(UserWarning, match="the 2 records .* not all there; the run starts anew"):
@@ -110,21 +126,18 @@ def test_a_run_whose_records_are_not_all_there_starts_anew(
 
 
 def test_the_checkpoint_of_another_run_is_not_used(
-    tmp_path: Path, undisturbed: list[dict[str, Any]]
+    directory: RunDirectory, tmp_path: Path, undisturbed: list[dict[str, Any]]
 ) -> None:
-    other, directory = (
-        killed(spec(trials=1, steps=240), tmp_path / "b"),
-        killed(spec(), tmp_path / "a"),
-    )
+    other = killed(spec(trials=1, steps=240), tmp_path / "b")
     directory.checkpoint.write_bytes(other.checkpoint.read_bytes())
     with pytest.warns(UserWarning, match="it is another run's; the run starts anew"):
         assert first_step_of(spec(), directory, undisturbed) == 15
 
 
 def test_a_checkpoint_of_a_step_that_does_not_fit_its_records_is_not_used(
-    tmp_path: Path, undisturbed: list[dict[str, Any]]
+    directory: RunDirectory, tmp_path: Path, undisturbed: list[dict[str, Any]]
 ) -> None:
-    early, directory = killed(spec(), tmp_path / "b", 30), killed(spec(), tmp_path / "a")
+    early = killed(spec(), tmp_path / "b", 30)
     state = torch.load(directory.checkpoint, weights_only=True)
     state["run"] = torch.load(early.checkpoint, weights_only=True)["run"]
     torch.save(state, directory.checkpoint)
@@ -189,9 +202,8 @@ def forms() -> dict[str, Callable[[dict[str, Any]], Any]]:
 
 @pytest.mark.parametrize("name", sorted(forms()))
 def test_a_checkpoint_of_another_form_starts_the_run_anew(
-    tmp_path: Path, undisturbed: list[dict[str, Any]], name: str
+    directory: RunDirectory, undisturbed: list[dict[str, Any]], name: str
 ) -> None:
-    directory = killed(spec(), tmp_path / "a")
     state = torch.load(directory.checkpoint, weights_only=True)
     torch.save(forms()[name](state), directory.checkpoint)
     with pytest.warns(UserWarning, match="checkpoint.pt is not used: .*; the run starts anew"):

@@ -72,11 +72,11 @@ def test_a_killed_run_goes_on_to_the_same_records(
     ("algorithm", "hparams"),
     [
         ("JTT", {}),
-        ("GroupDRO", {"over": "groups"}),
-        ("LISA", {"domains": "attributes"}),
-        ("CutMix", {}),
         ("ERM", {"sampling": "rwg"}),
-        ("VREx", {"sampling": "subg"}),
+        pytest.param("GroupDRO", {"over": "groups"}, marks=pytest.mark.slow),
+        pytest.param("LISA", {"domains": "attributes"}, marks=pytest.mark.slow),
+        pytest.param("CutMix", {}, marks=pytest.mark.slow),
+        pytest.param("VREx", {"sampling": "subg"}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("always_checkpoint")

@@ -188,7 +188,14 @@ def test_a_sweep_without_erm_has_no_baseline(tmp_path: Path) -> None:
     assert "at least two" in tree["rules"]["train_val"]["ranks"]["error"]
 
 
-@pytest.mark.parametrize("state", ["done", "diverged", "failed", "planned", "running"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "done",
+        "planned",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("diverged", "failed", "running")),
+    ],
+)
 def test_one_run_in_any_state(tmp_path: Path, state: str) -> None:
     sweep = Made(tmp_path)
     sweep.add("D", "ERM", ("a",), 0, flat(0.5), state=state, error="e")

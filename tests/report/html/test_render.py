@@ -51,6 +51,7 @@ def test_an_at_sign_in_a_name_is_kept(tmp_path: Path) -> None:
     assert '"@data@"' in page and '"a@b"' in page
 
 
+@pytest.mark.slow
 def test_its_rooms_do_without_torch() -> None:
     code = "import sys, oodbench.report.html.server, oodbench.report.why; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

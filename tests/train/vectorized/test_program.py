@@ -137,6 +137,7 @@ GROUPS: list[dict[str, Any]] = [
 """Methods and samplings that know the examples' attributes or places."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", GROUPS, ids=lambda v: "-".join(map(str, v.values())))
 def test_groups_are_those_of_the_same_runs_alone(
     values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
