@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 GAME := "procgen-mirror==0.10.7; python_version < '3.13'" "procgen-gym==0.1.1; python_version >= '3.13'" \
   gym3==0.3.3 gym==0.26.2 gym-notices gymnasium farama-notifications cloudpickle cffi pycparser imageio
 
-.PHONY: quickstart install test check bench race
+.PHONY: quickstart install test check bench gpu race
 
 quickstart: install
 	$(BIN)/python -m oodbench.sweep launch quickstart --yes
@@ -38,6 +38,10 @@ check: $(VENV)/tested
 
 bench: $(VENV)/tested
 	$(BIN)/python -m oodbench.bench
+
+# on one GPU, in under ten minutes: its tests, rows and a sweep, written to docs/findings/gpu.md
+gpu: $(VENV)/tested
+	$(BIN)/python -m oodbench.bench.gpu
 
 # DOMAINBED: a checkout to race against; DOMAINBED_PYTHON: a Python that has what it imports
 race: $(VENV)/installed

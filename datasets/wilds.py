@@ -265,7 +265,7 @@ class WILDS(Dataset):
             return x
         x = x.float() / 255
         if self.row.package != "rxrx1":
-            mean, std = (torch.tensor(v, device=x.device).view(3, 1, 1) for v in IMAGENET)
+            mean, std = IMAGENET.on(x.device)
             return (x - mean) / std
         if generator is not None:
             turns = torch.randint(4, (len(x),), generator=generator).tolist()

@@ -5,6 +5,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -79,6 +80,16 @@ class Normalization(NamedTuple):
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Means and deviations of images (N, C, H, W), (C, 1, 1) each, which go to a device once."""
+        return _on(self, device)
+
+
+@lru_cache
+def _on(normalization: Normalization, device: torch.device) -> tuple[Tensor, Tensor]:
+    mean, std = (torch.tensor(v, device=device)[:, None, None] for v in normalization)
+    return mean, std
 
 
 IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -134,7 +134,9 @@ def on_random_data(
     """An algorithm and a batch of E environments of B random examples, `size` = (E, B)."""
     classes = 1 if network == "MLP" else 10
     task = Task("multiclass" if classes > 1 else "binary", classes)
-    hidden = {"depth": 3, "activation": "leaky_relu"} if network == "MLP" else {}
+    hidden: dict[str, Any] = {"weights": "none"} if network.startswith("ResNet") else {}
+    if network == "MLP":
+        hidden = {"depth": 3, "activation": "leaky_relu"}
     cls: Any = algorithms.get(algorithm)
     names = tuple(f"e{i}" for i in range(size[0]))
     sizes = (size[1],) * size[0]

@@ -18,7 +18,7 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.packing import why_not
 
-ROUNDS = 3
+ROUNDS, STEPS = 3, 600
 SAMPLE = 8
 """The number of runs that are trained one at a time; their time is scaled up to all."""
 QUADRATIC = ("CAD", "CausIRL_MMD", "CondCAD", "MMD", "RDM")
@@ -54,7 +54,7 @@ def specs(algorithm: str, changes: Mapping[str, Any]) -> list[RunSpec]:
     """The runs of a case, all of one group; 4 draws and 8 trials unless it says otherwise."""
     small = "network" in changes
     entry = {"name": algorithm, "hparams": {"batch_size": 32} if small else {}}
-    values = {"name": "bench", "hparam_draws": 4, "trials": 8, "steps": 600, **changes}
+    values = {"name": "bench", "hparam_draws": 4, "trials": 8, "steps": STEPS, **changes}
     runs = make_plan(validate({**values, "algorithms": [entry]}, "bench")).runs.values()
     return list(runs)
 
@@ -73,14 +73,16 @@ def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) 
     return clock() - start
 
 
-def vectorized(folder: Path, device: str = "cpu") -> list[Row]:
+def vectorized(
+    folder: Path, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS
+) -> list[Row]:
     """Runs one at a time against the same as one program, in turn: the ratio of their times."""
     rows = []
     for number, case in enumerate(CASES):
-        runs = specs(case.algorithm, case.sweep)
+        runs = specs(case.algorithm, {**case.sweep, "steps": steps})
         assert len({run.group_key for run in runs}) == 1
         ratios = []
-        for turn in range(ROUNDS + 1):  # the first one warms up
+        for turn in range(rounds + 1):  # the first one warms up
             place = folder / f"{number}-{turn}"
             alone = seconds(runs[:SAMPLE], Results(place / "alone"), 1, device)
             together = seconds(runs, Results(place / "together"), len(runs), device)

@@ -5,10 +5,13 @@ its own parameters, drawn on the CPU from one generator.
 """
 
 import math
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from oodbench.step_data import to_device
 
 GRAY = (0.2989, 0.587, 0.114)
 """The weights of red, green and blue in a grey value (ITU-R 601-2)."""
@@ -24,9 +27,9 @@ def domainbed(x: Tensor, generator: torch.Generator) -> Tensor:
     """
     boxes = crops(len(x), x.shape[2], x.shape[3], generator, (0.7, 1.0), (3 / 4, 4 / 3))
     flipped, colorless = torch.rand(2, len(x), generator=generator)
-    x = resized_crops(x, boxes.to(x.device), (flipped < 0.5).to(x.device))
+    x = resized_crops(x, *(to_device(drawn, x.device) for drawn in (boxes, flipped < 0.5)))
     x = color_jitter(x, generator, 0.3)
-    chosen = (colorless < 0.1).nonzero().squeeze(1).to(x.device)
+    chosen = to_device((colorless < 0.1).nonzero().squeeze(1), x.device)
     x[chosen] = gray(x[chosen]).expand(-1, 3, -1, -1)
     return x
 
@@ -66,7 +69,7 @@ def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
     """
     down = _places(x.shape[2], boxes[:, 0], boxes[:, 2])
     across = _places(x.shape[3], boxes[:, 1], boxes[:, 3])
-    across[flipped] = across[flipped].flip(1)
+    across = torch.where(flipped[:, None], across.flip(1), across)
     shape = (len(x), *x.shape[2:])
     grid = torch.stack([across[:, None, :].expand(shape), down[:, :, None].expand(shape)], 3)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=True)
@@ -98,13 +101,13 @@ def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tens
     for operation, amount in zip(order.T, amounts.gather(1, order).T, strict=True):
         sizes = operation.bincount(minlength=len(OPERATIONS)).tolist()
         images = operation.argsort()
-        x = x.index_select(0, place[images].to(x.device))
+        x = x.index_select(0, to_device(place[images], x.device))
         place[images] = torch.arange(len(x))
-        extents = amount[images].to(x.device)[:, None, None, None]
+        extents = to_device(amount[images], x.device)[:, None, None, None]
         parts = zip(torch.split(x, sizes), torch.split(extents, sizes), strict=True)
         for change, (part, extent) in zip(OPERATIONS, parts, strict=True):
             change(part, extent)
-    return x.index_select(0, place.to(x.device))
+    return x.index_select(0, to_device(place, x.device))
 
 
 def brightness(x: Tensor, amount: Tensor) -> None:
@@ -137,9 +140,15 @@ def hue(x: Tensor, turn: Tensor) -> None:
     chroma = top - bottom
     place = (green + blue).sub_(red).add_(top).sub_(bottom, alpha=2).copysign_(green - blue)
     place.add_(6 * turn * chroma)
-    corners = x.new_tensor((0, 2, -2))[:, None, None]
+    corners = _corners(x.dtype, x.device)
     value = (place - corners * chroma).abs_().sub_(3 * chroma).abs_().add_(bottom - chroma)
     torch.minimum(torch.maximum(value, bottom, out=value), top, out=x)
+
+
+@lru_cache
+def _corners(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Where red, green and blue lie, (3, 1, 1); it goes to a device once."""
+    return torch.tensor((0, 2, -2), dtype=dtype, device=device)[:, None, None]
 
 
 OPERATIONS = (brightness, contrast, saturation, hue)

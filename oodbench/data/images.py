@@ -156,7 +156,7 @@ class Images(Dataset):
         x = x.float().div_(255)
         if generator is not None and self.options.augment is not False:
             x = domainbed(x, generator)
-        mean, std = (x.new_tensor(v)[:, None, None] for v in IMAGENET)
+        mean, std = IMAGENET.on(x.device)
         return x.sub_(mean).div_(std)
 
     def check(self) -> None:

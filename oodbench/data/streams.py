@@ -172,7 +172,7 @@ class ReadAhead:
     def _read(self, place: int, request: Request) -> Tensor:
         parts = [stored.read(index) for stored, index in request]
         whole = self._finish(torch.cat(parts) if len(parts) > 1 else parts[0], place)
-        return whole.pin_memory() if self._device.type == "cuda" else whole
+        return whole if self._device.type == "cpu" else whole.pin_memory()
 
 
 @lru_cache

@@ -119,22 +119,25 @@ class LookedUpRows:
     shape: torch.Size
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """The P pairs of a unit and a row that it looked up, and the gradient of each pair.
+        """The pairs of a unit and a row that it looked up, and the gradient of each pair.
 
-        A pair is the number unit * V + row, (P,); the gradients are (P, D).
+        A pair is the number unit * V + row; there are up to U * K, in the places of as many, of which
+        the rest are 0 with a gradient of 0: how many there are is for the device alone to know. The
+        gradients are (U * K, D).
         """
         units = torch.arange(len(self.rows), device=self.rows.device)
-        pairs, inverse = torch.unique(
-            units[:, None] * self.shape[0] + self.rows, return_inverse=True
-        )
+        looked_up = (units[:, None] * self.shape[0] + self.rows).flatten()
+        ordered, order = looked_up.sort(stable=True)
+        place = (ordered.diff(prepend=ordered[:1]) > 0).cumsum(0)  # of each one's pair
+        pairs = torch.zeros_like(ordered).scatter_(0, place, ordered)
         sums = self.cotangents.new_zeros(len(pairs), self.shape[1])
-        return pairs, sums.index_add_(0, inverse.flatten(), self.cotangents.flatten(0, 1))
+        return pairs, sums.index_add_(0, place, self.cotangents.flatten(0, 1)[order])
 
     def stacked(self) -> Tensor:
         """Return the gradients, with zeros for the rows that a unit did not look up."""
         pairs, sums = self._sums()
         stack = sums.new_zeros(len(self.rows) * self.shape[0], self.shape[1])
-        return stack.index_copy_(0, pairs, sums).view(len(self.rows), *self.shape)
+        return stack.index_add_(0, pairs, sums).view(len(self.rows), *self.shape)
 
     def signs(self) -> tuple[Tensor, Tensor]:
         """Work out sums and means over only the rows that a unit looked up; all others are zero."""

@@ -40,7 +40,7 @@ class MixStyle(nn.Module):
         if not self.training or x.shape[2] * x.shape[3] < 2 or torch.rand(()) >= self.probability:
             return x
         alpha = torch.full((len(x), 1, 1, 1), 0.1, device=x.device, dtype=x.dtype)
-        share = torch.distributions.Beta(alpha, alpha).sample()
+        share = torch.distributions.Beta(alpha, alpha, validate_args=False).sample()
         return mixed(x, x[torch.randperm(len(x), device=x.device)], share)
 
     def hook(self, module: nn.Module, inputs: object, output: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.dry_run import show_jobs
 from oodbench.sweep.file import Sweep
-from oodbench.sweep.launchers.devices import available_devices
+from oodbench.sweep.launchers.device_memory import check_memory
+from oodbench.sweep.launchers.devices import available_devices, gpus_of
 from oodbench.sweep.launchers.in_process import debug
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.local import local, warm_up
@@ -51,7 +52,7 @@ class LaunchOptions:
     launcher: str = "local"
     """A name in `LAUNCHERS`."""
     workers: int | None = None
-    """Processes at a time; None is one per core or, on GPUs, one per device."""
+    """Processes at a time; None is one per core or, on GPUs, `runs_per_gpu` of the resources a device."""
     devices: str = "auto"
     """`auto`, `cpu` or a list such as `cuda:0,cuda:1`."""
     threads: int = 1
@@ -243,15 +244,26 @@ def _run(job: Job, options: LaunchOptions, console: Terminal) -> dict[str, State
     if options.launcher == "slurm":
         job = replace(job, devices=(device_of_runs(options.devices, job.resources),))
     else:
-        devices = available_devices(options.devices)
-        on_cpu = devices == ("cpu",)
-        workers = options.workers or (os.cpu_count() or 1 if on_cpu else len(devices))
-        job = replace(job, devices=devices, workers=workers)
+        job = _placed(job, options)
+        check_memory(job)
     try:
         return LAUNCHERS[options.launcher](job) if job.ids else {}
     except KeyboardInterrupt:
         console.say("Interrupted; the same launch goes on where it was.")
         raise
+
+
+def _placed(job: Job, options: LaunchOptions) -> Job:
+    """The job with the devices of this machine and the number of its processes.
+
+    On GPUs alone, `runs_per_gpu` processes of the launcher `local` share each, and see no other.
+    """
+    devices = available_devices(options.devices)
+    if devices == ("cpu",):
+        return replace(job, devices=devices, workers=options.workers or os.cpu_count() or 1)
+    workers = options.workers or len(devices) * job.resources.runs_per_gpu
+    gpus = gpus_of(devices) if options.launcher == "local" else ()
+    return replace(job, devices=("cuda:0",) if gpus else devices, gpus=gpus, workers=workers)
 
 
 def _check_precision(job: Job, devices: Sequence[str]) -> None:

@@ -1,6 +1,21 @@
 """The devices of this machine, as users name them."""
 
+import os
+from collections.abc import Sequence
+
 from oodbench.errors import UserError
+
+
+def gpus_of(devices: Sequence[str]) -> tuple[str, ...]:
+    """The devices by their names in CUDA_VISIBLE_DEVICES; none unless all are CUDA devices.
+
+    A process that sees a single GPU, as `cuda:0`, takes memory of no other.
+    """
+    if not all(name.startswith("cuda:") for name in devices):
+        return ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    places = [int(name.partition(":")[2]) for name in devices]
+    return tuple(visible.split(",")[i].strip() if visible else str(i) for i in places)
 
 
 def available_devices(wanted: str) -> tuple[str, ...]:

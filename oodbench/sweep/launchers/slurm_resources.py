@@ -38,7 +38,9 @@ class Resources(BaseModel):
         default=None, ge=1, description="Jobs of an array that run at a time."
     )
     runs_per_job: int = Field(default=1, ge=1, description="Runs that share a job.")
-    runs_per_gpu: int = Field(default=1, ge=1, description="Runs that share a GPU at a time.")
+    runs_per_gpu: int = Field(
+        default=1, ge=1, description="Runs that share a GPU at a time, with the launcher local too."
+    )
     max_jobs: int | None = Field(default=None, ge=1, description="Most jobs you may have queued.")
     slurm: dict[str, Any] = Field(
         default={}, description="Any other option of sbatch or submitit, KEY=VALUE."

@@ -1,0 +1,308 @@
+"""What a GPU does with the harness, in one command of under ten minutes: `make gpu`.
+
+It runs the tests that need a GPU, measures what the page of findings shows, launches a quick sweep,
+kills it and launches it again, and writes one JSON file and one page. What there is no time for is left
+out, and the page says so.
+"""
+
+import itertools
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from tabulate import tabulate
+
+from oodbench.bench.rows import Row
+from oodbench.commands import commands
+from oodbench.errors import UserError, reports_mistakes
+
+app = commands(__doc__)
+
+TESTS = Path(__file__).parents[2] / "tests"
+NETWORKS = ("ResNet18", "ResNet50")
+MASKS = ("ANDMask", "ExampleANDMask")
+PRECISIONS = ("float32", "tf32", "bfloat16")
+QUICK = {
+    "name": "gpu",
+    "datasets": [{"name": "ColoredDigits", "copies": 1}],
+    "algorithms": ["ERM", "ANDMask", "Mixup"],
+    "hparam_draws": 1,
+    "trials": 1,
+}
+"""The sweep that is killed and launched again."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the measured work is."""
+
+    image: int = 224
+    examples: int = 32
+    """Per environment; there are three."""
+    rounds: int = 5
+    steps: int = 300
+    """Of the runs of the sweep, of those that are trained as one program and of those that load images."""
+    images: int = 100
+    """Image files a class and environment."""
+    last: float = 420.0
+    """Seconds after which no further row is measured."""
+    program: float | None = 90.0
+    """The most seconds that the tests, and each of the two launches of the sweep, may take."""
+
+
+SMALL = Size(image=32, examples=2, rounds=1, steps=3, images=12, last=float("inf"), program=None)
+"""What a CPU can do, to try the program itself."""
+
+
+@dataclass
+class Findings:
+    """What the page shows."""
+
+    device: str
+    torch: str
+    seconds: float = 0.0
+    tests: str = "left out"
+    sweep: str = "left out"
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """The parts that there was no time for or that failed, each with the reason."""
+
+
+def step_seconds(name: str, network: str, device: str, size: Size) -> float:
+    """Seconds of a method's update step on random images of three environments, to its end."""
+    from oodbench.bench.steps import on_random_data, paired, random_updates
+
+    shape = (3, size.image, size.image)
+    built = on_random_data(name, network, shape, (3, size.examples), device)
+    work = random_updates(*built)
+    (seconds,) = paired([work], 1, time.perf_counter, rounds=size.rounds)
+    return seconds
+
+
+def methods(names: Sequence[str], network: str, device: str, size: Size) -> Iterator[Row]:
+    """The update steps of methods on a network, against ERM's."""
+    from oodbench.algorithms import algorithms
+
+    erm = step_seconds("ERM", network, device, size)
+    what = f"{network}, 3 x {size.examples} images of {size.image} x {size.image}, {device}"
+    yield Row(what=f"update step, ERM, ms, {what}", measured=f"{1e3 * erm:.1f}")
+    for name in names:
+        cls = algorithms.get(name)
+        if name != "ERM" and cls.trains_network and not cls.needs_pretrained:
+            ratio = step_seconds(name, network, device, size) / erm
+            reach = {"ANDMask": "<= 1.5", "ExampleANDMask": "<= 4"}.get(name, "-")
+            row = f"update step, {name} / ERM, {what}"
+            yield Row(what=row, reach=reach, measured=f"{ratio:.2f}")
+
+
+def precisions(device: str, size: Size) -> Iterator[Row]:
+    """ERM's update step on ResNet-50 in each precision, over that in float32."""
+    import torch
+
+    from oodbench.bench.steps import on_random_data, paired, random_updates
+    from oodbench.train.precision import AUTOCAST, products_in
+
+    base = None
+    for precision, channels_last in itertools.product(PRECISIONS, (False, True)):
+        if precision == "tf32" and device == "cpu":
+            continue
+        shape = (3, size.image, size.image)
+        built = on_random_data("ERM", "ResNet50", shape, (3, size.examples), device)
+        built[0].autocast = AUTOCAST.get(precision)
+        if channels_last:
+            built[0].network.to(memory_format=torch.channels_last)
+        with products_in(precision):
+            work = random_updates(*built)
+            (seconds,) = paired([work], 1, time.perf_counter, rounds=size.rounds)
+        base = base or seconds
+        how = f"{precision}{', channels_last' if channels_last else ''}"
+        what = f"update step, ERM, ResNet50, {how} / float32, {device}"
+        yield Row(what=what, measured=f"{seconds / base:.2f}")
+
+
+def loading(folder: Path, device: str, size: Size) -> Iterator[Row]:
+    """The share of a run's time that waits for image files, decoded while it trains."""
+    from oodbench.bench.data import erm, write_images
+    from oodbench.train.run import Run
+    from oodbench.train.settings import TrainSettings
+
+    write_images(folder / "images", size.images)
+    workers = min(8, os.cpu_count() or 1)
+    settings = TrainSettings(device=device, loader_workers=workers)
+    for network in ("ConvNet", "ResNet18"):
+        run = Run(erm(folder / "images", network, 0), settings)
+        run.run_steps(2)
+        seconds, waited = run.seconds, run.waited
+        run.run_steps(size.steps // 3 + 1)
+        share = (run.waited - waited) / (run.seconds - seconds)
+        what = f"share of ERM's step waiting for data, {network}, {workers} workers, {device}"
+        yield Row(what=what, reach="< 0.1", measured=f"{share:.3f}")
+
+
+def gpu_tests(size: Size) -> str:
+    """What pytest says at the end of the tests that need a GPU."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
+    files = [str(f) for f in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in f.read_text()]
+    done = subprocess.run(
+        [*command, *files],
+        capture_output=True,
+        text=True,
+        cwd=TESTS.parent,
+        timeout=size.program,
+    )
+    lines = [line.strip("= ") for line in done.stdout.splitlines() if line.strip()]
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return "; ".join([*failed, *lines[-1:]]) or f"pytest said nothing (exit code {done.returncode})"
+
+
+def killed_and_resumed(folder: Path, device: str, size: Size) -> str:
+    """Launch a sweep, kill all of it once the first record is there, and launch it again."""
+    sweep, out = folder / "gpu.yaml", folder / "results"
+    steps = {"steps": size.steps, "evaluate_every": max(1, size.steps // 3)}
+    sweep.write_text(json.dumps({**QUICK, **steps}))
+    command = [sys.executable, "-m", "oodbench.sweep", "launch", str(sweep), "--out", str(out)]
+    command += ["--yes", "--devices", device, "--workers", "2"]
+    none = subprocess.DEVNULL
+    first = subprocess.Popen(command, start_new_session=True, stdout=none, stderr=none)
+    start = time.monotonic()
+    while first.poll() is None and not any(out.glob("runs/*/metrics.jsonl")):
+        time.sleep(0.02)
+        if size.program and time.monotonic() - start > size.program:
+            break
+    killed = first.poll() is None
+    if killed:
+        os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    before = sum(1 for _ in out.glob("runs/*/done.json"))
+    again = subprocess.run(command, capture_output=True, text=True, timeout=size.program)
+    if again.returncode:
+        raise RuntimeError(again.stderr.strip().splitlines()[-1])
+    total = len(json.loads((out / "sweep.json").read_text())["runs"])
+    ended = sum(1 for _ in out.glob("runs/*/done.json"))
+    how = f"killed with {before} of {total} runs done" if killed else "ended before it was killed"
+    return f"{how}; after the same launch again {ended} of {total} are done"
+
+
+def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str], None]) -> Findings:
+    """All parts in turn, each in a folder of its own, as long as there is time."""
+    import torch
+
+    from oodbench.bench.vectorized import vectorized
+
+    on_cpu = device == "cpu"
+    machine = platform.processor() or platform.machine()
+    findings = Findings(
+        machine if on_cpu else torch.cuda.get_device_name(device), str(torch.__version__)
+    )
+
+    def tests(folder: Path) -> list[Row]:
+        findings.tests = gpu_tests(size)
+        return []
+
+    def sweep(folder: Path) -> list[Row]:
+        findings.sweep = killed_and_resumed(folder, device, size)
+        return []
+
+    def table(some: Sequence[str], network: str, folder: Path) -> Iterator[Row]:
+        return methods(some, network, device, size)
+
+    masks = [name for name in MASKS if name in names]
+    rest = [name for name in names if name not in MASKS]
+    parts: dict[str, Callable[[Path], Any]] = {
+        "the tests marked gpu": tests,
+        "the sweep": sweep,
+        **{f"masks, {network}": partial(table, masks, network) for network in NETWORKS},
+        "precisions": lambda folder: precisions(device, size),
+        "loading": lambda folder: loading(folder, device, size),
+        "runs as one program": lambda folder: vectorized(folder, device, 1, size.steps),
+        **{f"methods, {network}": partial(table, rest, network) for network in NETWORKS},
+    }
+    start = time.monotonic()
+    for part, work in parts.items():
+        say(f"{time.monotonic() - start:.0f} s: {part}")
+        folder = Path(tempfile.mkdtemp())
+        try:
+            if time.monotonic() - start > size.last:
+                raise TimeoutError("no time was left")
+            for row in work(folder):
+                findings.rows.append(row)
+                if time.monotonic() - start > size.last:
+                    raise TimeoutError(f"no time was left after {row.what}")
+        except Exception as error:  # the other parts go on, and the page says what failed
+            first = next(iter(str(error).splitlines()), "")
+            findings.left_out.append(f"{part}: {type(error).__name__}: {first}")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    findings.seconds = time.monotonic() - start
+    return findings
+
+
+def page(findings: Findings | None) -> str:
+    """The page of findings in Markdown; None: nothing has been measured."""
+    head = """# On a GPU
+
+`make gpu` runs the tests that need a GPU, measures update steps, loading, precisions and runs trained
+as one program, kills a sweep and launches it again, and writes this page and `gpu.json` beside it, in
+under ten minutes on one GPU. What is proved without one, in `tests/device/`: no step of a method mixes
+devices, waits for the device or copies to it more than what was drawn for it."""
+    if findings is None:
+        return f"{head}\n\nIt has not been run on a GPU yet.\n"
+    table = tabulate(
+        [(row.what, row.reach, row.measured) for row in findings.rows],
+        ["what", "reach", "measured"],
+        tablefmt="github",
+        disable_numparse=True,
+    )
+    facts = [
+        f"{findings.device}, torch {findings.torch}, {findings.seconds:.0f} seconds.",
+        f"Tests marked `gpu`: {findings.tests}.",
+        f"The sweep: {findings.sweep}.",
+    ]
+    if findings.left_out:
+        facts.append("Left out: " + "; ".join(findings.left_out) + ".")
+    return "\n\n".join([head, *facts, table]) + "\n"
+
+
+@app.command()
+@reports_mistakes
+def gpu(
+    device: Annotated[
+        str, typer.Option(help="cuda:N, or cpu at small sizes to try it.")
+    ] = "cuda:0",
+    out: Annotated[Path, typer.Option(help="Folder of gpu.md, gpu.json.")] = Path("docs/findings"),
+    algorithm: Annotated[list[str] | None, typer.Option(help="These methods alone.")] = None,
+) -> None:
+    """Measure all parts and write the page."""
+    import torch
+
+    from oodbench.algorithms import algorithms
+
+    if not re.fullmatch(r"cpu|cuda:\d+", device):
+        raise UserError(f"--device is cpu or cuda:N, not '{device}'")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise UserError("there is no CUDA device here: nothing is measured, and no page is written")
+    for name in algorithm or ():
+        algorithms.get(name)
+    names = algorithm or list(algorithms)
+    findings = measured(device, SMALL if device == "cpu" else Size(), names, print)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "gpu.json").write_text(json.dumps(asdict(findings), indent=1) + "\n")
+    (out / "gpu.md").write_text(page(findings))
+    print(f"{out / 'gpu.md'} and gpu.json are written.")
+
+
+if __name__ == "__main__":
+    app()

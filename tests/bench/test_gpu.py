@@ -1,0 +1,50 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from oodbench.bench.gpu import page
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "oodbench.bench.gpu", *options]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path: Path) -> None:
+    done = run("--out", str(tmp_path))
+    assert done.returncode == 2 and not list(tmp_path.iterdir())
+    assert done.stderr.startswith("error: there is no CUDA device here")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_it_runs_on_a_cpu_at_small_sizes(tmp_path: Path) -> None:
+    chosen = ("--algorithm", "ANDMask", "--algorithm", "ExampleANDMask", "--algorithm", "Mixup")
+    done = run("--device", "cpu", "--out", str(tmp_path), *chosen)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["left_out"] == []
+    assert "are done" in found["sweep"] and "skipped" in found["tests"]
+    whats = "\n".join(row["what"] for row in found["rows"])
+    for what in ("ExampleANDMask / ERM, ResNet50", "Mixup / ERM, ResNet18", "bfloat16", "waiting"):
+        assert what in whats
+    shown = (tmp_path / "gpu.md").read_text()
+    assert all(row["what"] in shown for row in found["rows"])
+
+
+def test_the_page_in_the_documentation_is_the_programs() -> None:
+    """Until it is run on a GPU it says that it was not."""
+    folder = ROOT / "docs" / "findings"
+    shown = (folder / "gpu.md").read_text()
+    if (folder / "gpu.json").exists():
+        assert "Tests marked `gpu`" in shown
+    else:
+        assert shown == page(None) and "has not been run on a GPU" in shown

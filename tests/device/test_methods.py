@@ -1,0 +1,121 @@
+"""No step of any method waits for the device or copies to it more than what it draws."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+
+from oodbench.algorithms import Algorithm, algorithms
+from oodbench.conformance.tiny_problems import TASKS, suited, tiny_batch, tiny_problem
+from oodbench.hparams import checked, defaults
+from oodbench.networks.base import build
+from oodbench.tasks import Task
+from tests.device.pretend import DEVICE, move_algorithm, moved, on_device
+
+FITTED = {
+    "ICP": "a run is one fit, by scipy on the host",
+    "LinearIRM": "a run is a descent in machine code on the host",
+    "LinearVREx": "a run is a descent in machine code on the host",
+}
+"""The methods that leave the device, and why."""
+EVERYWHERE: list[dict[str, Any]] = [
+    {},
+    {"environments_per_step": 3, "optimizer": "sgd"},
+    {"accumulation": 2, "optimizer": "adamw"},
+    {"head_only": 0.5, "clip_norm": 1.0, "warm_up": 0.5, "lr_schedule": "cosine"},
+]
+"""Hyperparameters that every method is tried with."""
+LATE = 19_000
+"""A step past every annealing and first stage."""
+
+
+def own_options(cls: type[Algorithm]) -> Iterator[dict[str, Any]]:
+    """Each value of the method's own switches and words that is not the default."""
+    common = {f.name for f in fields(Algorithm.Hparams)}
+    for f in fields(cls.Hparams):
+        if f.name not in common:
+            if isinstance(f.default, bool):
+                yield {f.name: not f.default}
+            yield from ({f.name: o} for o in f.metadata.get("options") or () if o != f.default)
+    if cls.name == "EQRM":
+        yield {"quantile": -0.5}
+
+
+def made(cls: type[Algorithm], task: Task, values: dict[str, Any]) -> Algorithm:
+    """The method on the device, on a small MLP."""
+    problem = tiny_problem(task)
+    network = build("MLP", {"width": 8}, problem.input_shape, task.num_outputs, seed=0)
+    hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **values}, cls.name)
+    algorithm = cls(network, problem, hparams)
+    move_algorithm(algorithm)
+    return algorithm
+
+
+def cases() -> Iterator[Any]:
+    """Every method with the options that can be had, each on a task; the defaults on all tasks."""
+    for name in algorithms:
+        cls = algorithms.get(name)
+        takes = [
+            task
+            for task in (suited(cls, t) for t in (*TASKS.values(), Task("regression", 1)))
+            if cls.skip(tiny_problem(task)) is None
+        ]
+        why = FITTED.get(name)
+        marks = [pytest.mark.xfail(strict=True, reason=why)] if why else []
+        for task in takes:
+            label = f"{name}-{task.kind}{task.num_outputs}"
+            yield pytest.param(cls, task, {}, id=label, marks=marks)
+            marks = [*marks, pytest.mark.slow]
+        for values in (*EVERYWHERE[1:], *own_options(cls)):
+            if not cls.lacks(tiny_problem(takes[0]), {**defaults(cls.Hparams), **values}):
+                label = "-".join([name, *(f"{k}={v}" for k, v in values.items())])
+                yield pytest.param(cls, takes[0], values, id=label, marks=marks)
+
+
+def drawn(algorithm: Algorithm) -> int:
+    """How many tensors of draws a step sends to the device."""
+    if algorithm.draws_on_host:
+        return 0
+    return len(algorithm.draw(tiny_batch(algorithm.problem.task), torch.Generator()))
+
+
+@pytest.mark.parametrize(("cls", "task", "values"), list(cases()))
+def test_a_step_stays_on_the_device(
+    cls: type[Algorithm], task: Task, values: dict[str, Any]
+) -> None:
+    """The steps are the first three and one past every switch.
+
+    The third allocates what the second did, in the same order, and leaves no more behind.
+    """
+    with on_device() as watch:
+        algorithm = made(cls, task, values)
+        batch = moved(tiny_batch(task))
+        wanted = drawn(algorithm) + bool(getattr(algorithm.hparams, "split_half", False))
+        seen = []
+        for step in (0, 1, 2, LATE):
+            watch.forget()
+            metrics = algorithm.update(batch, step)
+            assert {v.device.type for v in metrics.values()} == {DEVICE}
+            del metrics
+            if step > 0:  # the first one sends what layers a mask's records are of
+                assert not watch.others
+                assert watch.copies == wanted
+            seen.append((watch.sizes, watch.live))
+        assert all("kept_by_layer.py" in crossing for crossing in watch.others)
+        assert seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("name", list(algorithms))
+def test_a_prediction_stays_on_the_device(name: str) -> None:
+    cls = algorithms.get(name)
+    task = next(
+        task
+        for task in (suited(cls, t) for t in (*TASKS.values(), Task("regression", 1)))
+        if cls.skip(tiny_problem(task)) is None
+    )
+    with on_device() as watch:
+        algorithm = made(cls, task, {}).eval()
+        algorithm.predict(moved(tiny_batch(task)).x[0])
+    assert not watch.crossings

@@ -1,0 +1,164 @@
+"""A block of a run's steps: one copy to the device a step, one read from it in all."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from oodbench.data.streams import Stored
+from oodbench.datasets import Environment
+from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from oodbench.train.averages import make_average
+from oodbench.train.batches import Batches
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from oodbench.train.vectorized.program import VectorizedProgram
+from tests.device.pretend import fake, move_algorithm, moved, on_device
+
+SPIRALS: dict[str, Any] = {
+    "name": "Spirals",
+    "num_environments": 4,
+    "num_examples": 40,
+    "num_test_examples": 30,
+    "shortcut_dims": 2,
+}
+DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
+STEPS = 4
+
+
+def specs(
+    entry: dict[str, Any], dataset: dict[str, Any] = SPIRALS, trials: int = 1
+) -> list[RunSpec]:
+    values = {
+        "name": "t", "datasets": [dataset], "algorithms": [entry], "hparam_draws": 1,
+        "trials": trials, "steps": 40, "evaluate_every": 20,
+        "network": {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}},
+    }  # fmt: skip
+    plan = make_plan(validate(values, "t"))
+    first = next(iter(plan.runs.values())).test_environments
+    return [run for run in plan.runs.values() if run.test_environments == first]
+
+
+def moved_environment(environment: Environment) -> Environment:
+    """The environment on the device, but for what is read from disk."""
+    return environment if isinstance(environment.x, Stored) else moved(environment)
+
+
+def move_batches(batches: Batches) -> None:
+    for name in ("_x", "_y", "_attributes"):
+        values = getattr(batches, name, None)
+        if isinstance(values, Tensor):
+            setattr(batches, name, fake(values))
+    if batches._whole is not None:
+        batches._whole = moved(batches._whole)
+
+
+def move_run(run: Run) -> None:
+    """Put a run that was made on the CPU on the device."""
+    move_algorithm(run.algorithm)
+    move_batches(run.batches)
+    spec, average = run.spec, run.spec.average
+    if average is not None:
+        run.average = make_average(average, run.algorithm, spec.steps, spec.evaluate_every)
+    run.scored = {name: moved_environment(e) for name, e in run.scored.items()}
+    splits = {n: {s: fake(i) for s, i in own.items()} for n, own in run.data.splits.items()}
+    groups = {
+        n: {s: replace(g, keys=fake(g.keys)) for s, g in own.items()}
+        for n, own in run.data.groups.items()
+    }
+    run.data = replace(run.data, splits=splits, groups=groups)
+    seen, places = run.validated_on
+    run.validated_on = (
+        {name: moved_environment(e) for name, e in seen.items()},
+        {n: {s: fake(i) for s, i in own.items()} for n, own in places.items()},
+    )
+
+
+def rows() -> Iterator[Any]:
+    """Rows of a sweep, and the copies of a step: the batch's index, and each tensor of draws."""
+    hparams: list[tuple[str, dict[str, Any], int]] = [
+        ("uniform", {}, 1),
+        ("rwy", {"sampling": "rwy"}, 1),
+        ("environments", {"environments_per_step": 2}, 1),
+        ("whole", {"batch_size": 0}, 0),
+    ]
+    for label, values, copies in hparams:
+        yield pytest.param({"name": "ERM", "hparams": values}, copies, id=label)
+    yield pytest.param({"name": "JTT"}, 1, id="index")
+    yield pytest.param({"name": "Mixup"}, 3, id="draws")
+    for average in ("ema", "swa", "swad"):
+        yield pytest.param({"name": "ERM", "average": average}, 1, id=average)
+
+
+@pytest.mark.parametrize(("entry", "copies"), list(rows()))
+def test_a_block_of_steps_has_one_copy_a_step_and_one_read(
+    entry: dict[str, Any], copies: int
+) -> None:
+    (spec,) = specs({**entry, "hparams": {"batch_size": 8, **entry.get("hparams", {})}})
+    run = Run(spec, TrainSettings())
+    with on_device() as watch:
+        move_run(run)
+        run.run_steps(2)
+        before = watch.live
+        watch.forget()
+        run.run_steps(STEPS)
+        assert not watch.others
+        assert watch.copies == copies * STEPS
+        assert watch.reads == 1
+        assert watch.live == before
+
+
+@pytest.mark.parametrize("average", ["none", "ema", "swad"])
+def test_an_evaluation_is_read_once(average: str) -> None:
+    """With SWAD, which is told a loss before, twice."""
+    (spec,) = specs({"name": "ERM", "average": average})
+    run = Run(spec, TrainSettings())
+    with on_device() as watch:
+        move_run(run)
+        run.run_steps(2)
+        watch.forget()
+        assert run.evaluate()
+        assert not watch.crossings
+        assert watch.reads == (2 if average == "swad" else 1)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+@pytest.mark.parametrize(
+    ("entry", "copies"),
+    [
+        ({"name": "ERM"}, 2),
+        ({"name": "ERM", "average": "ema"}, 2),
+        ({"name": "ERM", "hparams": {"clip_norm": 1.0}}, 2),
+        ({"name": "ANDMask"}, 2),
+        ({"name": "Mixup"}, 2 + 2),
+        ({"name": "EQRM"}, 2),
+        ({"name": "JTT"}, 2),
+    ],
+    ids=str,
+)
+def test_runs_as_one_program_have_one_copy_for_each_trial_and_one_read(
+    entry: dict[str, Any], copies: int
+) -> None:
+    """A block begins with one more of the rates of all its steps, and one of an average's shares."""
+    batch = {"batch_size": 8, **entry.get("hparams", {})}
+    runs = [
+        Run(spec, TrainSettings(vectorize=2))
+        for spec in specs({**entry, "hparams": batch}, trials=2)
+    ]
+    with on_device() as watch:
+        for run in runs:
+            move_run(run)
+        program = VectorizedProgram(runs)
+        program.run_steps(2)
+        watch.forget()
+        program.run_steps(STEPS)
+        assert not watch.others
+        assert watch.copies == copies * STEPS + 1 + ("average" in entry)
+        assert watch.reads == 1
+        watch.forget()
+        assert program.evaluate([0, 1])
+        assert not watch.others and watch.reads == 1
