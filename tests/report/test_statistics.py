@@ -121,6 +121,8 @@ def test_a_comparison_that_is_made_again_has_the_same_numbers() -> None:
     assert found.gain.mean == pytest.approx(0.66451, abs=1e-5)
     assert found.bootstrap == pytest.approx((0.10299, 1.24222), abs=1e-5)
     assert found.probability == 0.987
+    score, value = np.random.default_rng(4).normal(size=(2, 4, 3))
+    assert st.noise(score, value).search == pytest.approx(0.563084, abs=1e-6)
 
 
 def test_ties_losses_and_what_is_missing() -> None:
