@@ -39,7 +39,11 @@ TARGETS = {
     ],
     "oodbench/results/directory.py": ["tests/results", "tests/train/test_execute.py"],
     "oodbench/results/parse.py": ["tests/results", "tests/test_selection.py"],
-    "oodbench/results/frames.py": ["tests/results", "tests/report/test_leaderboard.py"],
+    "oodbench/results/frames.py": [
+        "tests/test_selection.py",
+        "tests/results",
+        "tests/report/test_leaderboard.py",
+    ],
     "oodbench/hparams.py": [
         "tests/sweep/test_file.py",
         "tests/sweep/test_draws.py",
@@ -163,10 +167,12 @@ def mutants(path: Path) -> list[Mutant]:
     ]
 
 
-def named_after(module: str) -> list[str]:
-    """The test files of a module."""
-    found = sorted((ROOT / "tests").rglob(f"test_{module}*.py"))
-    return [str(path.relative_to(ROOT)) for path in found]
+def own_tests(file: Path) -> list[str]:
+    """The test files of a module, which stand where it does: those of a method in any of their folders."""
+    room, stem = file.relative_to(ROOT).parent, file.stem
+    folder = ROOT / "tests" / room.relative_to("oodbench" if room.parts[0] == "oodbench" else "")
+    pattern = f"*/test_{stem}.py" if room.parts[0] == "algorithms" else f"test_{stem}*.py"
+    return [str(path.relative_to(ROOT)) for path in sorted(folder.glob(pattern))]
 
 
 def classes_of(file: Path) -> list[str]:
@@ -186,12 +192,12 @@ def tests_of(path: str, rest: list[str]) -> list[list[str]]:
     tests of all methods only those are run that name a class of the file or of those that import it.
     """
     file = ROOT / path
-    own, classes = named_after(file.stem), classes_of(file)
+    own, classes = own_tests(file), classes_of(file)
     if path.startswith("algorithms/"):
         others = [other for other in sorted(file.parent.glob("*.py")) if other != file]
         users = [other for other in others if imports(other, file)]
         near = users + [other for other in others if imports(file, other)]
-        own = own or sorted({test for other in near for test in named_after(other.stem)})
+        own = own or sorted({test for other in near for test in own_tests(other)})
         classes += [name for user in users for name in classes_of(user)]
     stages = [own] if own else []
     for test in rest:
