@@ -364,6 +364,14 @@ def test_the_order_of_rows_changes_nothing(paired: Frames, seed: int, rule: str)
     pd.testing.assert_frame_equal(choose(Frames(runs, metrics), rule), choose(paired, rule))
 
 
+def test_the_records_of_a_run_need_not_stand_together(tmp_path: Path) -> None:
+    runs = [Trained({0: out(0.1, 0.1), 5: out(0.9, 0.9)}), Trained({5: out(0.3, 0.3)}, draw=1)]
+    frames = load(tmp_path, runs)
+    late = (frames.metrics["id"] == runs[0].spec.id) & (frames.metrics["step"] == 5)
+    apart = pd.concat([frames.metrics[~late], frames.metrics[late]])
+    assert picks(Frames(frames.runs, apart), "train_val") == [(0, 5)]
+
+
 @settings(max_examples=15, deadline=None)
 @given(values=st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_train_val_is_invariant_to_the_test_environments(

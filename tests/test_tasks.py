@@ -101,6 +101,12 @@ def test_the_default_metric_is_among_the_metrics(task: Task) -> None:
     assert task.higher_is_better == (task.kind in ("binary", "multiclass", "multilabel"))
 
 
+def test_an_example_has_as_many_values_as_outputs_at_all_its_places() -> None:
+    tasks = {Task("binary"): 1, Task("multiclass", 3): 3, Task("tokens", 3, 4): 12}
+    for task, count in (tasks | {Task("boxes", 2): 10}).items():
+        assert task.values == count
+
+
 def test_groups_are_pairs_of_target_and_attribute_those_of_a_class_side_by_side() -> None:
     targets, attributes = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 0, 0, 1])
     assert Task("multiclass", 3).groups(targets, attributes, 2).tolist() == [1, 2, 4, 5]
@@ -200,7 +206,12 @@ def test_labels_weigh_alike_as_in_the_package_wilds() -> None:
         (Task("regression"), [[0.3]], [[torch.inf]], "is inf, and it must be finite"),
         (Task("regression"), [[0.3]], [0.3], r"has the shape \(\), and .* regression is \(1,\)"),
         (Task("tokens", 3, 2), [[0.0, torch.nan]], [[0.5, 1.0]], "is 0.5, and tokens are"),
-        (Task("tokens", 3, 2), [[0.0, 2.0]], [[1.0, 3.0]], "is 3, and tokens .* from 0 to 2, or NaN"),
+        (
+            Task("tokens", 3, 2),
+            [[0.0, 2.0]],
+            [[1.0, 3.0]],
+            "is 3, and tokens .* from 0 to 2, or NaN",
+        ),
         (Task("tokens", 3, 2), [[2.0, 1.0]], [[-1.0, 1.0]], "is -1, and tokens are"),
         (Task("boxes", 2), [[[0.0, 0, 1, 1]]], [[[2.0, 0, 1, 1]]], "a box is x1, y1, x2, y2"),
         (Task("boxes", 2), [[[0.0, 1, 0, 1]]], [[[0.0, 1, 0, 0]]], "a box is x1, y1, x2, y2"),

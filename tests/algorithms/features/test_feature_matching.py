@@ -109,6 +109,15 @@ def test_a_part_of_fewer_than_two_has_no_penalty(name: str, cuts: list[int]) -> 
     assert all(g.isfinite().all() for g in gradients)
 
 
+@pytest.mark.parametrize("name", ["CausIRL_CORAL", "CausIRL_MMD"])
+@pytest.mark.parametrize("cuts", [[1, 1, 0], [6, 5, 5]])
+def test_a_part_of_two_has_a_penalty(name: str, cuts: list[int]) -> None:
+    algorithm, out = made(name, 3)
+    assert out.batch is not None
+    out.batch.draws["cut"] = torch.tensor(cuts)
+    assert algorithm.distance(out) > 0
+
+
 def test_a_cut_may_fall_before_any_example() -> None:
     algorithm, _ = made("CausIRL_MMD")
     batch = tiny_batch(BINARY)
