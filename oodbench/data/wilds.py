@@ -11,7 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import lru_cache, partial
 from io import StringIO
 from pathlib import Path
@@ -116,7 +116,9 @@ def construct(
                 module = importlib.import_module("wilds.datasets.ogbmolpcba_dataset")
                 module.PyGCollater = lambda **arguments: None
             quiet = redirect_stdout(None if download else StringIO())  # `encode` tells of its steps
-            graphs = torch.serialization.safe_globals(_graph_classes(name))
+            # torch 2.4 has none, and reads them without
+            safe = getattr(torch.serialization, "safe_globals", nullcontext)
+            graphs = safe(_graph_classes(name))
             with graphs, quiet, _no_half_track(root):
                 data = wilds.get_dataset(name, **arguments, **dict(settings))
     except ModuleNotFoundError as error:

@@ -69,7 +69,8 @@ class Torchvision(Network):
                 places = torch.arange(channels) % 3
                 old = body.get_submodule(self.first).weight.detach()
                 first.weight.data.copy_(old[:, places])
-            body.set_submodule(self.first, first)
+            parent, _, name = self.first.rpartition(".")
+            setattr(body.get_submodule(parent), name, first)
         self.featurizer = nn.Sequential(body, nn.Dropout(hparams.dropout))
         self.classifier = nn.Linear(self.num_features, num_outputs)
 

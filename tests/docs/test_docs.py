@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.version import Version
 from typer.testing import CliRunner
 
 import oodbench
 from oodbench.sweep.file import Sweep, validate
 from tests.helpers.paths import ROOT
+from tests.install.lowest import lowest
 
 PAGES = [
     ROOT / "README.md",
@@ -58,6 +60,17 @@ def test_the_page_of_extras_has_those_of_the_project() -> None:
     text = (ROOT / "docs" / "findings" / "extras.md").read_text()
     rows = re.findall(r"^\| (\w+) \|", text, re.M)
     assert sorted(rows[1:]) == sorted(project["optional-dependencies"])
+
+
+def test_the_page_of_lowest_versions_has_the_bounds_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    bounds = lowest([*project["dependencies"], *(r for extra in extras for r in extra)])
+    text = (ROOT / "docs" / "findings" / "lowest.md").read_text()
+    rows = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|$", text, re.M))
+    assert {name: Version(found) for name, found in rows.items()} == {
+        name: Version(bound) for name, bound in bounds.items()
+    }
 
 
 def named_paths() -> list[str]:

@@ -90,7 +90,7 @@ def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
     own = OWN | rule.varying
     found = {k: v for k, v in optimizer.param_groups[0].items() if k not in own}
     usual = USUAL.get(type(optimizer), found)
-    return found if all(found[k] == v for k, v in usual.items()) else None
+    return found if all(found.get(k, v) == v for k, v in usual.items()) else None
 
 
 class VectorizedOptimizer:
