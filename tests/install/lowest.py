@@ -21,7 +21,7 @@ from tests.install.extras import project
 
 def lowest(requirements: Iterable[str]) -> dict[str, str]:
     """The version after `>=` of each requirement that this Python has, by the package's name."""
-    found = {}
+    found = dict[str, str]()
     for requirement in map(Requirement, requirements):
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             (bound,) = (s.version for s in requirement.specifier if s.operator == ">=")

@@ -98,7 +98,7 @@ def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
         results, specs = prepared(tmp_path / str(count), trials=count)
         trained(results, specs)
     sizes = [next((tmp_path / str(n)).glob("runs/*/checkpoint.pt")).stat().st_size for n in (1, 4)]
-    assert sizes[0] == sizes[1]
+    assert max(sizes) < 1.1 * min(sizes)  # some versions of torch pad with a few bytes
 
 
 @pytest.mark.parametrize("size", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
