@@ -8,7 +8,7 @@ GAME := "procgen-mirror==0.10.7; python_version < '3.13'" "procgen-gym==0.1.1; p
 .PHONY: quickstart install test check bench gpu race
 
 quickstart: install
-	$(BIN)/python -m oodbench.sweep launch quickstart --yes
+	$(BIN)/python -m oodbench.board quickstart
 
 install: $(VENV)/installed
 

@@ -1,4 +1,4 @@
-"""Boards on the command line: list, show, run, rerun, freeze, validate, html."""
+"""Boards on the command line: list, show, run, quickstart, rerun, freeze, validate, page."""
 
 import tempfile
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ import typer
 
 from oodbench.commands import commands
 from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.files import write_whole
 from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.printing import print_sheet
-from oodbench.report.sheet import sheet
+from oodbench.report.sheet import Sheet, sheet
 from oodbench.results.beside import beside_board
 from oodbench.results.board import board_names, find_board, frozen_folder, part_files, read_parts
 from oodbench.results.join import joined, only_dataset
@@ -92,22 +93,38 @@ def _show(
     dataset: str | None = None,
     baseline: str = "ERM",
 ) -> None:
-    from oodbench.board.standing import standing
-
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     reported = find_reported(name)
     if reported is not None:
         _show_reported(reported, directories, selection, format_, dataset)
         return
+    if directories:
+        found = _beside(name, directories, selection, dataset, baseline)
+    else:
+        from oodbench.board.shown import kept_sheet
+
+        key = (selection, dataset, baseline)
+        found = kept_sheet(find_board(name), key, lambda: _beside(name, [], *key))
+    print_sheet(found, format_)
+
+
+def _beside(
+    name: str,
+    directories: Sequence[Path],
+    selection: str | None,
+    dataset: str | None,
+    baseline: str,
+) -> Sheet:
+    """The tables of a board and of what was trained here."""
+    from oodbench.board.standing import standing
+
     frames = beside_board(name, directories)
     if dataset is not None:
         frames = only_dataset(frames, dataset)
     found = sheet(leaderboard(frames, selection))
     own = standing(frames, selection, baseline) if directories else None
-    if own is not None:
-        found = replace(found, blocks=[*found.blocks, own])
-    print_sheet(found, format_)
+    return found if own is None else replace(found, blocks=[*found.blocks, own])
 
 
 def _show_reported(
@@ -172,6 +189,29 @@ def run(
         _show(name, [out])
     if not is_complete(counts):
         raise SystemExit(1)
+
+
+@app.command()
+@reports_mistakes
+def quickstart(
+    out: Annotated[Path, typer.Option(help="The results directory.")] = Path("results/quickstart"),
+    workers: Workers = None,
+) -> None:
+    """Train four methods again, in about a minute, and print them among all that the board has."""
+    from oodbench.board.protocol import protocol_of, restricted
+    from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines
+    from oodbench.report.html.render import write
+    from oodbench.sweep.launch import LaunchOptions, is_complete, launch
+
+    sweep = restricted(protocol_of(find_board(BOARD)), ROWS, datasets=[DATASET])
+    counts = launch(sweep, LaunchOptions(out=out, workers=workers), terminal())
+    _show(BOARD, [out])
+    if not is_complete(counts):
+        raise SystemExit(1)
+    page = out / "report.html"
+    write([out], page, board=BOARD)
+    for line in next_lines(out, page):
+        terminal().say(line)
 
 
 @app.command()
@@ -281,6 +321,22 @@ def validate(
     if wrong:
         raise SystemExit(1)
     console.say(f"{what} is as it must be.")
+
+
+@app.command()
+@reports_mistakes
+def page(
+    name: Name,
+    out: Annotated[Path | None, typer.Option(help="The file; printed by default.")] = None,
+) -> None:
+    """Write the page of a board as Markdown: its tables, and what follows from them."""
+    from oodbench.board.page import page as written
+
+    text = written(name)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_whole(out, text)
 
 
 @app.command()

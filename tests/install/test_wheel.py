@@ -107,4 +107,4 @@ from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
 print(len(make_plan(read_sweep(find_sweep("quickstart"), ["trials=1"])).runs))
 """
-    assert int(python(site, code)) == 12
+    assert int(python(site, code)) == 80
