@@ -172,7 +172,7 @@ def _head_room(contents: Contents) -> Block:
 def _cell(averages: pd.DataFrame, dataset: str, label: str) -> str:
     if (dataset, label) not in averages.index:
         return "-"
-    row = averages.loc[(dataset, label)]
+    row = averages.loc[[(dataset, label)]].iloc[0]
     return number(float(row["mean"]), float(row["stderr"]), str(row["metric"]))
 
 
