@@ -199,13 +199,13 @@ def quickstart(
 ) -> None:
     """Train four methods again, in about a minute, and print them among all that the board has."""
     from oodbench.board.protocol import protocol_of, restricted
-    from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines
+    from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quick_sheet
     from oodbench.report.html.render import write
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 
     sweep = restricted(protocol_of(find_board(BOARD)), ROWS, datasets=[DATASET])
     counts = launch(sweep, LaunchOptions(out=out, workers=workers), terminal())
-    _show(BOARD, [out])
+    print_sheet(quick_sheet(out), "terminal")
     if not is_complete(counts):
         raise SystemExit(1)
     page = out / "report.html"

@@ -1,37 +1,67 @@
-"""The first five minutes: a few methods trained again, among those that a board has."""
+"""The first five minutes: a few methods trained again, among the best of a board. Imports no torch."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from oodbench.report.leaderboard import AVERAGE, standings
+import pandas as pd
+
+from oodbench.report.leaderboard import AVERAGE, leaderboard, standings
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD
-from oodbench.results.beside import beside_board
+from oodbench.report.sheet import Sheet, sheet
+from oodbench.results.beside import beside_board, origins
 from oodbench.results.frames import Frames
+from oodbench.results.join import records_of
 from oodbench.results.run_spec import CONSTANT
 
 BOARD, DATASET = "small.v1", "colored digits"
 ROWS = ("ERM", "IRM", "VREx", "MMREx")
 """Rows that truly differ on DATASET by a rule that can tell."""
+BEST = 5
+"""The number of the best rows that are shown beside what was trained here."""
+
+
+def quick_sheet(directory: Path) -> Sheet:
+    """The table of the runs here and of the best of the board's rows."""
+    frames = beside_board(BOARD, [directory])
+    methods = _averages(frames, "val_env").query("kind == @METHOD")
+    best = methods.sort_values("mean", ascending=False).index[:BEST]
+    here = {label for label, origin in origins(frames.runs).items() if "here" in origin}
+    shown = frames.runs["ceiling"].eq(True) | frames.runs["label"].isin({*best, *here})
+    runs = frames.runs[shown].reset_index(drop=True)
+    judged = frames.scores[frames.scores["id"].isin(runs["id"])]
+    cut = Frames(runs, records_of(frames.metrics, runs["id"]), judged, frames.notes)
+    others = len(methods) - len({*best, *here} & set(methods.index))
+    found = sheet(leaderboard(cut, "val_env"))
+    more = (
+        f"{others} more rows: python -m oodbench.board show {BOARD} {directory} "
+        f"--dataset '{DATASET}'. All datasets: docs/boards/{BOARD}.md."
+    )
+    return replace(found, remarks=(*found.remarks, more))
 
 
 def next_lines(directory: Path, page: Path) -> list[str]:
     """What the table of runs here beside the board shows, where the page is, and what to type next."""
-    frames = beside_board(BOARD, [directory])
-    told = [f"What this shows: {_shown(frames)}", f"The page: open {page}"]
-    own = "python -m oodbench.board run small.v1 --plugin my_method --algorithms MyMethod"
-    told.append(
+    own = f"python -m oodbench.board run {BOARD} --plugin my_method --algorithms MyMethod"
+    return [
+        f"What this shows: {_shown(beside_board(BOARD, [directory]))}",
+        f"The page: open {page}",
         "Next: write a method of your own, one class in one file (docs/guide/add_algorithm.md); "
-        f"`{own} --trials 2 --draws 5 --out results/mine` puts it among these."
-    )
-    return told
+        f"`{own} --trials 2 --draws 5 --out results/mine` puts it among these.",
+    ]
+
+
+def _averages(frames: Frames, rule: str) -> pd.DataFrame:
+    """The averages over test environments by label."""
+    found = standings(frames, rule).frame
+    return found[found["environment"] == AVERAGE].set_index("label")
 
 
 def _shown(frames: Frames) -> str:
     """The best row beside ERM and the constant answer by each of two rules."""
     told = []
     for rule in ("train_val", "val_env"):
-        found = standings(frames, rule).frame
-        found = found[found["environment"] == AVERAGE].set_index("label")
+        found = _averages(frames, rule)
         texts = {
             str(label): number(float(mean), float(error), str(metric))
             for label, mean, error, metric in found[["mean", "stderr", "metric"]].itertuples()
