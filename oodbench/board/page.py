@@ -22,10 +22,12 @@ from oodbench.report.references import CEILING, METHOD
 from oodbench.report.sheet import Block, Sheet, blocks
 from oodbench.report.statistics import Difference
 from oodbench.results.beside import frozen
+from oodbench.results.board import PROTOCOL_FILE, find_board
 from oodbench.results.frames import Frames
 from oodbench.results.join import only_dataset, records_of
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import usual
+from oodbench.yaml_values import read_yaml
 
 BASELINE = "ERM"
 DRAWS = (1, 5)
@@ -39,6 +41,8 @@ class Contents:
     """What a page is made of."""
 
     name: str
+    planned: list[str]
+    """The datasets of the protocol."""
     frames: Frames
     rule: str
     board: Leaderboard
@@ -67,7 +71,10 @@ def page(name: str) -> str:
     for other in ("val_env", "train_val", "oracle"):
         with suppress(UserError):  # a rule that a dataset cannot serve
             others[other] = scores(frames, other)
-    contents = Contents(Path(name).name, frames, rule, standings(frames, rule), others)
+    values = read_yaml(find_board(name) / PROTOCOL_FILE)["datasets"]
+    planned = [d if isinstance(d, str) else str(d.get("label") or d["name"]) for d in values]
+    board = standings(frames, rule)
+    contents = Contents(Path(name).name, planned, frames, rule, board, others)
     spread = gains_over(others[rule], BASELINE)
     parts = [
         f"# The board {contents.name}\n",
@@ -127,10 +134,13 @@ def _about(contents: Contents) -> str:
     draws, trials = runs["draw"].nunique(), runs["trial"].nunique()
     commits = sorted({str(p.get("commit", ""))[:12] for p in runs["provenance"]})
     versions = sorted({f"torch {p.get('torch')}, {p.get('machine')}" for p in runs["provenance"]})
+    missing = [dataset for dataset in contents.planned if dataset not in contents.datasets]
+    to_come = f" Not frozen yet: {', '.join(missing)}." if missing else ""
+    several = "s" * (len(contents.datasets) > 1)
     return (
-        f"{rows} rows on {len(contents.datasets)} datasets, {draws} draws x {trials} trials each: "
-        f"{len(runs):,} runs. Code: {', '.join(commits)}; {'; '.join(versions)}. This page is what "
-        f"`python -m oodbench.board page {contents.name}` writes; the [guide](../guide/boards.md) says "
+        f"{rows} rows on {len(contents.datasets)} dataset{several}, {draws} draws x {trials} trials "
+        f"each: {len(runs):,} runs. Code: {', '.join(commits)}; {'; '.join(versions)}.{to_come} "
+        f"`python -m oodbench.board page {contents.name}` writes this page; the [guide](../guide/boards.md) says "
         "how to put a method of your own beside these.\n"
     )
 

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from oodbench.board.quickstart import BOARD, ROWS
+from oodbench.report.leaderboard import standings
+from oodbench.report.numbers import number
+from oodbench.results.beside import frozen
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT
@@ -34,23 +38,22 @@ def test_its_sweeps_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(make_plan(second).runs) == 3 * 3
 
 
-def without_numbers(text: str) -> list[str]:
-    """The lines of a text, blank but for their words."""
-    return [" ".join(re.sub(r"[\d.±─]+", " ", line).split()) for line in text.splitlines()]
-
-
-@pytest.mark.slow
-def test_its_sweep_prints_its_leaderboard(tmp_path: Path) -> None:
-    """Line by line, but for the numbers of another machine; fewer steps, and the rows in any order."""
-    (tmp_path / "mine.yaml").write_text(blocks("yaml")[0])
-    launch = ["launch", "mine.yaml", "--yes", "--workers", "1", "--set", "steps=20"]
-    command = [sys.executable, "-m", "oodbench.sweep", *launch]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_its_leaderboard_is_the_boards() -> None:
+    frames = frozen(BOARD)
     (shown,) = blocks("text")
-    shown, _, _ = shown.partition("Bold")  # which marks there are depends on the numbers
-    assert set(without_numbers(shown)) <= set(without_numbers(done.stdout))
+    found = standings(frames, "val_env").frame.query("environment == 'average'").set_index("label")
+    cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
+    known = dict(zip(found.index, cells, strict=True))
+    table = shown.partition("─\n")[2].partition("\nSelection")[0]
+    rows = {line[:20].strip(): line for line in table.splitlines() if line.strip()}
+    assert {"ERM", "constant", "ceiling"} < set(rows) and set(rows) <= set(known)
+    for label, line in rows.items():
+        assert re.findall(r"[\d.]+ ± [\d.]+", line) == [known[label]] * 2, label
+        assert ("here" in line) == (label in ROWS), label
+    best = found[found["kind"] == "method"]["mean"].nlargest(5).index
+    assert set(best) <= set(rows)
+    others = (found["kind"] == "method").sum() - len(set(rows) - {"constant", "ceiling"})
+    assert f"{others} more rows" in shown
 
 
 @pytest.mark.slow
