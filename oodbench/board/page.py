@@ -139,8 +139,8 @@ def _about(contents: Contents) -> str:
     several = "s" * (len(contents.datasets) > 1)
     return (
         f"{rows} rows on {len(contents.datasets)} dataset{several}, {draws} draws x {trials} trials "
-        f"each: {len(runs):,} runs. Code: {', '.join(commits)}; {'; '.join(versions)}.{to_come} "
-        f"`python -m oodbench.board page {contents.name}` writes this page; the [guide](../guide/boards.md) says "
+        f"each: {len(runs):,} runs. Code: {', '.join(commits)}; {'; '.join(versions)}.{to_come} `python "
+        f"-m oodbench.board page {contents.name}` writes this page; the [guide](../guide/boards.md) says "
         "how to put a method of your own beside these.\n"
     )
 
