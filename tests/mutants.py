@@ -50,7 +50,12 @@ TARGETS = {
         "tests/sweep/test_ids.py",
     ],
     "oodbench/tasks.py": ["tests/train/test_evaluate.py", "tests/train/test_constants.py"],
-    "oodbench/gradients/*.py": ["tests/gradients", "tests/algorithms", "tests/train/vectorized"],
+    "oodbench/gradients/*.py": [
+        "tests/gradients",
+        "tests/algorithms",
+        "tests/train/vectorized",
+        "tests/test_algorithms.py",
+    ],
     "oodbench/train/batches.py": ["tests/data/test_streams.py", "tests/train", "tests/algorithms"],
     "oodbench/train/evaluate.py": ["tests/train"],
     "oodbench/train/splits.py": ["tests/train", "tests/test_selection.py"],
