@@ -21,6 +21,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "shortcut_scale": 0.5,
         "standardize": False,
         "num_revolutions": 2,
+        "as_test": True,
     },
     "LinearSEM": {
         "variant": "PES",
@@ -28,6 +29,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "num_examples": 50,
         "dim": 3,
         "unit_weights": False,
+        "as_test": True,
     },
     "ColoredDigits": {**COLORED, "copies": 3},
 }
