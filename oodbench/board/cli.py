@@ -169,7 +169,8 @@ def run(
     trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="This one alone, by its label; several times.")
+        list[str] | None,
+        typer.Option(help="This one alone, by its label; several times. Those that are frozen."),
     ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
@@ -180,12 +181,14 @@ def run(
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
-    sweep = restricted(protocol_of(board), labels, trials, draws, dataset or ())
+    frozen = {part.dataset: None for part in read_parts(board)} if any(part_files(board)) else {}
+    datasets = dataset or list(frozen)
+    sweep = restricted(protocol_of(board), labels, trials, draws, datasets)
     options = LaunchOptions(
         out=out, plugins=tuple(plugin or ()), workers=workers, data_dir=data_dir
     )
     counts = launch(sweep, options, terminal())
-    if any(part_files(board)):
+    if frozen and set(datasets) <= set(frozen):
         _show(name, [out])
     if not is_complete(counts):
         raise SystemExit(1)

@@ -210,6 +210,11 @@ def test_a_board_may_be_trained_dataset_by_dataset(
         assert first.equal_numbers(second)
     text = one_sentence("run", empty, "--algorithms", "all", "--dataset", "SEN", "--out", out)
     assert "unknown dataset 'SEN' in the protocol tiny.v1; did you mean SEM?" in text
+    few = ("run", empty, "--algorithms", "IRM", "--trials", 1, "--draws", 1, "--workers", 1)
+    text = invoke(*few, "--out", tmp_path / "frozen")
+    assert "here" in text and "digits" not in text  # what is not frozen yet is not trained
+    text = invoke(*few, "--dataset", "digits", "--out", tmp_path / "new")
+    assert "digits" in text and "board" not in text.split("algorithm")[-1]
 
 
 def test_a_new_board_needs_a_protocol(half: Path, tmp_path: Path) -> None:
