@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -156,6 +155,8 @@ def _read(flights: Path, weather: Path) -> _Table:
     """The flights that arrived, with the weather at the airport in the scheduled hour of departure."""
     key = ["origin", "time_hour"]
     columns = "year month day sched_dep_time sched_arr_time arr_delay carrier distance".split()
+    import pandas as pd  # not where runs of other data are trained
+
     table = pd.read_csv(flights, usecols=columns + key)
     table = table.merge(pd.read_csv(weather, usecols=[*key, *WEATHER]), on=key).dropna()
     table = table[table["wind_speed"] < STORM]
