@@ -184,11 +184,12 @@ def run(
     frozen = {part.dataset: None for part in read_parts(board)} if any(part_files(board)) else {}
     datasets = dataset or list(frozen)
     sweep = restricted(protocol_of(board), labels, trials, draws, datasets)
+    among = bool(frozen) and set(datasets) <= set(frozen)
     options = LaunchOptions(
-        out=out, plugins=tuple(plugin or ()), workers=workers, data_dir=data_dir
+        out=out, plugins=tuple(plugin or ()), workers=workers, data_dir=data_dir, table=not among
     )
     counts = launch(sweep, options, terminal())
-    if frozen and set(datasets) <= set(frozen):
+    if among:
         _show(name, [out])
     if not is_complete(counts):
         raise SystemExit(1)
@@ -207,13 +208,15 @@ def quickstart(
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 
     sweep = restricted(protocol_of(find_board(BOARD)), ROWS, datasets=[DATASET])
-    counts = launch(sweep, LaunchOptions(out=out, workers=workers), terminal())
-    print_sheet(quick_sheet(out), "terminal")
+    options = LaunchOptions(out=out, workers=workers, table=False)
+    counts = launch(sweep, options, terminal())
+    frames = beside_board(BOARD, [out])
+    print_sheet(quick_sheet(frames, out), "terminal")
     if not is_complete(counts):
         raise SystemExit(1)
     page = out / "report.html"
     write([out], page, board=BOARD)
-    for line in next_lines(out, page):
+    for line in next_lines(frames, page):
         terminal().say(line)
 
 

@@ -64,7 +64,7 @@ def restricted(
 
 def label_of(row: str | Row) -> str:
     """The row of the table of an entry of a sweep's algorithms."""
-    from oodbench.sweep.plan import row_label
+    from oodbench.sweep.rows import row_label
 
     return row if isinstance(row, str) else row_label(row)
 

@@ -9,7 +9,7 @@ from oodbench.report.leaderboard import AVERAGE, leaderboard, standings
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD
 from oodbench.report.sheet import Sheet, sheet
-from oodbench.results.beside import beside_board, origins
+from oodbench.results.beside import origins
 from oodbench.results.frames import Frames
 from oodbench.results.join import records_of
 from oodbench.results.run_spec import CONSTANT
@@ -21,9 +21,8 @@ BEST = 5
 """The number of the best rows that are shown beside what was trained here."""
 
 
-def quick_sheet(directory: Path) -> Sheet:
-    """The table of the runs here and of the best of the board's rows."""
-    frames = beside_board(BOARD, [directory])
+def quick_sheet(frames: Frames, directory: Path) -> Sheet:
+    """The table of the runs in a directory and of the best of the board's rows beside them."""
     methods = _averages(frames, "val_env").query("kind == @METHOD")
     best = methods.sort_values("mean", ascending=False).index[:BEST]
     here = {label for label, origin in origins(frames.runs).items() if "here" in origin}
@@ -40,11 +39,11 @@ def quick_sheet(directory: Path) -> Sheet:
     return replace(found, remarks=(*found.remarks, more))
 
 
-def next_lines(directory: Path, page: Path) -> list[str]:
-    """What the table of runs here beside the board shows, where the page is, and what to type next."""
+def next_lines(frames: Frames, page: Path) -> list[str]:
+    """What runs beside the board show, where the page is, and what to type next."""
     own = f"python -m oodbench.board run {BOARD} --plugin my_method --algorithms MyMethod"
     return [
-        f"What this shows: {_shown(beside_board(BOARD, [directory]))}",
+        f"What this shows: {_shown(frames)}",
         f"The page: open {page}",
         "Next: write a method of your own, one class in one file (docs/guide/add_algorithm.md); "
         f"`{own} --trials 2 --draws 5 --out results/mine` puts it among these.",

@@ -108,19 +108,18 @@ def stored_weights(file: Path) -> Mapping[str, Tensor]:
     }
 
 
-def misfits(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
-    """The names under which a state_dict lacks a tensor of the wanted shape, or has one too many."""
+def load_fitting(module: nn.Module, state: Mapping[str, Tensor], told: str) -> None:
+    """Load a state_dict; raises UserError, which begins as `told`, if it is not of such a module."""
+    wanted = module.state_dict()
     wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
-    return wrong + [k for k in state if k not in wanted]
+    wrong += [k for k in state if k not in wanted]
+    if wrong:
+        raise UserError(f"{told}: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first")
+    module.load_state_dict(state)
 
 
 def load_weights(body: nn.Module, file: Path) -> None:
     """Give a network the weights in a file; raises UserError for another architecture's."""
-    state = stored_weights(file)
-    wanted = body.state_dict()
-    if wrong := misfits(state, wanted):
-        raise UserError(
-            f"{file} holds no weights of {type(body).__name__} as torchvision names and shapes "
-            f"them: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first"
-        )
-    body.load_state_dict(state)
+    name = type(body).__name__
+    told = f"{file} holds no weights of {name} as torchvision names and shapes them"
+    load_fitting(body, stored_weights(file), told)

@@ -79,6 +79,8 @@ class LaunchOptions:
     """Seconds after which a run that has not ended counts as failed; None is as the sweep says."""
     confirm: bool = False
     """Whether to ask before anything is written, if a person can answer."""
+    table: bool = True
+    """Whether the leaderboard is printed at the end."""
 
 
 def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
@@ -230,7 +232,7 @@ def _train(job: Job, options: LaunchOptions, console: Terminal) -> Counter[State
         console.say(f"{queued} runs queued; `status --watch` follows them.")
         counts = Counter(ended.get(i, job.results.run(i).state()) for i in job.specs)
     else:
-        _report(job, ended, counts, console)
+        _report(job, ended, counts, console, options.table)
     return counts
 
 
@@ -277,9 +279,13 @@ def _check_precision(job: Job, devices: Sequence[str]) -> None:
 
 
 def _report(
-    job: Job, ended: Mapping[str, State], counts: Mapping[State, int], console: Terminal
+    job: Job,
+    ended: Mapping[str, State],
+    counts: Mapping[State, int],
+    console: Terminal,
+    table: bool,
 ) -> None:
-    """Print how the runs of a sweep ended and, if any has results, its leaderboard."""
+    """Print how the runs of a sweep ended and, if any has results and it is asked for, its leaderboard."""
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     console.say(f"{summary} of {len(job.specs)} runs in {job.results.path}")
     elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
@@ -289,7 +295,7 @@ def _report(
         console.say(
             f"{runs} runs have ended without the weights of {rule}, and are not trained again."
         )
-    if any(state.complete for state in counts):
+    if table and any(state.complete for state in counts):
         from oodbench.report.printing import print_table
         from oodbench.results.join import joined
 

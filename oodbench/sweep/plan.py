@@ -3,18 +3,16 @@
 import importlib.util
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from oodbench.errors import MissingError, UserError, unknown
+from oodbench.errors import MissingError, UserError
 from oodbench.hparams import identity, neutral_values
-from oodbench.method_kinds import KINDS
 from oodbench.printable import printable
-from oodbench.results.run_spec import CONSTANT, RunSpec
+from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.draws import (
     chosen_network,
     draw_indices,
@@ -27,9 +25,10 @@ from oodbench.sweep.environments import (
     training_environments,
     validation_environments,
 )
-from oodbench.sweep.file import KIND, Row, Sweep, training_of, validate
+from oodbench.sweep.file import Row, Sweep, training_of, validate
 from oodbench.sweep.file_errors import PLUGIN_HINT, several, short
 from oodbench.sweep.launchers.slurm_resources import resources
+from oodbench.sweep.rows import average_of, check_rows, row_label, rows_of
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
 from oodbench.sweep.search import check as check_search
 
@@ -77,7 +76,7 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
 def _check_packages(sweep: Sweep) -> None:
     from oodbench.algorithms import algorithms
 
-    for row in _rows(sweep):
+    for row in rows_of(sweep):
         for package, command in algorithms.get(row.name).packages.items():
             if importlib.util.find_spec(package) is None:
                 raise MissingError(f"{row.name} needs {package}: `{command}`", command)
@@ -89,12 +88,12 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
     Raises UserError for names, values and data that cannot be: all unknown names, impossible values of
     algorithms and networks and wrong test environments at once.
     """
-    rows = _rows(sweep)
+    rows = rows_of(sweep)
     problems: list[UserError] = []
     with _noted(problems):
         resources((f"the resources of {sweep.name}", sweep.resources))
     with _noted(problems):
-        _check_rows(rows)
+        check_rows(rows)
     datasets = _datasets(sweep, data_dir, problems)
     test_sets = []
     for dataset in datasets:
@@ -234,64 +233,6 @@ def _number(value: int | list[int]) -> int:
     return value if isinstance(value, int) else len(value)
 
 
-def _rows(sweep: Sweep) -> list[Row]:
-    """The rows of a sweep: `all` and `kind: KIND` are the registered methods that no row names."""
-    from oodbench.algorithms import algorithms
-
-    rows = [i if isinstance(i, Row) else Row(name=i) for i in sweep.algorithms]
-    named = {row_label(row) for row in rows}
-    found = []
-    for row in rows:
-        if row.name != "all" and not row.name.startswith(KIND):
-            found.append(row)
-            continue
-        kind = row.name.removeprefix(KIND)
-        if kind not in ("all", *KINDS):
-            raise unknown("kind of methods", short(kind)[1:-1], KINDS, "algorithms")
-        for name in algorithms:
-            if kind in ("all", algorithms.get(name).kind) and name not in named:
-                found.append(Row(name=name))
-                named.add(name)
-    return found
-
-
-def _check_rows(rows: Sequence[Row]) -> None:
-    """Raise UserError for rows that a table could not tell apart, or that cannot be compared."""
-    counts = Counter(row_label(row) for row in rows)
-    for name, count in counts.items():
-        if count > 1:
-            raise UserError(f"two algorithms are called {short(name)}: give them a `label` each")
-    if CONSTANT in counts:
-        raise UserError(f"'{CONSTANT}' is the row of the constant answer: use another `label`")
-    if all(row.ceiling for row in rows):
-        raise UserError("every row is marked `ceiling: true`: there is no method below the ceiling")
-    for row in rows:
-        if row.options and not row.ceiling:
-            raise UserError(
-                f"{short(row_label(row))} has `options` of its own for the data: only a row "
-                "marked `ceiling: true` may, as the others are compared on the same data"
-            )
-
-
-def row_label(row: Row) -> str:
-    """What tables call a row: its label, or its method and, where it has one, its average."""
-    average = _average(row)
-    if row.label is not None or average is None:
-        return row.label or row.name
-    from oodbench.train.averages import AVERAGES
-
-    return f"{row.name} + {AVERAGES[average['name']].label}"
-
-
-def _average(row: Row) -> dict[str, Any] | None:
-    """The average of a row's weights with its numbers; raises UserError."""
-    if row.average in ("none", {"name": "none"}):
-        return None
-    from oodbench.train.averages import numbers
-
-    return numbers({"name": row.average} if isinstance(row.average, str) else row.average)
-
-
 def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
     """The dataset that a row trains on: a ceiling has the `ceiling` options of it, and its own."""
     from oodbench.datasets import make
@@ -385,7 +326,7 @@ def _skip(
         pretrained=all(networks.get(s.network).is_pretrained(s.network_hparams) for s in specs),
         discrete=discrete,
     )
-    cls, average = algorithms.get(row.name), _average(row)
+    cls, average = algorithms.get(row.name), average_of(row)
     usual = neutral_values(cls.Hparams)
     lacking = (cls.lacks(problem, {**usual, **spec.hparams}) for spec in specs)
     reason = cls.skip(problem) or next((each for each in lacking if each), None)
@@ -430,7 +371,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
                     steps=steps,
                     evaluate_every=_evaluate_every(sweep, dataset),
                     holdout=_holdout(sweep, dataset),
-                    average=_average(row),
+                    average=average_of(row),
                     precision=sweep.precision,
                     channels_last=sweep.channels_last,
                     dataset_label=dataset.label,

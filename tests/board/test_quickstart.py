@@ -6,6 +6,7 @@ from oodbench.board import quickstart
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quick_sheet
 from oodbench.report.formats import FORMATS
+from oodbench.results.beside import beside_board
 from oodbench.results.board import find_board
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
@@ -20,15 +21,15 @@ def test_the_sweep_of_that_name_has_the_runs_of_the_board() -> None:
 def test_what_is_trained_here_stands_among_the_best_of_the_board(
     board: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quickstart, "BOARD", str(board))
     monkeypatch.setattr(quickstart, "BEST", 1)
     entry = protocol_of(board).datasets[1]
     mine = trained(folder, "quick", algorithms=["IRM", "VREx"], datasets=[entry])
-    text = FORMATS["markdown"](quick_sheet(mine))
+    frames = beside_board(str(board), [mine])
+    text = FORMATS["markdown"](quick_sheet(frames, mine))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line[:1] == "|"}
     assert "board, here" in rows["IRM"] and "here" in rows["VREx"]
     assert "*constant*" in rows
     assert "IRM on digits: 16 of 16 runs here are equal to the board's." in text
-    shown, page, following = next_lines(mine, tmp_path / "report.html")
+    shown, page, following = next_lines(frames, tmp_path / "report.html")
     assert "by train_val" in shown and "by val_env" in shown and "the constant answer" in shown
     assert page.endswith("report.html") and "--plugin my_method" in following

@@ -18,15 +18,8 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.device.pretend import fake, move_algorithm, moved, on_device
+from tests.helpers.sweeps import SPIRALS
 
-SPIRALS: dict[str, Any] = {
-    "name": "Spirals",
-    "num_environments": 4,
-    "num_examples": 40,
-    "num_test_examples": 30,
-    "shortcut_dims": 2,
-}
-DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
 STEPS = 4
 
 

@@ -24,6 +24,15 @@ TINY: dict[str, Any] = {
     "evaluate_every": 40,
 }
 
+SPIRALS: dict[str, Any] = {
+    "name": "Spirals",
+    "num_environments": 4,
+    "num_examples": 40,
+    "num_test_examples": 30,
+    "shortcut_dims": 2,
+}
+DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
+
 ODD_METHODS = "tests.helpers.odd_methods"
 """The plug-in of the methods that raise, diverge, die or leave."""
 

@@ -14,7 +14,7 @@ from oodbench.algorithms import Algorithm
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
-from oodbench.networks.weights import misfits
+from oodbench.networks.weights import load_fitting
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec
@@ -186,13 +186,10 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
     problem = problem_of(spec, dataset, about["sizes"])
     algorithm = build_algorithm(spec, problem, settings.device)
     algorithm.optimizers = {}
-    wanted = algorithm.state_dict()
-    if wrong := misfits(weights, wanted):
-        raise UserError(
-            f"{file} holds no weights of {spec.algorithm} with the network {spec.network} as it is "
-            f"now: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first"
-        )
-    algorithm.load_state_dict(weights)
+    told = (
+        f"{file} holds no weights of {spec.algorithm} with the network {spec.network} as it is now"
+    )
+    load_fitting(algorithm, weights, told)
     change = input_change(spec, dataset, settings)
     classes = info.context.get("classes", ())
     return Model(algorithm, dataset, change, spec, about["step"], classes).eval()

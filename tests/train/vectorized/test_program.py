@@ -20,16 +20,9 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.packing import program_key, why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
+from tests.helpers.sweeps import DIGITS, SPIRALS
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
-SPIRALS: dict[str, Any] = {
-    "name": "Spirals",
-    "num_environments": 4,
-    "num_examples": 40,
-    "num_test_examples": 30,
-    "shortcut_dims": 2,
-}
-DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
 STEPS = 50
 OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
 """Not those that the tests of other modules register."""

@@ -3,7 +3,7 @@ from pathlib import Path
 import torch
 
 from oodbench.datasets import make
-from tests.datasets.test_colored_mnist import color, near, read
+from tests.datasets.digits.test_colored_mnist import color, near, read
 
 
 def test_probes_share_out_the_last_images_and_lie_on_a_line(mnist_dir: Path) -> None:

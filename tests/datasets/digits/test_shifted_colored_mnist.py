@@ -5,7 +5,7 @@ import torch
 
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from tests.datasets.test_colored_mnist import near, read
+from tests.datasets.digits.test_colored_mnist import near, read
 
 PARTS = {"0.2": 0.3, "0.1": 0.7, "0.9": 0.5}
 """The share of each environment with `share` 0.3."""

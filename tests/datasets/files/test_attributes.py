@@ -14,8 +14,8 @@ from oodbench.data.preparation import load_checked
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.tasks import Task
-from tests.datasets.test_colored_mnist import color
-from tests.datasets.test_image_suites import spawrious
+from tests.datasets.digits.test_colored_mnist import color
+from tests.datasets.files.test_image_suites import spawrious
 from tests.helpers.pictures import draw, picture
 from tests.helpers.wilds_copies import opened
 
