@@ -331,7 +331,7 @@ def test_a_search_is_by_the_packages_validation_split(wilds_dir: Path, tmp_path:
     """Beside other data, each in its own way; tables say so."""
     values = {
         "name": "searched",
-        "datasets": ["Camelyon17", "LinearSEM"],
+        "datasets": [{"name": "Camelyon17", "size": 32}, "LinearSEM"],
         "algorithms": ["ERM"],
         "network": {"name": "Linear"},
         "search": {"method": "tpe", "runs": 1},
