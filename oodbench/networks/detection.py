@@ -12,7 +12,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.vision import require_image
-from oodbench.networks.weights import stored_weights, weights_file
+from oodbench.networks.weights import REPLACED, stored_weights, weights_file
 
 MODEL = "fasterrcnn_resnet50_fpn"
 
@@ -55,7 +55,7 @@ class FasterRCNN(Network):
         )
         classes = 91 if hparams.weights == "coco" else 2
         model = detection.FasterRCNN(backbone, classes, box_detections_per_img=num_outputs)
-        if not random:
+        if not (random or REPLACED.get()):
             _load(model, weights_file(MODEL, hparams.weights))
         if hparams.weights == "coco":
             overwrite_eps(model, 0.0)  # as those weights were trained

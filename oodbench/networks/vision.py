@@ -12,7 +12,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.mix_style import add_mix_style
-from oodbench.networks.weights import load_weights, weights_file
+from oodbench.networks.weights import REPLACED, load_weights, weights_file
 
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
 
@@ -58,7 +58,8 @@ class Torchvision(Network):
         self.num_features = getattr(body, self.head).in_features
         setattr(body, self.head, nn.Identity())
         if hparams.weights != "none":
-            load_weights(body, weights_file(self.model, hparams.weights))
+            if not REPLACED.get():
+                load_weights(body, weights_file(self.model, hparams.weights))
         elif hparams.freeze_batch_norm:
             raise UserError(
                 f"the network {type(self).__name__} has no statistics to freeze without `weights`"

@@ -3,7 +3,9 @@
 import hashlib
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,20 @@ READ_ERRORS = (
     safetensors.SafetensorError,
 )
 """The errors that torch and safetensors raise for a file that is none of theirs, or not whole."""
+REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
+"""Whether networks are built without the files of their weights, see `replaced_weights`."""
+
+
+@contextmanager
+def replaced_weights() -> Iterator[None]:
+    """Within it networks are built as with their files of weights, which need not be there: all of
+    their weights are random, for others to be loaded over them.
+    """
+    token = REPLACED.set(True)
+    try:
+        yield
+    finally:
+        REPLACED.reset(token)
 
 
 def weights_file(model: str, weights: str) -> Path:

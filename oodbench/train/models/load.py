@@ -14,7 +14,7 @@ from oodbench.algorithms import Algorithm
 from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
-from oodbench.networks.weights import load_fitting
+from oodbench.networks.weights import load_fitting, replaced_weights
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec
@@ -84,7 +84,8 @@ def load_model(
     and `trial` which trial, by default the first. `rule` is the sweep's by default; `last` is the last
     step of the run that it chooses. Of one run, `rule` says which of its weights, where there are
     several. `data_dir` is that of the last launch by default; the data are read only where inputs are
-    changed by what was seen in training, such as standardised.
+    changed by what was seen in training, such as standardised. The file of weights that a network began
+    with need not be there any more.
 
     Raises UserError where nothing is chosen, no weights are kept, or a file of weights is damaged or
     another network's. Modules that the sweep names as plug-ins are imported.
@@ -184,7 +185,8 @@ def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
             f"{spec.dataset} is not there as the run saw it: say by data_dir= where the data are"
         )
     problem = problem_of(spec, dataset, about["sizes"])
-    algorithm = build_algorithm(spec, problem, settings.device)
+    with replaced_weights():
+        algorithm = build_algorithm(spec, problem, settings.device)
     algorithm.optimizers = {}
     told = (
         f"{file} holds no weights of {spec.algorithm} with the network {spec.network} as it is now"

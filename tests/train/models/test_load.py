@@ -23,6 +23,7 @@ from oodbench.train.execute import execute
 from oodbench.train.process import generator_states
 from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import tiny
+from tests.networks.test_vision import resnet_file
 
 RULES = ("train_val", "last")
 
@@ -200,3 +201,32 @@ def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
     assert model.classes == ("cat", "dog") and 0 <= int(right.sum()) - accuracy <= 2
     with pytest.raises(UserError, match="cannot be read as an image"):
         model.dataset.read([tmp_path / "out" / "sweep.json"])
+
+
+@pytest.mark.parametrize(
+    ("network", "algorithm"), [("ResNet18", "ERM"), ("timm", "MIRO"), ("timm", "WiSEFT")]
+)
+def test_the_file_of_pretrained_weights_is_not_needed_any_more(
+    tmp_path: Path, network: str, algorithm: str
+) -> None:
+    own: dict[str, Any] = {"freeze_batch_norm": True}
+    if network == "timm":
+        pytest.importorskip("timm")
+        from tests.networks.test_timm import file_of
+
+        own |= {"model": "resnet10t", "weights": str(file_of("resnet10t", tmp_path / "w.pth"))}
+    else:
+        own |= {"weights": str(resnet_file(tmp_path / "w.pth"))}
+    data = {"name": "ColoredDigits", "copies": 1}
+    keys = {"trials": 1, "steps": 4, "evaluate_every": 2}
+    plan = tiny(
+        datasets=[data], algorithms=[algorithm], network={"name": network, "hparams": own}, **keys
+    )
+    results = trained(tmp_path / "out", plan)
+    x = torch.rand(3, 2, 8, 8)
+    before = oodbench.load_model(results.path, rule="last")
+    (tmp_path / "w.pth").unlink()
+    after = oodbench.load_model(results.path, rule="last")
+    assert torch.equal(before(x), after(x)) and before(x).std() > 0
+    found = oodbench.evaluate(after, "ColoredDigits", {"copies": 1}, trial=0, holdout=0.2)
+    assert found.to_dict("records") == results.run(after.spec.id).records()[-1]["evaluations"]
