@@ -18,6 +18,7 @@ from oodbench.files import is_disk_full
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import provenance, source
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.schemas import DamagedFile
 from oodbench.train.heartbeat import Heartbeats
 from oodbench.train.loop import SingleProgram, Training, begin, train
 from oodbench.train.precision import products_in
@@ -92,6 +93,8 @@ def _execute(
             group.acquire(waiting, limit)
             group.train(progress, interrupts)
         except Exception as error:
+            if not group.held:
+                raise
             left = [(item.spec, item.directory) for item in group.held]
             if group.vectorized and not is_disk_full(error, left[0][1].path):
                 waiting.extendleft(reversed(left))
@@ -168,21 +171,22 @@ class _Group:
         except OSError as error:  # a full disk, or one that is not there
             self._ended(spec.id, *_state_after(error, directory))
             return None
-        end = directory.end()
+        held = _Held(spec, directory, lock)
+        try:
+            end = directory.end()
+            if end is None:
+                self._heartbeats.start(directory, lambda: held.step)
+        except (OSError, DamagedFile) as error:
+            lock.release()
+            self._ended(spec.id, *_state_after(error, directory))
+            return None
         if end is not None:
             lock.release()
             self._ended(spec.id, end.status, "")
             return None
-        held = _Held(spec, directory, lock)
-        try:
-            self._heartbeats.start(directory, lambda: held.step)
-        except OSError as error:
-            lock.release()
-            self._ended(spec.id, *_state_after(error, directory))
-            return None
-        if not self.held and self.settings.run_timeout is not None:
-            self._time_limit.enter_context(_time_limit(self.settings.run_timeout, directory))
         self.held.append(held)
+        if len(self.held) == 1 and self.settings.run_timeout is not None:
+            self._time_limit.enter_context(_time_limit(self.settings.run_timeout, directory))
         return held
 
     def _load(self, held: _Held) -> Run | None:

@@ -1,5 +1,6 @@
 """Runs from their specs to their records, one or many at a time; checkpoint and resume."""
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,9 @@ from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 
 CHECK_EVERY = 50
-"""Steps after which losses, clock and interrupts are looked at, and the progress bar moves."""
+"""Steps after which losses are looked at: a run that diverges ends there."""
+BLOCK_SECONDS = 1.0
+"""About the longest that steps are done for before clock and interrupts are looked at."""
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
 """Seconds after which a checkpoint is due, at any step and at an evaluation."""
@@ -164,6 +167,7 @@ def train(
     active = [t for t in trainings if not _ended(t, ended)]
     team: list[Training] = []
     at_work: Program | None = None
+    most = 1
     while active:
         step = min(t.run.step for t in active)
         together = [t for t in active if t.run.step == step]
@@ -172,9 +176,11 @@ def train(
                 at_work.sync_to_runs()
             team, at_work = together, program([t.run for t in together])
         stops = [t.stop for t in team]
-        end = min(stops + [t.run.step for t in active if t.run.step > step])
+        end = min([*stops, step + most, *(t.run.step for t in active if t.run.step > step)])
+        start = time.monotonic()
         for t, diverged in zip(team, at_work.run_steps(end - step), strict=True):
             t.diverged = diverged if t.diverged is None else t.diverged
+        most = math.ceil(BLOCK_SECONDS * (end - step) / (time.monotonic() - start))
         stop = interrupts.stop
         hurry = interrupts.save or stop
         arrived = [k for k, place in enumerate(stops) if place == end]

@@ -56,7 +56,7 @@ class TrainSettings:
 
 @dataclass
 class Interrupts:
-    """What has been asked of the run being trained, from a signal handler; seen every few steps."""
+    """What has been asked of the run being trained, by a signal; seen after a second or a step."""
 
     save: bool = False
     stop: bool = False

@@ -122,7 +122,7 @@ def test_a_run_whose_records_are_not_all_there_starts_anew(
     metrics = directory.path / "metrics.jsonl"
     metrics.write_bytes(damage(metrics.read_bytes()))
     with pytest.warns(UserWarning, match="the 2 records .* not all there; the run starts anew"):
-        assert first_step_of(spec(), directory, undisturbed) == 15
+        assert first_step_of(spec(), directory, undisturbed) == 1
 
 
 def test_the_checkpoint_of_another_run_is_not_used(
@@ -131,7 +131,7 @@ def test_the_checkpoint_of_another_run_is_not_used(
     other = killed(spec(trials=1, steps=240), tmp_path / "b")
     directory.checkpoint.write_bytes(other.checkpoint.read_bytes())
     with pytest.warns(UserWarning, match="it is another run's; the run starts anew"):
-        assert first_step_of(spec(), directory, undisturbed) == 15
+        assert first_step_of(spec(), directory, undisturbed) == 1
 
 
 def test_a_checkpoint_of_a_step_that_does_not_fit_its_records_is_not_used(
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_a_step_that_does_not_fit_its_records_is_not_used(
     state["run"] = torch.load(early.checkpoint, weights_only=True)["run"]
     torch.save(state, directory.checkpoint)
     with pytest.warns(UserWarning, match="up to its step 30 are not all there"):
-        assert first_step_of(spec(), directory, undisturbed) == 15
+        assert first_step_of(spec(), directory, undisturbed) == 1
 
 
 def test_the_records_of_a_run_are_never_those_of_a_copied_directory(
@@ -150,7 +150,7 @@ def test_the_records_of_a_run_are_never_those_of_a_copied_directory(
 ) -> None:
     killed(spec(trials=1, steps=240), tmp_path / "a")
     with pytest.warns(UserWarning, match="another run's"):
-        assert first_step_of(spec(), RunDirectory(tmp_path / "a"), undisturbed) == 15
+        assert first_step_of(spec(), RunDirectory(tmp_path / "a"), undisturbed) == 1
 
 
 def forms() -> dict[str, Callable[[dict[str, Any]], Any]]:
@@ -207,7 +207,7 @@ def test_a_checkpoint_of_another_form_starts_the_run_anew(
     state = torch.load(directory.checkpoint, weights_only=True)
     torch.save(forms()[name](state), directory.checkpoint)
     with pytest.warns(UserWarning, match="checkpoint.pt is not used: .*; the run starts anew"):
-        assert first_step_of(spec(), directory, undisturbed) == 15
+        assert first_step_of(spec(), directory, undisturbed) == 1
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "DANN", "TemporalANDMask", "LeastSquares"])

@@ -247,6 +247,36 @@ def test_runs_that_cannot_be_together_are_handed_back(tmp_path: Path) -> None:
     assert left == [s.id for s in specs[1:]] and states == {specs[0].id: "done"}
 
 
+def test_a_run_whose_end_cannot_be_read_fails_by_itself(tmp_path: Path) -> None:
+    results, specs = prepared(tmp_path)
+    damaged = results.run(specs[0].id).path / "done.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("{")
+    found = trained(results, specs)
+    state, message = found[specs[0].id]
+    assert state == "failed" and str(damaged) in message
+    assert {found[s.id] for s in specs[1:]} == {("done", "")}
+
+
+def test_a_time_limit_that_cannot_be_set_fails_its_run(tmp_path: Path) -> None:
+    results, (spec, *_) = prepared(tmp_path)
+    run = results.run(spec.id)
+    run.stack.mkdir(parents=True)
+    state, message = trained(results, [spec], TrainSettings(run_timeout=60.0))[spec.id]
+    assert state == "failed" and message.startswith("IsADirectoryError")
+    assert run.state() == "failed" and run.heartbeat() is None
+
+
+def test_an_error_of_the_caller_is_the_callers(tmp_path: Path) -> None:
+    def ended(run_id: str, state: str, message: str) -> None:
+        raise LookupError(run_id)
+
+    results, (spec, *_) = prepared(tmp_path)
+    with pytest.raises(LookupError, match=spec.id):
+        execute_group([(spec, results.run(spec.id))], TOGETHER, ended)
+    assert results.run(spec.id).state() == "done"
+
+
 def test_a_failing_run_leaves_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, specs = prepared(tmp_path)
     begin = training.begin

@@ -1,4 +1,5 @@
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,16 @@ def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> Non
     undisturbed, asked = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
     execute(spec, undisturbed, SETTINGS)
     interrupts = Interrupts()
-    state = execute(spec, asked, SETTINGS, lambda step: interrupts.ask_to_stop(), interrupts)
+
+    def ask(step: int) -> None:
+        if step >= 40:
+            interrupts.ask_to_stop()
+
+    state = execute(spec, asked, SETTINGS, ask, interrupts)
     assert state == ("interrupted", "") and asked.heartbeat() is None
     steps: list[int] = []
     assert execute(spec, asked, SETTINGS, steps.append) == ("done", "")
-    assert steps[0] == 80  # from 50 on, where it stopped
+    assert steps[0] > 40
     assert records(asked) == records(undisturbed)
     saved = RunDirectory(tmp_path / "c")
     save = Interrupts(save=True)
@@ -112,6 +118,40 @@ def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> Non
         assert saved.checkpoint.exists() and not save.save
 
     assert execute(spec, saved, SETTINGS, look, save) == ("done", "")
+
+
+def test_a_run_of_slow_steps_stops_between_two_looks_at_its_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_plugins(["tests.helpers.odd_methods"])
+    spec = first(algorithms=["Slow"])
+    undisturbed, asked = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    execute(spec, undisturbed, SETTINGS)
+    interrupts = Interrupts()
+    monkeypatch.setenv("SLOW_SECONDS", "0.3")
+    timer = threading.Timer(1.0, interrupts.ask_to_stop)
+    timer.start()
+    assert execute(spec, asked, SETTINGS, interrupts=interrupts) == ("interrupted", "")
+    assert not asked.records()  # before step 40
+    monkeypatch.setenv("SLOW_SECONDS", "0")
+    steps: list[int] = []
+    assert execute(spec, asked, SETTINGS, steps.append) == ("done", "")
+    assert steps[0] > 1 and records(asked) == records(undisturbed)
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e30])
+def test_how_often_the_clock_is_looked_at_changes_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lr: float
+) -> None:
+    spec = first(algorithms=[{"name": "ERM", "hparams": {"lr": lr}}], evaluate_every=60)
+    found = []
+    for seconds in (1e-9, 1.0, 1e9):
+        monkeypatch.setattr(training, "BLOCK_SECONDS", seconds)
+        directory = RunDirectory(tmp_path / str(seconds))
+        execute(spec, directory, SETTINGS)
+        found.append((directory.state(), records(directory)))
+    assert found[0] == found[1] == found[2]
+    assert [r["step"] for r in found[0][1]] == ([60, 120] if lr < 1 else [50])
 
 
 def test_checkpoints_take_their_share_of_the_time(tmp_path: Path) -> None:

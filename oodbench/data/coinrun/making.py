@@ -2,9 +2,7 @@
 
 import itertools
 import multiprocessing
-import os
 import random
-import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -39,6 +37,7 @@ from oodbench.data.coinrun.shards import (
 from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import md5
 from oodbench.errors import UserError
+from oodbench.orphans import end_with_parent
 from oodbench.seeds import derive
 from oodbench.terminal import terminal
 
@@ -102,7 +101,7 @@ def _fill(
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     bar = Progress(TextColumn("levels"), *columns, console=console, disable=not console.is_terminal)
     context = multiprocessing.get_context("spawn")
-    with bar, ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
+    with bar, ProcessPoolExecutor(workers, context, end_with_parent) as pool:
         row = bar.add_task("levels", total=len(shards(settings)))
         bar.advance(row, len(shards(settings)) - len(missing))
         try:
@@ -113,18 +112,6 @@ def _fill(
             raise UserError("a process died; the same command goes on from here") from error
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Let this process end when the one that started it has, however that ended."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def make_shard(shard: Shard, folder: Path, settings: Settings, policy: Path | None) -> None:

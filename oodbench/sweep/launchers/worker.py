@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from oodbench.orphans import end_with_parent
 from oodbench.results.directory import Results
 from oodbench.results.provenance import slurm_job
 from oodbench.train.settings import TrainSettings
@@ -19,6 +20,7 @@ def work(
     connection: Connection, results: Path, settings: TrainSettings, environment: Mapping[str, str]
 ) -> None:
     """The life of a worker: train what comes until the launcher closes the connection or dies."""
+    end_with_parent()
     os.environ.clear()  # it may be that of an earlier time
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle

@@ -215,6 +215,20 @@ def test_nothing_is_left_of_a_launch_that_is_killed_while_it_plans(tmp_path: Pat
     wait_for_the_end_of(process.pid)
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_launch_that_ends_within_a_long_step(
+    tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOW_SECONDS", "100")
+    out = tmp_path / "out"
+    process = launch(tiny_file(tmp_path, algorithms=["Slow"], plugins=[ODD_METHODS]), out)
+    wait_for_records(out, 2)
+    process.send_signal(how)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -how and not errors
+    wait_for_the_end_of(process.pid)
+
+
 def test_workers_outlive_what_they_were_forked_from(tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = launch(tiny_file(tmp_path, steps=2000, evaluate_every=100, trials=1), out)
