@@ -333,12 +333,17 @@ def validate(
 @reports_mistakes
 def page(
     name: Name,
-    out: Annotated[Path | None, typer.Option(help="The file; printed by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file, as HTML if it ends so; printed by default.")
+    ] = None,
 ) -> None:
-    """Write the page of a board as Markdown: its tables, and what follows from them."""
+    """Write the page of a board as Markdown or HTML: its tables, and what follows from them."""
+    from oodbench.board.page import html_page
     from oodbench.board.page import page as written
 
     text = written(name)
+    if out is not None and out.suffix == ".html":
+        text = html_page(text)
     if out is None:
         typer.echo(text, nl=False)
     else:

@@ -1,0 +1,83 @@
+"""What the tables of a board's page say in plain words. Imports no torch."""
+
+import math
+from collections.abc import Callable, Iterable
+
+from oodbench.board.page_tables import BASELINE, Contents, critical, gain_text, sign
+from oodbench.report.ranking import mean_ranks
+
+NAMED = 6
+"""How many of the rows that gain on a dataset are named."""
+
+
+def findings(contents: Contents) -> list[str]:
+    """Sentences, each of which follows from a number in a table."""
+    told = [_of_dataset(contents, dataset) for dataset in contents.datasets]
+
+    def everywhere(wanted: Callable[[set[int]], bool]) -> str:
+        signs: dict[str, set[int]] = {}
+        for (_, label), difference in contents.gains.items():
+            signs.setdefault(label, set()).add(sign(difference))
+        return _listed(x for x in contents.labels if x in signs and wanted(signs[x]))
+
+    never = everywhere(lambda signs: 1 not in signs)
+    told.append(f"Rows that gain over {BASELINE} on no dataset: {never}.")
+    safe = everywhere(lambda signs: 1 in signs and -1 not in signs)
+    told.append(f"Rows that gain somewhere and lose nowhere: {safe}.")
+    return [*told, *_of_ranks(contents), *_of_selection(contents)]
+
+
+def _listed(labels: Iterable[object]) -> str:
+    return ", ".join(map(str, labels)) or "none"
+
+
+def _of_dataset(contents: Contents, dataset: str) -> str:
+    """Which rows gain over the baseline on a dataset, and how many lose."""
+    own = {label: d for (of, label), d in contents.gains.items() if of == dataset}
+    better = sorted((x for x in own if sign(own[x]) > 0), key=lambda x: -own[x].gain.mean)
+    lose = f"{sum(sign(d) < 0 for d in own.values())} lose"
+    if not better:
+        return f"**{dataset}**: no row of {len(own)} gains over {BASELINE}; {lose}."
+    first, *others = better
+    most = f"{first} ({gain_text(contents, dataset, first)} {contents.unit(dataset)})"
+    rest = f"; the others are {_listed(others[: NAMED - 1])}" if others else ""
+    rest += f" and {len(better) - NAMED} more" if len(better) > NAMED else ""
+    return (
+        f"**{dataset}**: {len(better)} of {len(own)} rows gain over {BASELINE}, most of all "
+        f"{most}{rest}; {lose}."
+    )
+
+
+def _of_ranks(contents: Contents) -> list[str]:
+    """Which mean ranks are further from the baseline's than chance."""
+    mean, width = mean_ranks(contents.table), critical(contents)
+    if math.isnan(width) or BASELINE not in mean:
+        return []
+    lead = mean[BASELINE] - mean
+    return [
+        f"Rows whose mean rank is ahead of {BASELINE}'s by more than the critical difference: "
+        f"{_listed(mean.index[lead > width])}; behind it by more: {_listed(mean.index[-lead > width])}."
+    ]
+
+
+def _of_selection(contents: Contents) -> list[str]:
+    """What it costs that a rule cannot see the test environments."""
+    means = {}
+    for rule, values in contents.values.items():
+        own = values[values["metric"] == "accuracy"]
+        means[rule] = 100 * own.groupby(["dataset", "label"])["value"].mean()
+    if "oracle" not in means:
+        return []
+    told = []
+    for rule in [rule for rule in means if rule != "oracle"]:
+        lost = (means["oracle"] - means[rule]).dropna()
+        if lost.empty:
+            continue
+        of_datasets = lost.groupby("dataset").mean().sort_values()
+        most = f"; most on {of_datasets.index[-1]} ({of_datasets.iloc[-1]:.1f})"
+        told.append(
+            f"Selection by {rule} costs {lost.mean():.1f} points on the mean over rows and datasets "
+            f"measured by accuracy, beside selection on the test environment itself"
+            f"{most if len(of_datasets) > 1 else ''}."
+        )
+    return told

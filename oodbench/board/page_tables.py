@@ -1,0 +1,285 @@
+"""The tables of a board's page. Imports no torch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from oodbench.report.comparison import OVERALL
+from oodbench.report.comparison import gains as gains_over
+from oodbench.report.leaderboard import Leaderboard, scores, standings
+from oodbench.report.numbers import gain, number
+from oodbench.report.ranking import block_table, critical_difference, kendall, mean_ranks
+from oodbench.report.references import CEILING, METHOD
+from oodbench.report.sheet import Block, blocks
+from oodbench.report.statistics import Difference
+from oodbench.results.beside import frozen
+from oodbench.results.board import PROTOCOL_FILE, find_board
+from oodbench.results.frames import Frames
+from oodbench.results.join import records_of
+from oodbench.results.metrics import is_proportion
+from oodbench.results.run_spec import CONSTANT
+from oodbench.selection import usual
+from oodbench.yaml_values import read_yaml
+
+BASELINE = "ERM"
+DRAWS = (1, 5)
+"""The smaller budgets of which the ranks are shown, beside the whole one."""
+SHARES = (0.05, 0.1, 0.25, 0.5)
+"""How near to the best, as shares of its lead over the constant answer."""
+WORST_GROUP = "worst_group_accuracy"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a page is made of."""
+
+    name: str
+    planned: list[str]
+    """The datasets of the protocol."""
+    frames: Frames
+    rule: str
+    board: Leaderboard
+    """By `rule`."""
+    values: dict[str, pd.DataFrame]
+    """The values behind the leaderboard by each rule, of the datasets that serve it; see `scores`."""
+    gains: dict[tuple[str, str], Difference]
+    """The gain over the baseline by dataset and label."""
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets by their labels."""
+        return [str(d) for d in self.board.frame["dataset"].unique()]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Datasets by the labels that every one of them has; larger is better."""
+        return block_table(self.values[self.rule])
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels: those with a mean rank, the best first, then the others."""
+        ranked = [str(label) for label in mean_ranks(self.table).index]
+        labels = self.values[self.rule]["label"].unique()
+        return [*ranked, *(str(label) for label in labels if label not in ranked)]
+
+    def averages(self, kind: str = METHOD) -> pd.DataFrame:
+        """The average over test environments of each row of a kind on each dataset."""
+        frame = self.board.frame
+        own = (frame["kind"] == kind) & (frame["n"] > 0) & (frame["environment"] == "average")
+        return frame[own].set_index(["dataset", "label"])
+
+    def metric(self, dataset: str) -> str:
+        """The metric of a dataset."""
+        return str(self.averages()["metric"][dataset].iloc[0])
+
+    def unit(self, dataset: str) -> str:
+        """The unit of gains on a dataset."""
+        metric = self.metric(dataset)
+        return "points" if is_proportion(metric) else metric
+
+    def is_higher_better(self, dataset: str) -> bool:
+        """The direction of a dataset's metric."""
+        return self.board.higher.get(self.metric(dataset), True)
+
+
+def contents(name: str) -> Contents:
+    """The contents of a board; raises UserError as `frozen` does."""
+    frames = frozen(name)
+    rule = usual(frames)
+    values = {}
+    for other in dict.fromkeys([rule, "val_env", "train_val", "oracle"]):
+        own = serving(frames, other)
+        if len(own.runs):
+            values[other] = scores(own, other)
+    listed = read_yaml(find_board(name) / PROTOCOL_FILE)["datasets"]
+    planned = [d if isinstance(d, str) else str(d.get("label") or d["name"]) for d in listed]
+    gains = {
+        (dataset, one.label): one
+        for dataset, own in gains_over(values[rule], BASELINE)
+        if dataset != OVERALL
+        for one in own
+    }
+    return Contents(Path(name).name, planned, frames, rule, standings(frames, rule), values, gains)
+
+
+def results(board: Leaderboard) -> list[Block]:
+    """The averages of all rows on all datasets, or the tables of the only one."""
+    found = blocks(replace(board, origins={}))
+    if board.frame["dataset"].nunique() > 1:
+        return [block for block in found if block.title.startswith("All datasets")]
+    return [block for block in found if block.one_metric]
+
+
+def head_room(contents: Contents) -> Block:
+    """What each dataset is, and its constant answer, baseline, best row and ceiling."""
+    methods, ceilings, constants = map(contents.averages, (METHOD, CEILING, CONSTANT))
+    rows = []
+    for dataset in contents.datasets:
+        run = contents.frames.runs.query("dataset_label == @dataset").iloc[0]
+        sizes = run["network_hparams"]
+        network = [f"{name} {sizes[name]}" for name in ("width", "depth") if name in sizes]
+        means = methods["mean"][dataset]
+        best = means.idxmax() if contents.is_higher_better(dataset) else means.idxmin()
+        rows.append(
+            [
+                dataset,
+                contents.board.shifts.get(dataset, "-"),
+                f"{run['network']} {', '.join(network)}".strip(),
+                str(run["steps"]),
+                contents.metric(dataset),
+                _cell(constants, dataset, CONSTANT),
+                _cell(methods, dataset, BASELINE),
+                f"{best}: {_cell(methods, dataset, best)}",
+                _cell(ceilings, dataset, "ceiling"),
+            ]
+        )
+    about = ["dataset", "shift", "network", "steps", "metric"]
+    return Block("Datasets", [*about, "constant", BASELINE, "best", "ceiling"], rows, len(rows))
+
+
+def _cell(averages: pd.DataFrame, dataset: str, label: str) -> str:
+    if (dataset, label) not in averages.index:
+        return "-"
+    row = averages.loc[[(dataset, label)]].iloc[0]
+    return number(float(row["mean"]), float(row["stderr"]), str(row["metric"]))
+
+
+def sign(difference: Difference | None) -> int:
+    """1 or -1 where the interval of a gain is above or below 0, else 0."""
+    if difference is None or difference.equal:
+        return 0
+    return int(difference.gain.low > 0) - int(difference.gain.high < 0)
+
+
+def gain_text(contents: Contents, dataset: str, label: str) -> str:
+    """The gain of a row over the baseline with its interval."""
+    difference = contents.gains.get((dataset, label))
+    if difference is None or difference.equal:
+        return "-" if difference is None else "equal"
+    metric, found = contents.metric(dataset), difference.gain
+    return f"{gain(found.mean, metric)} [{gain(found.low, metric)}, {gain(found.high, metric)}]"
+
+
+def gains(contents: Contents) -> Block:
+    """The gain of each row over the baseline on each dataset; those beyond 0 are marked."""
+    labels = [label for label in contents.labels if label != BASELINE]
+    datasets = contents.datasets
+    rows = [[label, *(gain_text(contents, d, label) for d in datasets)] for label in labels]
+    marked = {
+        (row, column)
+        for row, label in enumerate(labels)
+        for column, dataset in enumerate(datasets, 1)
+        if sign(contents.gains.get((dataset, label)))
+    }
+    header = ["algorithm", *(f"{d} ({contents.unit(d)})" for d in datasets)]
+    return Block("Gains", header, rows, len(rows), best=marked)
+
+
+def serving(frames: Frames, rule: str) -> Frames:
+    """The frames of the datasets that serve a rule."""
+    runs, judged = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
+    datasets = runs.loc[runs["id"].isin(judged), "dataset_label"].unique()
+    return _of_runs(frames, runs["dataset_label"].isin(datasets))
+
+
+def _of_runs(frames: Frames, wanted: "pd.Series[bool]") -> Frames:
+    """The frames of some of the runs."""
+    runs = frames.runs[wanted].reset_index(drop=True)
+    judged = frames.scores[frames.scores["id"].isin(runs["id"])]
+    return replace(frames, runs=runs, metrics=records_of(frames.metrics, runs["id"]), scores=judged)
+
+
+def ranks(contents: Contents) -> Block:
+    """The mean rank of each row that is complete on every dataset, and what moves it."""
+    rule, runs, table = contents.rule, contents.frames.runs, contents.table
+    own = mean_ranks(table)
+    shown = {r: mean_ranks(block_table(v)) for r, v in contents.values.items() if r != rule}
+    for count in DRAWS:
+        if count < runs["draw"].nunique():
+            fewer = scores(_of_runs(contents.frames, runs["draw"] < count), rule)
+            shown[f"{count} draw{'s' * (count > 1)}"] = mean_ranks(block_table(fewer))
+    several = len(contents.datasets) > 1
+    without = [mean_ranks(table.drop(dataset)) for dataset in table.index] if several else []
+
+    def cells(of_one: "pd.Series[float]") -> list[str]:
+        return [f"{of_one.get(name, math.nan):.2f}" for name in shown]
+
+    rows = []
+    for label in own.index:
+        others = pd.Series({name: ranks.get(label, math.nan) for name, ranks in shown.items()})
+        spread = _spread([ranks[label] for ranks in without])
+        rows.append([str(label), f"{own[label]:.2f}", *cells(others), spread])
+    taus = pd.Series({name: kendall(own, ranks) for name, ranks in shown.items()})
+    spread = _spread([kendall(own, ranks) for ranks in without])
+    rows.append([f"Kendall's tau with {rule}", "1", *cells(taus), spread])
+    header = ["algorithm", rule, *shown, "without a dataset"]
+    return Block("Ranks", header, rows, len(rows) - 1, grey=1)
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}" if values else "-"
+
+
+def critical(contents: Contents) -> float:
+    """The difference of mean ranks beyond which rows differ; NaN for one dataset or two rows."""
+    table = contents.table
+    if len(contents.datasets) < 2 or table.shape[1] < 3:
+        return math.nan
+    return critical_difference(table.shape[1], table.shape[0])
+
+
+def leads(contents: Contents) -> pd.DataFrame:
+    """The lead of each row (columns) over the constant answer on each dataset, the best one's being 1.
+
+    A dataset on which no row is ahead of the constant answer is left out.
+    """
+    means, constant = contents.averages()["mean"], contents.averages(CONSTANT)["mean"]
+    found = {}
+    for dataset in contents.datasets:
+        if (dataset, CONSTANT) in constant.index:
+            lead = means[dataset] - constant[dataset, CONSTANT]
+            lead = lead if contents.is_higher_better(dataset) else -lead
+            if lead.max() > 0:
+                found[dataset] = lead / lead.max()
+    return pd.DataFrame(found).T
+
+
+def profile(contents: Contents) -> Block:
+    """The share of the datasets on which each row is close to the best."""
+    whole = leads(contents).dropna(axis=1)
+    labels = [label for label in contents.labels if label in whole]
+    near = [[float((whole[label] >= 1 - share).mean()) for share in SHARES] for label in labels]
+    order = sorted(range(len(labels)), key=near.__getitem__, reverse=True)
+    rows = [[labels[i], *(f"{share:.2f}" for share in near[i])] for i in order]
+    header = ["algorithm", *(f"within {100 * share:g} %" for share in SHARES)]
+    return Block("Close to the best", header, rows, len(rows))
+
+
+def costs(contents: Contents) -> Block:
+    """The seconds of a run of each row beside the baseline's, and those of the baseline."""
+    runs = contents.frames.runs
+    alone = runs["provenance"].map(lambda made: not made.get("vectorized"))
+    groups = runs.assign(alone=alone).groupby(["label", "dataset_label"], sort=False)
+    seconds = groups["training_seconds"].mean().unstack()[contents.datasets]
+    one_by_one = groups["alone"].any()
+    ratio = seconds / seconds.loc[BASELINE]
+    rows = []
+    for label in contents.labels:
+        cells = [
+            "-" if math.isnan(v) else f"{v:.1f}{' alone' * bool(one_by_one[label, dataset])}"
+            for dataset, v in ratio.loc[label].items()
+        ]
+        rows.append([label, f"{ratio.loc[label].median():.1f}", *cells])
+    plain = seconds.loc[BASELINE]
+    rows.append([f"{BASELINE}, seconds", f"{plain.median():.2f}", *(f"{v:.2f}" for v in plain)])
+    return Block("Cost", ["algorithm", "median", *contents.datasets], rows, len(rows) - 1, grey=1)
+
+
+def worst_group(contents: Contents) -> list[Block]:
+    """Tables of the worst group's accuracy, of datasets that record it, by the rule that selects by it."""
+    rule = f"{contents.rule}:{WORST_GROUP}"
+    own = serving(contents.frames, rule)
+    return results(standings(own, rule, WORST_GROUP)) if len(own.runs) else []
