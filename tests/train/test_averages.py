@@ -38,15 +38,22 @@ SPIRALS: dict[str, Any] = {
 DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
+GROUPS: dict[str, dict[str, Any]] = {
+    "GroupDRO": {"over": "groups"},
+    "JTT": {},
+    "LISA": {"domains": "attributes"},
+}
+"""Methods that know the groups of examples, with their hyperparameters."""
 EVERY, STEPS = 6, 57
 """The last window is half as long as the others."""
 
 
 def specs(average: Any, algorithm: str = "ERM", **changes: Any) -> list[RunSpec]:
-    row = {"name": algorithm, "average": average, "hparams": {"lr": 0.05, "batch_size": 8}}
+    hparams = {"lr": 0.05, "batch_size": 8} | GROUPS.get(algorithm, {})
+    row = {"name": algorithm, "average": average, "hparams": hparams}
     values = {
-        "name": "t", "datasets": [SPIRALS], "algorithms": [row], "trials": 1, "steps": STEPS,
-        "evaluate_every": EVERY, "network": MLP,
+        "name": "t", "datasets": [DIGITS if algorithm in GROUPS else SPIRALS], "algorithms": [row],
+        "trials": 1, "steps": STEPS, "evaluate_every": EVERY, "network": MLP,
     }  # fmt: skip
     return list(make_plan(validate(values | changes, "t")).runs.values())
 
@@ -229,7 +236,10 @@ def raw_loss(run: Run) -> float:
 @pytest.mark.parametrize("average", [*AVERAGES])
 @pytest.mark.parametrize(
     "algorithm",
-    ["ERM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ANDMask", "DANN", "IRM"))],
+    [
+        "ERM",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("ANDMask", "DANN", "IRM", *GROUPS)),
+    ],
 )
 def test_a_vectorized_run_has_the_averages_of_a_run_alone(
     average: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
@@ -276,16 +286,27 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("average", [*AVERAGES])
-@pytest.mark.parametrize("vectorize", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("algorithm", "vectorize"),
+    [
+        ("ERM", 1),
+        pytest.param("ERM", 2, marks=pytest.mark.slow),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in GROUPS),
+    ],
+)
 def test_a_killed_run_goes_on_to_the_same_records(
-    average: str, vectorize: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    average: str,
+    algorithm: str,
+    vectorize: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
         monkeypatch.setattr(training, name, -1.0)
     monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
     monkeypatch.setattr(training, "CHECK_EVERY", 5)
     settings = TrainSettings(vectorize=vectorize)
-    (spec,) = specs(average)
+    (spec,) = specs(average, algorithm)
     undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
     assert execute(spec, undisturbed, settings) == ("done", "")
     killed.path.mkdir()
