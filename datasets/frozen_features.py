@@ -1,9 +1,10 @@
 """What a network that is not trained any more sees in images: worked out once, then heads train fast."""
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from oodbench.data.array_cache import Rows, keep, pieces
 from oodbench.data.images import Images
+from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Stored
 from oodbench.datasets import Dataset, Environment, Metadata, make, register
 from oodbench.errors import UserError
@@ -23,6 +25,10 @@ from oodbench.yaml_values import assignments
 
 IN_MEMORY = 2**30
 """Features of at most so many bytes are held in memory."""
+CHUNK = 32
+"""Inputs in memory of a forward pass: they may be small, and what the network makes of them large."""
+SAMPLE = 4
+"""Inputs of an environment by which stored ones are known again."""
 
 
 @register(
@@ -37,10 +43,13 @@ IN_MEMORY = 2**30
     ),
 )
 class FrozenFeatures(Dataset):
-    """The features of a dataset of image files under a network with given weights.
+    """The features of any dataset of images under a network with given weights.
 
-    `python -m oodbench.data cache FrozenFeatures` extracts them, without augmentation, into the data
-    directory; the key of the files is made of the images, their size, the network and its weights.
+    Environments, splits, groups, attributes and metrics are that dataset's. Features are extracted once,
+    without augmentation, into the data directory: of image files and other inputs on disk by
+    `python -m oodbench.data cache FrozenFeatures`, of inputs in memory when they are first loaded. The key
+    of the files is made of the inputs, the network and its weights; of image files their names, sizes and
+    times stand for them, and of other inputs on disk their number and a few of each environment.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -56,6 +65,8 @@ class FrozenFeatures(Dataset):
         """The weights of the network: a file, or as the network calls those that are published."""
         network_settings: tuple[str, ...] = hparam((), neutral=())
         """Other hyperparameters of that network, as KEY=VALUE, such as `model` of timm."""
+        sha256: str = hparam("", neutral="")
+        """The SHA-256 of the file of the weights; for the network timm a plan sets it."""
 
     options: Options
 
@@ -64,30 +75,61 @@ class FrozenFeatures(Dataset):
         images = make(
             options.of, assignments("`settings` of FrozenFeatures", options.settings), data_dir
         )
-        if not isinstance(images, Images):
-            raise UserError(f"FrozenFeatures takes a dataset of image files, not {options.of}")
+        if len(images.input_shape) != 3 or fits(images):
+            raise UserError(f"FrozenFeatures takes a dataset of images, not {options.of}")
         self.images = images
         self.environments = images.environments
         self.test_environments = images.test_environments
+        self.validation_environments = images.validation_environments
+        self.evaluation_environments = images.evaluation_environments
+        self.holdout, self.repeats = images.holdout, images.repeats
         self.task = images.task
         self.classes = images.classes
         self.attributes = images.attributes
         self.input_shape = (self._num_features(),)
 
+    @property
+    def metric(self) -> str:
+        """The metric of the images."""
+        return self.images.metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value of `metric` is the better one."""
+        return self.images.higher_is_better
+
+    @property
+    def has_split_metrics(self) -> bool:
+        """Whether the dataset of images has some."""
+        return self.images.has_split_metrics
+
+    def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
+        """The metrics of the images."""
+        return self.images.split_metrics(environment, index, logits)
+
+    def run_options(self, pretrained: bool) -> dict[str, Any]:
+        """The options, and the checksum of the weights where the network's runs have it, too."""
+        found = super().run_options(pretrained)
+        known = "sha256" in self._values(self.options.weights)
+        return found | ({"sha256": self._sha256()} if known else {})
+
     def load(self, trial: int) -> dict[str, Environment]:
         """The features (N, F) of every environment; raises UserError if they are not there."""
-        folder = self._folder()
+        environments = self.images.load(trial)
+        folder = self._folder(environments)
         if not folder.is_dir():
-            raise UserError(
-                f"{self.label}: there are no features in {folder}; `python -m oodbench.data cache "
-                f"FrozenFeatures --data-dir {self.data_dir}`, with the same options, extracts them"
-            )
+            if any(isinstance(each.x, Stored) for each in environments.values()):
+                raise UserError(
+                    f"{self.label}: there are no features in {folder}; `python -m oodbench.data cache "
+                    f"FrozenFeatures --data-dir {self.data_dir}`, with the same options, extracts them"
+                )
+            self._extract(environments, folder, 0)
         found = {}
-        for i, (name, environment) in enumerate(self.images.load(trial).items()):
+        for i, (name, environment) in enumerate(environments.items()):
             file = folder / f"{i}.npy"
             small = file.stat().st_size <= IN_MEMORY
             x = torch.from_numpy(np.load(file)) if small else MemoryMapped(file)
-            found[name] = Environment(x, environment.y, attributes=environment.attributes)
+            found[name] = replace(environment, x=x)
         return found
 
     def check(self) -> None:
@@ -95,21 +137,36 @@ class FrozenFeatures(Dataset):
         self.images.check()
 
     def cache(self, workers: int) -> None:
-        """Extract the features, on the first GPU if there is one."""
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        network = self._network().to(device).eval()
-        arrays = {}
-        for i, environment in enumerate(self.images.load(0).values()):
-            extract = partial(self._features, network, environment.x, workers)
-            arrays[str(i)] = Rows(len(environment.y), self.input_shape, np.float32, extract)
-        keep(self._folder(), self.label, arrays)
+        """Extract the features, on the first GPU if there is one; of trial 0, where trials differ."""
+        environments = self.images.load(0)
+        self._extract(environments, self._folder(environments), workers)
+
+    def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
+        """The features (N, F) of new files; raises UserError for one that cannot be read."""
+        return self.features(self.images.read(files))
+
+    def features(self, x: Tensor) -> Tensor:
+        """The features (N, F) of inputs (N, ...) as the environments of the images hold them."""
+        return torch.cat([*self._features(torch.split(x, CHUNK))])
+
+    def _extract(self, environments: Mapping[str, Environment], folder: Path, workers: int) -> None:
+        def rows(x: Tensor | Stored) -> Rows:
+            def found() -> Iterator[Tensor]:
+                if isinstance(x, Stored):
+                    return self._features(pieces(x, workers))
+                return self._features(torch.split(x, CHUNK))
+
+            return Rows(len(x), self.input_shape, np.float32, found)
+
+        arrays = {str(i): rows(each.x) for i, each in enumerate(environments.values())}
+        keep(folder, self.label, arrays)
 
     @torch.no_grad()
-    def _features(self, network: Network, images: Stored, workers: int) -> Iterator[Tensor]:
-        device = next(network.parameters()).device
-        for piece in pieces(images, workers):
+    def _features(self, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
+        device = next(self._network.parameters()).device
+        for piece in inputs:
             x = self.images.transform(piece.to(device), None)
-            features: Tensor = network.featurizer(x)
+            features: Tensor = self._network.featurizer(x)
             yield features.float().cpu()
 
     def _num_features(self) -> int:
@@ -118,10 +175,18 @@ class FrozenFeatures(Dataset):
                 self.options.network, self._values("none"), self.images.input_shape, 2, 0
             ).num_features
 
+    @cached_property
     def _network(self) -> Network:
+        """The network on its device."""
         network: Any = networks.get(self.options.network)
-        values = network.resolved(self._values(self.options.weights), self.images)
-        return build(self.options.network, values, self.images.input_shape, 2, 0)
+        values = self._values(self.options.weights)
+        file, known = network.weights_file(values), self.options.sha256
+        if known and sha256(file) != known:
+            raise UserError(f"{file} is not the file of weights with SHA-256 {known}")
+        values = network.resolved(values, self.images)
+        with torch.random.fork_rng(devices=()):
+            built = build(self.options.network, values, self.images.input_shape, 2, 0)
+        return built.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
     def _values(self, weights: str) -> dict[str, Any]:
         name = self.options.network
@@ -132,16 +197,37 @@ class FrozenFeatures(Dataset):
         given = assignments("`network_settings` of FrozenFeatures", self.options.network_settings)
         return values | given | {"weights": weights}
 
-    def _folder(self) -> Path:
-        if self.data_dir is None:
-            raise UserError("FrozenFeatures needs --data-dir DIR, where the features are kept")
+    def _sha256(self) -> str:
+        """The checksum of the weights, whose file need not be there where the options say it."""
         if self.options.weights == "none":
             raise UserError("FrozenFeatures needs `weights`: a file or a name such as imagenet")
         network: Any = networks.get(self.options.network)
-        weights = sha256(network.weights_file(self._values(self.options.weights)))
-        images = self.images.fingerprint(self.images.listing())
-        parts: tuple[Any, ...] = (images, self.images.input_shape, self.options.network, weights)
+        values = self._values(self.options.weights)
+        return self.options.sha256 or sha256(network.weights_file(values))
+
+    def _folder(self, environments: Mapping[str, Environment]) -> Path:
+        if self.data_dir is None:
+            raise UserError("FrozenFeatures needs --data-dir DIR, where the features are kept")
+        weights, images = self._sha256(), self.images
+        inputs = (
+            images.fingerprint(images.listing())
+            if isinstance(images, Images)
+            else f"{asdict(images.options)} {_digest(environments)}"
+        )
+        parts: tuple[Any, ...] = (inputs, images.input_shape, self.options.network, weights)
         if self.options.network_settings:
             parts += (sorted(self.options.network_settings),)
         key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         return self.data_dir / ".oodbench" / f"features-{self.options.of}-{key}"
+
+
+def _digest(environments: Mapping[str, Environment]) -> str:
+    """A hash of all inputs in memory, and of the number of those on disk and some of them."""
+    found = hashlib.sha256()
+    for environment in environments.values():
+        x = environment.x
+        found.update(f"{len(x)} {x.shape[1:]}".encode())
+        if isinstance(x, Stored):
+            x = x.read(torch.linspace(0, len(x) - 1, min(len(x), SAMPLE)).long())
+        found.update(x.contiguous().numpy().data)
+    return found.hexdigest()

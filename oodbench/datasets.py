@@ -237,6 +237,11 @@ class Dataset(ABC):
         """
         return {}
 
+    @property
+    def has_split_metrics(self) -> bool:
+        """Whether `split_metrics` gives some."""
+        return type(self).split_metrics is not Dataset.split_metrics
+
     def cache(self, workers: int) -> None:
         """Work out, with as many threads, what would be worked out in every run, and keep it on disk."""
         raise UserError(f"{self.name} has nothing to cache")

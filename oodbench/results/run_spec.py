@@ -102,7 +102,7 @@ class RunSpec:
     def id(self) -> str:
         """A hash of the values: no path, host or code version.
 
-        What is not compared is not hashed, a file of weights by its
+        What is not compared is not hashed, a file of weights, the network's or the dataset's, by its
         SHA-256 alone, and a field that was added later (its metadata say so) only
         where it is not at its default, which is what runs did before there was the field.
         """
@@ -110,9 +110,9 @@ class RunSpec:
         for f in fields(self):
             if not f.compare or (f.metadata.get("later") and values[f.name] == f.default):
                 del values[f.name]
-        network = values["network_hparams"]
-        if network.get("sha256"):
-            values["network_hparams"] = {k: v for k, v in network.items() if k != "weights"}
+        for key in ("network_hparams", "options"):
+            if values[key].get("sha256"):
+                values[key] = {k: v for k, v in values[key].items() if k != "weights"}
         text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

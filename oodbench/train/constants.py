@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment
+from oodbench.datasets import Environment
 from oodbench.train.evaluate import evaluate
 from oodbench.train.loading import Data
 
@@ -37,11 +37,11 @@ def _work_out(data: Data, training: Sequence[str], scored: Mapping[str, Environm
     dataset, task = data.dataset, data.dataset.task
     targets = torch.cat([data.environments[n].y[data.splits[n]["in"]] for n in training])
     blind = {name: Environment(e.y.new_empty(len(e.y), 0), e.y) for name, e in scored.items()}
-    plain = type(dataset).split_metrics is Dataset.split_metrics
     outputs = task.constants(targets)
     found: Constants = {}
     for best_for, output in outputs.items():
-        whole = None if plain or task.metric not in best_for else dataset.split_metrics
+        rated = dataset.has_split_metrics and task.metric in best_for
+        whole = dataset.split_metrics if rated else None
 
         def predict(x: Tensor, output: Tensor = output) -> Tensor:
             return output.expand(len(x), *output.shape)

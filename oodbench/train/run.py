@@ -185,8 +185,7 @@ class Run:
         """All metrics of the predictor with the evaluated weights."""
         self.algorithm.eval()
         dataset, task = self.data.dataset, self.problem.task
-        plain = type(dataset).split_metrics is Dataset.split_metrics
-        whole = None if plain else dataset.split_metrics
+        whole = dataset.split_metrics if dataset.has_split_metrics else None
         workers = self.loader_workers
         data = self.data
         self.validate()

@@ -91,8 +91,7 @@ def _scores(
         inner = module.algorithm.predict if isinstance(module, Model) else module
         return as_outputs(inner(x.to(device)), len(x), task).cpu()
 
-    plain = type(dataset).split_metrics is Dataset.split_metrics
-    whole = None if plain else dataset.split_metrics
+    whole = dataset.split_metrics if dataset.has_split_metrics else None
     found = evaluate_splits(predict, chosen, data.splits, task, 0, whole, data.groups)
     own = dataset.predictor_metrics(measured, trial)
     return found + [Evaluation(None, None, metric, value, 1) for metric, value in own.items()]

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from oodbench.algorithms import Algorithm
-from oodbench.datasets import Dataset
 from oodbench.networks.base import Network
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -101,7 +100,7 @@ def why_not(run: Run) -> str | None:
         return (
             "its network keeps more than parameters, such as the statistics of batch normalisation"
         )
-    if type(run.data.dataset).split_metrics is not Dataset.split_metrics:
+    if run.data.dataset.has_split_metrics:
         return "its data come with metrics of their own"
     if reduction is not None and reduction.unit == "example":
         return "it combines the gradients of single examples"

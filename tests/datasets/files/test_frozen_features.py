@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -5,18 +6,25 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import oodbench
 from oodbench.data.cli import app
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
 from tests.networks.test_vision import resnet_file
+
+
+def folder_of(dataset: Any) -> Path:
+    """Where the features of a dataset are, or would be."""
+    return dataset._folder(dataset.images.load(0))  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -63,10 +71,10 @@ def test_other_weights_or_images_are_other_features(
     folders.append(make("FrozenFeatures", options | {"weights": other}, tmp_path))
     larger = options | {"settings": ["root=set", "size=33"]}
     folders.append(make("FrozenFeatures", larger, tmp_path))
-    names = {dataset._folder() for dataset in folders}  # type: ignore[attr-defined]
+    names = {folder_of(dataset) for dataset in folders}
     (tmp_path / "r18.pth").rename(tmp_path / "moved.pth")
     moved = make("FrozenFeatures", options | {"weights": str(tmp_path / "moved.pth")}, tmp_path)
-    assert len(names) == 3 and moved._folder() in names  # type: ignore[attr-defined]
+    assert len(names) == 3 and folder_of(moved) in names
 
 
 def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None:
@@ -101,7 +109,7 @@ def test_features_of_timms_models_are_theirs(tmp_path: Path) -> None:
         with torch.no_grad():
             torch.testing.assert_close(dataset.load(0)[name].x, network.featurizer(x))
     other = make("FrozenFeatures", {**options, "network_settings": ["model=resnet10t"]}, tmp_path)
-    assert other._folder() != dataset._folder()  # type: ignore[attr-defined]
+    assert folder_of(other) != folder_of(dataset)
 
 
 def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:
@@ -109,10 +117,82 @@ def test_mistakes_are_named(options: dict[str, object], tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             make("FrozenFeatures", options | changes, data_dir).load(0)
 
-    refused("takes a dataset of image files, not Spirals", of="Spirals", settings=[])
+    refused("takes a dataset of images, not Spirals", of="Spirals", settings=[])
     refused("unknown name 'rot' in the options of ImageFolder", settings=["rot=set"])
     refused("the network MLP has no weights", network="MLP")
     refused("needs `weights`: a file or", weights="none")
     refused("there is no file", weights="nowhere.pth")
     refused("unknown network 'ResNet19'.*did you mean ResNet18", network="ResNet19")
     refused("needs --data-dir", None, settings=[f"root={tmp_path / 'set'}"])
+
+
+def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
+    options: dict[str, object], tmp_path: Path
+) -> None:
+    own = {"of": "ColoredDigits", "settings": ["copies=2"]}
+    features: Any = make("FrozenFeatures", options | own, tmp_path)
+    digits = make("ColoredDigits", {"copies": 2})
+    network = build("ResNet18", {"weights": options["weights"]}, (2, 8, 8), 2, 9).eval()
+    for trial in (0, 1):
+        found = features.load(trial)
+        for name, there in digits.load(trial).items():
+            with torch.no_grad():
+                torch.testing.assert_close(found[name].x, network.featurizer(there.x))
+            for part in ("y", "groups", "attributes"):
+                assert torch.equal(getattr(found[name], part), getattr(there, part)), part
+    assert len([*(tmp_path / ".oodbench").glob("features-ColoredDigits-*")]) == 2
+    for part in ("environments", "test_environments", "classes", "groups", "task", "repeats"):
+        assert getattr(features, part) == getattr(digits, part), part
+    rotated = make("FrozenFeatures", options | {"of": "RotatedDigits", "settings": []}, tmp_path)
+    assert rotated.validation_environments == ("60",) and rotated.test_environments == ("75",)
+
+
+def test_features_have_the_splits_and_metrics_of_a_set_of_wilds(
+    options: dict[str, object], wilds_dir: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(wilds_dir / "waterbirds_v1.0", tmp_path / "waterbirds_v1.0")
+    data = {"of": "Waterbirds", "settings": ["size=32"]}
+    values: dict[str, Any] = {"name": "FrozenFeatures", **options, **data}
+    sweep: dict[str, Any] = {"name": "s", "datasets": [values], "algorithms": ["GroupDRO"]}
+    sweep |= {"trials": 1, "steps": 2}
+    with pytest.raises(UserError, match="there are no features"):
+        make_plan(validate(sweep, "s"), tmp_path)
+    make("FrozenFeatures", options | data, tmp_path).cache(1)
+    (run,) = make_plan(validate(sweep, "s"), tmp_path).runs.values()
+    assert run.validation_environments == ("val",) and run.holdout == 0
+    directory = RunDirectory(tmp_path / "run")
+    assert execute(run, directory, TrainSettings(data_dir=tmp_path)) == ("done", "")
+    last = list(directory.records())[-1]["evaluations"]
+    images = make("Waterbirds", {"size": 32}, tmp_path)
+    assert {images.metric, "worst_group_accuracy"} <= {e["metric"] for e in last}
+    assert {e["environment"] for e in last} == set(images.evaluation_environments)
+
+
+def test_a_run_is_known_by_the_weights_not_by_their_place(tmp_path: Path) -> None:
+    pytest.importorskip("timm")
+    from tests.networks.test_timm import file_of
+
+    def run(file: Path, **more: Any) -> RunSpec:
+        own = {"of": "RotatedDigits", "network": "timm", "weights": str(file), **more}
+        data = {"name": "FrozenFeatures", "network_settings": ["model=resnet10t"], **own}
+        sweep = {"name": "s", "datasets": [data], "algorithms": ["ERM"], "trials": 1, "steps": 4}
+        (spec,) = make_plan(validate(sweep, "s"), tmp_path).runs.values()
+        return spec
+
+    first = run(file_of("resnet10t", tmp_path / "a.pth"))
+    moved = (tmp_path / "a.pth").rename(tmp_path / "b.pth")
+    assert run(moved).id == first.id
+    other = file_of("resnet10t", tmp_path / "a.pth", num_classes=3)
+    assert run(other).id != first.id
+    with pytest.raises(UserError, match=r"b\.pth is not the file of weights with SHA-256 0a"):
+        run(moved, sha256="0a")
+    settings = TrainSettings(data_dir=tmp_path, keep_weights=("last",))
+    directory = RunDirectory(tmp_path / "run")
+    moved.rename(tmp_path / "c.pth")
+    assert execute(first, directory, settings) == ("done", "")
+    model: Any = oodbench.load_model(directory.path, data_dir=tmp_path)
+    scans = model.dataset.images.load(0)["75"].x
+    (tmp_path / "c.pth").rename(tmp_path / "a.pth")
+    features = model.dataset.load(0)["75"].x
+    torch.testing.assert_close(model.dataset.features(scans), features)
+    assert model(features).shape == (len(scans), 10)
