@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from oodbench.datasets import Dataset, make
+from oodbench.datasets import make
 from oodbench.errors import UserError, unknown
 from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
