@@ -62,7 +62,10 @@ class _FirstToken(nn.Module):
 
 @register("DistilBERT")
 class DistilBERT(Network):
-    """DistilBERT's last layer at the first token, and a linear classifier (arXiv:1910.01108)."""
+    """DistilBERT's last layer at the first token, and a linear classifier (arXiv:1910.01108).
+
+    On a GPU transformers waits for the device once a pass, to know whether any token is padding.
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
@@ -115,6 +118,7 @@ class CodeGPT(Network):
     """GPT-2 trained on source code (arXiv:2102.04664): logits (N, L, C) of the next token.
 
     The classifier shares its weights with the embedding of the tokens, as GPT-2's does.
+    On a GPU transformers waits for the device once a pass, to know whether a row holds several texts.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -75,9 +75,9 @@ class Timm(Network):
         freeze_batch_norm: bool = hparam(False, by_family={"images": (True, None)})
         """Whether batch normalisation keeps the statistics that came with the weights."""
         freeze: int = hparam(0, low=-1)
-        """How many of the model's first stages stay as they are, statistics and all (arXiv:1411.1792): the
-        stem counts as one, as does each block of a transformer; -1: the whole model, so that the head is
-        trained alone."""
+        """How many of the model's first stages stay as they are (the first n layers of arXiv:1411.1792;
+        here with the statistics of batch normalisation): the stem counts as one, as does each block of a
+        transformer; -1: the whole model, so that the head is trained alone."""
         layer_decay: float = hparam(1.0, low=0.0, high=1.0)
         """The factor between the learning rates of a layer and the one after it, 1 for the head
         (BEiT, arXiv:2106.08254; layers as timm groups them, the last norm with the last block)."""
