@@ -54,9 +54,8 @@ def page(name: str) -> str:
         _of_ranks(found),
         _tables([tables.ranks(found)]),
         "## Close to the best",
-        f"The share of {len(tables.leads(found))} datasets on which a row's lead over the constant "
-        "answer is within so much of the best row's lead. Datasets on which no row leads, and rows that "
-        "a dataset lacks, are left out.",
+        "The share of the datasets on which a row's error (1 - accuracy, or the mse) is at most so much "
+        "larger than the best row's.",
         _tables([tables.profile(found)]),
         "## Cost",
         f"Seconds of a run, training and evaluation, beside those of {BASELINE}: the median over "

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from oodbench.report.comparison import OVERALL
@@ -28,7 +29,7 @@ BASELINE = "ERM"
 DRAWS = (1, 5)
 """The smaller budgets of which the ranks are shown, beside the whole one."""
 SHARES = (0.05, 0.1, 0.25, 0.5)
-"""How near to the best, as shares of its lead over the constant answer."""
+"""How much larger than the best row's an error may be."""
 WORST_GROUP = "worst_group_accuracy"
 
 
@@ -231,29 +232,17 @@ def critical(contents: Contents) -> float:
     return critical_difference(table.shape[1], table.shape[0])
 
 
-def leads(contents: Contents) -> pd.DataFrame:
-    """The lead of each row (columns) over the constant answer on each dataset, the best one's being 1.
-
-    A dataset on which no row is ahead of the constant answer is left out.
-    """
-    means, constant = contents.averages()["mean"], contents.averages(CONSTANT)["mean"]
+def profile(contents: Contents) -> Block:
+    """The share of the datasets on which a row's error is close to the best (Dolan and Moré 2002)."""
     found = {}
     for dataset in contents.datasets:
-        if (dataset, CONSTANT) in constant.index:
-            lead = means[dataset] - constant[dataset, CONSTANT]
-            lead = lead if contents.is_higher_better(dataset) else -lead
-            if lead.max() > 0:
-                found[dataset] = lead / lead.max()
-    return pd.DataFrame(found).T
-
-
-def profile(contents: Contents) -> Block:
-    """The share of the datasets on which each row is close to the best."""
-    whole = leads(contents).dropna(axis=1)
-    labels = [label for label in contents.labels if label in whole]
-    near = [[float((whole[label] >= 1 - share).mean()) for share in SHARES] for label in labels]
-    order = sorted(range(len(labels)), key=near.__getitem__, reverse=True)
-    rows = [[labels[i], *(f"{share:.2f}" for share in near[i])] for i in order]
+        means = contents.averages()["mean"][dataset]
+        errors = 1 - means if contents.is_higher_better(dataset) else means
+        found[dataset] = {share: errors <= (1 + share) * errors.min() for share in SHARES}
+    labels = [str(label) for label in mean_ranks(contents.table).index]
+    near = {x: [np.mean([own[s][x] for own in found.values()]) for s in SHARES] for x in labels}
+    order = sorted(labels, key=near.__getitem__, reverse=True)
+    rows = [[label, *(f"{share:.2f}" for share in near[label])] for label in order]
     header = ["algorithm", *(f"within {100 * share:g} %" for share in SHARES)]
     return Block("Close to the best", header, rows, len(rows))
 
