@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,10 @@ class Network(nn.Module):
     class Hparams:
         """The network's own hyperparameters."""
 
+    is_tried: ClassVar[bool] = False
+    """Whether a plan builds the network once for a dataset, so that weights and inputs that do not fit are
+    told before anything is trained."""
+
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
         """Raise UserError if a file that these hyperparameters need is missing; a plan asks."""
@@ -41,6 +46,9 @@ class Network(nn.Module):
         UserError where it cannot be built.
         """
         cls.check(values)
+        if cls.is_tried:
+            own: Any = cls
+            _tried(own, tuple(sorted(values.items())), dataset.input_shape)
         return dict(values)
 
     @classmethod
@@ -93,3 +101,10 @@ def build(
     hparams = checked(cls.Hparams, values, f"the hyperparameters of the network {name}")
     network: Network = cls(input_shape, num_outputs, hparams)
     return network
+
+
+@lru_cache
+def _tried(cls: Any, values: tuple[tuple[str, object], ...], input_shape: tuple[int, ...]) -> None:
+    with torch.random.fork_rng(devices=()):
+        known = {**neutral_values(cls.Hparams), **dict(values)}
+        cls(input_shape, 2, checked(cls.Hparams, known, f"the hyperparameters of {cls.__name__}"))

@@ -4,7 +4,6 @@ import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from oodbench.datasets import IMAGENET, Dataset
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import choice, hparam
-from oodbench.networks.base import Network, build, register
+from oodbench.networks.base import Network, register
 from oodbench.networks.mix_style import add_mix_style
 from oodbench.networks.vision import require_image
 from oodbench.networks.weights import REPLACED, read_weights, sha256
@@ -92,6 +91,8 @@ class Timm(Network):
         )
         """The share of the features that dropout sets to 0."""
 
+    is_tried = True
+
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raises UserError for a model, weights and inputs that do not fit each other."""
         super().__init__()
@@ -158,8 +159,7 @@ class Timm(Network):
         file = cls.weights_file(found)
         if file is not None:
             found["sha256"] = found["sha256"] or sha256(file)
-        _tried(tuple(sorted(found.items())), dataset.input_shape)
-        return found
+        return super().resolved(found, dataset)
 
     def train(self, mode: bool = True) -> "Timm":
         """Frozen stages and frozen batch normalisation stay as in evaluation."""
@@ -189,12 +189,6 @@ def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
     matcher = body.group_matcher(coarse=coarse)
     found: dict[str, int] = _timm().models.group_parameters(body, matcher, reverse=True)
     return found
-
-
-@lru_cache
-def _tried(values: tuple[tuple[str, Any], ...], input_shape: tuple[int, ...]) -> None:
-    with torch.random.fork_rng(devices=()):
-        build("timm", dict(values), input_shape, 2, 0)
 
 
 def _timm() -> Any:

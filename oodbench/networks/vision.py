@@ -32,6 +32,7 @@ class Torchvision(Network):
     """The name of the last layer, which is not taken."""
     pixels: int = 1
     """The least side of an image."""
+    is_tried = True
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):

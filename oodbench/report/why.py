@@ -114,7 +114,10 @@ def _only_directory(runs: pd.DataFrame) -> str | None:
 
 
 def load_line(cell: Why) -> str | None:
-    """The line of Python that loads the first chosen run whose weights are kept, or None."""
+    """The line of Python that loads the first chosen run whose weights are kept, or None.
+
+    It is right in any working directory.
+    """
     if cell.directory is None:
         return None
     results = Results(Path(cell.directory))
@@ -128,7 +131,7 @@ def load_line(cell: Why) -> str | None:
                 "trial": int(run["trial"]),
             }
             arguments = ", ".join(f"{name}={value!r}" for name, value in names.items())
-            return f"oodbench.load_model({cell.directory!r}, {arguments})"
+            return f"oodbench.load_model({str(results.path.absolute())!r}, {arguments})"
     return None
 
 

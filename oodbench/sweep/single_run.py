@@ -50,12 +50,19 @@ def run(
     Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
     """
     from oodbench.train.execute import execute
+    from oodbench.train.precision import check_device, check_precision
     from oodbench.train.process import kept_generators
 
+    if isinstance(keep_weights, str):
+        raise UserError(f"{PLACE}: keep_weights is a list of rules, such as ['last']")
+    if keep_weights and out is None:
+        raise UserError(f"{PLACE}: weights are kept in a results directory, which `out` names")
     load_plugins(plugins)
+    check_device(device)
     data = None if data_dir is None else Path(data_dir)
     with kept_generators():
         spec = _planned(dataset, algorithm, trial, data, keys)
+        check_precision(spec.precision, device)
         settings = TrainSettings(
             data_dir=data,
             device=device,

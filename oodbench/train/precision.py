@@ -13,6 +13,14 @@ AUTOCAST = {"bfloat16": torch.bfloat16}
 """What the network runs in while it is trained, where that is not its parameters' own precision."""
 
 
+def check_device(device: str) -> None:
+    """Raise UserError for a device that is not here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"there is no device '{device}' here") from error
+
+
 def check_precision(precision: str, device: str) -> None:
     """Raise UserError if a device lacks a precision."""
     cuda = device.startswith("cuda")

@@ -11,6 +11,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import defaults, identity
 from oodbench.networks.base import build, networks
 from oodbench.networks.weights import weights_file
+from oodbench.sweep.plan import single
 
 
 def resnet_file(path: Path, seed: int = 7) -> Path:
@@ -146,6 +147,15 @@ def test_weights_that_cannot_be_had_are_named(
     torch.save(torchvision.models.resnet50(weights=None).state_dict(), parts)
     refused("parts.pth holds no weights of ResNet as .* do not fit, '", weights=str(parts))
     refused("no statistics to freeze", freeze_batch_norm=True)
+
+
+def test_weights_and_images_that_do_not_fit_are_told_by_the_plan(tmp_path: Path) -> None:
+    digits, own = {"name": "ColoredDigits", "copies": 1}, {"weights": str(tmp_path / "other.pth")}
+    torch.save(torchvision.models.resnet50(weights=None).state_dict(), own["weights"])
+    with pytest.raises(UserError, match=r"other\.pth holds no weights of ResNet"):
+        single(digits, {"name": "ERM"}, network={"name": "ResNet18", "hparams": own})
+    with pytest.raises(UserError, match="DenseNet121 takes images of at least 32 x 32 pixels"):
+        single(digits, {"name": "ERM"}, network="DenseNet121")
 
 
 def test_imagenet_weights_come_from_torchs_cache(

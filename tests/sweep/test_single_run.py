@@ -59,8 +59,12 @@ def test_a_directory_keeps_the_run_and_its_weights(tmp_path: Path) -> None:
         (("LinearSEM", "EMR"), {}, "unknown algorithm 'EMR'"),
         (("LinearSEM",), {"stps": 3}, "unknown key 'stps'"),
         (("LinearSEM",), {"hparam_draws": 2}, "trains one run, and these keys make 2"),
-        (("LinearSEM",), {"keep_weights": ["val_env"]}, "cannot be kept by val_env"),
+        (("LinearSEM",), {"keep_weights": ["val_env"], "out": "x"}, "cannot be kept by val_env"),
         (("LinearSEM", "CutMix"), {}, "oodbench.run: "),
+        (("LinearSEM",), {"keep_weights": ["last"]}, "a results directory, which `out` names"),
+        (("LinearSEM",), {"keep_weights": "last", "out": "x"}, "keep_weights is a list of rules"),
+        (("LinearSEM",), {"device": "cuda:99"}, "there is no device 'cuda:99' here"),
+        (("LinearSEM",), {"precision": "tf32"}, "precision tf32 is of CUDA devices"),
     ],
 )
 def test_what_cannot_be_run_is_told(

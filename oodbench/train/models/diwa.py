@@ -62,8 +62,8 @@ def average_runs(
     cells = [members for members in found if members]
     if not cells:
         raise UserError(
-            f"{results.path} has no two draws of one trial with weights kept for {rule}: "
-            f"launch with `--keep-weights {rule}` and `hparam_draws` above 1"
+            f"{results.path} has no two draws of one trial that began at the same weights and kept those "
+            f"of {rule}: launch with `--keep-weights {rule}` and `hparam_draws` above 1"
         )
     made: dict[str, RunSpec] = {}
     for members in cells:

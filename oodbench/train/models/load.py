@@ -22,6 +22,7 @@ from oodbench.results.schemas import RunFile
 from oodbench.results.weights import LAST, kept_weights
 from oodbench.train.kept_weights import ABOUT
 from oodbench.train.loading import input_change
+from oodbench.train.precision import check_device
 from oodbench.train.process import clean_process, kept_generators
 from oodbench.train.run import build_algorithm, problem_of
 from oodbench.train.settings import TrainSettings
@@ -87,9 +88,10 @@ def load_model(
     changed by what was seen in training, such as standardised. The file of weights that a network began
     with need not be there any more.
 
-    Raises UserError where nothing is chosen, no weights are kept, or a file of weights is damaged or
-    another network's. Modules that the sweep names as plug-ins are imported.
+    Raises UserError where nothing is chosen, no weights are kept, the device is not here, or a file of
+    weights is damaged or another network's. Modules that the sweep names as plug-ins are imported.
     """
+    check_device(device)
     path = Path(directory)
     if (path / "run.json").exists():
         run = RunDirectory(path)

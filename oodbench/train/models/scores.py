@@ -47,6 +47,10 @@ def evaluate(
     """
     import pandas as pd
 
+    if not isinstance(module, nn.Module):
+        raise UserError(f"a torch.nn.Module is evaluated, not {type(module).__name__}")
+    if not 0 <= holdout < 1:
+        raise UserError(f"`holdout` is a share, at least 0 and below 1, not {holdout}")
     device = next((str(p.device) for p in module.parameters()), "cpu")
     was_training = module.training
     module.eval()

@@ -90,8 +90,12 @@ def test_loading_leaves_the_process_as_it_was(results: Results) -> None:
     assert before[0].equal(after[0]) and before[1:] == after[1:]
 
 
-def test_why_prints_the_line_that_loads(results: Results) -> None:
-    shown = CliRunner().invoke(app, ["why", str(results.path), "--algorithm", "ERM"])
+def test_why_prints_the_line_that_loads_from_any_directory(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(results.path.parent)
+    shown = CliRunner().invoke(app, ["why", results.path.name, "--algorithm", "ERM"])
+    monkeypatch.chdir(tmp_path)
     assert shown.exit_code == 0, shown.output
     (line,) = (text for text in shown.stdout.splitlines() if "oodbench.load_model(" in text)
     model = eval(line[line.index("oodbench.") :], {"oodbench": oodbench})
@@ -104,6 +108,8 @@ def test_why_prints_the_line_that_loads(results: Results) -> None:
         ({"algorithm": "EMR"}, "unknown algorithm 'EMR'; did you mean ERM"),
         ({}, "--algorithm must say which algorithm: ERM, DANN"),
         ({"algorithm": "ERM", "trial": 7}, "there is no trial 7: 0"),
+        ({"algorithm": "ERM", "device": "cuda:99"}, "there is no device 'cuda:99' here"),
+        ({"algorithm": "ERM", "device": "gpu"}, "there is no device 'gpu' here"),
         ({"algorithm": "ERM", "rule": "oracle"}, "keeps no weights by oracle of step"),
         ({"algorithm": "ERM", "rule": "oracel"}, "unknown selection rule 'oracel'"),
     ],

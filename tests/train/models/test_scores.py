@@ -78,6 +78,13 @@ def test_what_is_not_there_is_told(arguments: tuple[Any, ...], words: str) -> No
         oodbench.evaluate(ColourAlone(), *arguments)
 
 
+def test_what_is_no_module_and_no_share_are_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"a torch\.nn\.Module is evaluated, not function"):
+        oodbench.evaluate(lambda x: x, "ColoredDigits")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"`holdout` is a share, .* not 2"):
+        oodbench.evaluate(ColourAlone(), "ColoredDigits", holdout=2)
+
+
 def test_outputs_of_two_classes_have_three_shapes() -> None:
     binary, logits = Task("binary"), torch.tensor([[0.0, 2.0], [1.0, 0.5]])
     wanted = torch.tensor([[2.0], [-0.5]])
