@@ -42,7 +42,7 @@ def page(name: str) -> str:
         own = standings(tables.serving(found.frames, "train_val"), "train_val")
         left_out = [d for d in found.datasets if d not in set(own.frame["dataset"])]
         parts += ["## Results by train_val"]
-        parts += [f"Without {'; '.join(left_out)}: they have no such examples."] * bool(left_out)
+        parts += [f"Without {'; '.join(left_out)}, which this rule cannot judge."] * bool(left_out)
         parts += [_tables(tables.results(own))]
     parts += [
         f"## Gains over {BASELINE}",
