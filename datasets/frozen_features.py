@@ -159,7 +159,7 @@ class FrozenFeatures(Dataset):
             return Rows(len(x), self.input_shape, np.float32, found)
 
         arrays = {str(i): rows(each.x) for i, each in enumerate(environments.values())}
-        keep(folder, self.label, arrays)
+        keep(folder, f"features of {self.options.of} under {self.options.network}", arrays)
 
     @torch.no_grad()
     def _features(self, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
