@@ -318,11 +318,26 @@ def test_rows_beyond_the_critical_difference_are_found(tmp_path: Path, text: str
     datasets = [f"d{i}" for i in range(12)]
     means: Means = {d: {"ERM": 0.5, "up": 0.8, "down": 0.2} for d in datasets}
     rules = dict.fromkeys(datasets, ("val_env", "oracle"))
-    made_board(tmp_path / "b", means, 1, 2, rules=rules)
+    runs = made_board(tmp_path / "b", means, 3, 2, rules=rules)
     found = page(str(tmp_path / "b"))
     # 2.343 sqrt(3 * 4 / (6 * 12)) = .96 is less than the difference of 1
     assert "by more than the critical difference: up; behind it by more: down." in found
-    assert "most on d" in found
+    of_oracle, own = (averages(runs.assign(value=runs["t"]), x) for x in ("oracle", "val_env"))
+    lost = 100 * (of_oracle - own).groupby("dataset").mean()
+    assert f"most on {lost.idxmax()} ({lost.max():.1f})." in found
+
+
+def test_many_rows_that_gain_are_counted(tmp_path: Path) -> None:
+    means: Means = {"d": {"ERM": 0.3} | {f"R{i}": 0.5 + 0.05 * i for i in range(8)}}
+    made_board(tmp_path / "b", means, 1, 5, rules={"d": ("val_env",)})
+    (told,) = [s for s in sentences(page(str(tmp_path / "b"))) if s.startswith("**d**")]
+    assert "8 of 8 rows gain over ERM, most of all R7 (" in told
+    assert told.endswith("; the others are R6, R5, R4, R3, R2 and 2 more; 0 lose.")
+
+
+def test_the_page_says_what_there_is(text: str) -> None:
+    assert "7 rows on 3 datasets, 6 draws x 4 trials each: 456 runs." in text
+    assert "Not frozen yet" not in text
 
 
 def test_html_has_the_whole_page(text: str) -> None:
