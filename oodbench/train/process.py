@@ -46,7 +46,7 @@ _SETTINGS = {
     "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
     # None and not the CPU, which torch would keep as a mode that slows every call
     "default device": _Setting(
-        torch.get_default_device,
+        lambda: torch.empty(0).device,  # get_default_device of torch 2.4 knows no None
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
         torch.device("cpu"),
     ),

@@ -166,4 +166,4 @@ def test_a_part_is_small(board: Path) -> None:
     for path in part_files(board):
         metadata = pq.read_metadata(path)
         assert metadata.num_row_groups == 1 and set(metadata.metadata) == {b"oodbench"}
-        assert path.stat().st_size < 12_000  # of 4 runs; one of 100 has 30,000 at most
+        assert path.stat().st_size < 13_000  # of 4 runs; one of 100 has 30,000 at most
