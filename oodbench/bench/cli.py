@@ -19,10 +19,10 @@ app = commands(__doc__)
 def _steps(folder: Path) -> list[Row]:
     import torch
 
-    from oodbench.bench.steps import device_ratios, mask_ratios, step_ratios
+    from oodbench.bench.steps import case_ratios, device_ratios, step_ratios
 
     on_device = device_ratios() if torch.cuda.is_available() else []
-    return [*step_ratios(), *mask_ratios(), *on_device]
+    return [*step_ratios(), *case_ratios(), *on_device]
 
 
 def _averages(folder: Path) -> list[Row]:

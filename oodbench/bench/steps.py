@@ -94,7 +94,26 @@ def step_ratios() -> list[Row]:
             domainbed="0.57",
         )
     )
-    return rows
+    return [*rows, evaluation_ratio()]
+
+
+def evaluation_ratio() -> Row:
+    """An evaluation of all splits against nothing but the network on the same examples."""
+    run = run_on_spirals("ERM", 32)
+    run.algorithm.eval()
+
+    @torch.no_grad()
+    def forward() -> None:
+        for environment in run.scored.values():
+            run.predict(environment.x)
+
+    evaluation, alone = paired([run.evaluate, forward], 4)
+    examples = sum(len(environment.y) for environment in run.scored.values())
+    return Row(
+        what=f"evaluation / logits alone of {len(run.scored)} environments, {examples} examples",
+        reach="<= 1.5",
+        measured=f"{evaluation / alone:.2f}",
+    )
 
 
 def windows(average: str, batch_size: int) -> Callable[[], object]:
@@ -168,7 +187,7 @@ def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskCase:
+class StepCase:
     """A method whose update step is measured against ERM's on E x B random examples."""
 
     algorithm: str
@@ -180,22 +199,26 @@ class MaskCase:
     domainbed: str = "-"
 
 
-MASK_CASES = (
-    MaskCase(algorithm="ANDMask", size=(16, 256), reach="<= 1.15", domainbed="1.34"),
-    MaskCase(algorithm="ANDMask", size=(16, 32), reach="<= 1.5", domainbed="4.22"),
-    MaskCase(algorithm="ANDMask", size=(64, 16), reach="<= 2"),
-    MaskCase(algorithm="ExampleANDMask", size=(1, 128), reach="<= 1.4"),
-    MaskCase(algorithm="ExampleANDMask", size=(1, 1024), reach="<= 1.4"),
-    MaskCase(
+CASES = (
+    StepCase(algorithm="ANDMask", size=(16, 256), reach="<= 1.15", domainbed="1.34"),
+    StepCase(algorithm="ANDMask", size=(16, 32), reach="<= 1.5", domainbed="4.22"),
+    StepCase(algorithm="ANDMask", size=(64, 16), reach="<= 2"),
+    StepCase(algorithm="ExampleANDMask", size=(1, 128), reach="<= 1.4"),
+    StepCase(algorithm="ExampleANDMask", size=(1, 1024), reach="<= 1.4"),
+    StepCase(
         algorithm="ExampleANDMask", size=(1, 80), reach="<= 4", network="ConvNet", shape=(3, 32, 32)
     ),
+    StepCase(
+        algorithm="CutMix", size=(4, 20), reach="<= 1.2", network="ConvNet", shape=(3, 32, 32)
+    ),
+    StepCase(algorithm="Mixup", size=(4, 20), reach="<= 1.2", network="ConvNet", shape=(3, 32, 32)),
 )
 
 
-def mask_ratios() -> list[Row]:
-    """Update steps of AND-mask, over environments and over examples, against ERM's."""
+def case_ratios() -> list[Row]:
+    """Update steps of AND-mask, over environments and over examples, and of mixed images, against ERM's."""
     rows = []
-    for case in MASK_CASES:
+    for case in CASES:
         given, (environments, examples) = (case.network, case.shape, case.size), case.size
         works = [random_updates(*on_random_data(n, *given)) for n in ("ERM", case.algorithm)]
         rounds = 1 if case.network == "ConvNet" else max(1, 4096 // math.prod(case.size))

@@ -13,6 +13,7 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
+from oodbench.train.averages import AVERAGES
 from oodbench.train.execute import execute_group
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -38,6 +39,8 @@ class Case:
     sweep: Mapping[str, Any]
     """Keys of the sweep that differ from those of `specs`."""
     reach: str
+    average: str = "none"
+    """Of the weights, which is evaluated."""
 
 
 LINEAR: dict[str, Any] = {"datasets": [SEM], "hparam_draws": 8, "trials": 8}
@@ -47,13 +50,24 @@ CASES = (
     Case(what="64 linear SEM runs", algorithm="IRM", sweep=LINEAR, reach=">= 8"),
     Case(what="32 runs, MLP 2 x 64, 4 x 32", algorithm="ERM", sweep=MLPS, reach=">= 2.5"),
     Case(what="32 runs, MLP 2 x 64, 4 x 32", algorithm="ANDMask", sweep=MLPS, reach=">= 2.5"),
+    *(
+        Case(
+            what="32 runs, MLP 2 x 64, 4 x 32",
+            algorithm="ERM",
+            sweep=MLPS,
+            reach=">= 2.5",
+            average=average,
+        )
+        for average in AVERAGES
+    ),
 )
 
 
-def specs(algorithm: str, changes: Mapping[str, Any]) -> list[RunSpec]:
+def specs(algorithm: str, changes: Mapping[str, Any], average: str = "none") -> list[RunSpec]:
     """The runs of a case, all of one group; 4 draws and 8 trials unless it says otherwise."""
     small = "network" in changes
-    entry = {"name": algorithm, "hparams": {"batch_size": 32} if small else {}}
+    hparams = {"batch_size": 32} if small else {}
+    entry = {"name": algorithm, "average": average, "hparams": hparams}
     values = {"name": "bench", "hparam_draws": 4, "trials": 8, "steps": STEPS, **changes}
     runs = make_plan(validate({**values, "algorithms": [entry]}, "bench")).runs.values()
     return list(runs)
@@ -79,7 +93,7 @@ def vectorized(
     """Runs one at a time against the same as one program, in turn: the ratio of their times."""
     rows = []
     for number, case in enumerate(CASES):
-        runs = specs(case.algorithm, {**case.sweep, "steps": steps})
+        runs = specs(case.algorithm, {**case.sweep, "steps": steps}, case.average)
         assert len({run.group_key for run in runs}) == 1
         ratios = []
         for turn in range(rounds + 1):  # the first one warms up
@@ -87,7 +101,7 @@ def vectorized(
             alone = seconds(runs[:SAMPLE], Results(place / "alone"), 1, device)
             together = seconds(runs, Results(place / "together"), len(runs), device)
             ratios.append(alone * len(runs) / SAMPLE / together)
-        what = f"{case.what}, {case.algorithm}: one at a time / together, {device}"
+        what = f"{case.what}, {runs[0].label}: one at a time / together, {device}"
         rows.append(
             Row(what=what, reach=case.reach, measured=f"{statistics.median(ratios[1:]):.1f}")
         )
