@@ -32,10 +32,13 @@ def _listed(labels: Iterable[object]) -> str:
 
 
 def _of_dataset(contents: Contents, dataset: str) -> str:
-    """Which rows gain over the baseline on a dataset, and how many lose."""
+    """Which rows gain over the baseline on a dataset, how many lose, and which have its numbers."""
     own = {label: d for (of, label), d in contents.gains.items() if of == dataset}
     better = sorted((x for x in own if sign(own[x]) > 0), key=lambda x: -own[x].gain.mean)
     lose = f"{sum(sign(d) < 0 for d in own.values())} lose"
+    equal = [x for x in own if own[x].equal]
+    if equal:
+        lose += f"; exactly {BASELINE}'s numbers have {_listed(equal)}"
     if not better:
         return f"**{dataset}**: no row of {len(own)} gains over {BASELINE}; {lose}."
     first, *others = better

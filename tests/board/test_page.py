@@ -280,7 +280,9 @@ def test_findings_of_datasets_count_rows_beyond_zero(runs: pd.DataFrame, text: s
         better = sorted((x for x in labels if found[x][1] > 0), key=lambda x: -found[x][0])
         worse = sum(found[x][2] < 0 for x in labels)
         (told,) = [s for s in sentences(text) if s.startswith(f"**{dataset}**")]
-        assert told.endswith(f"; {worse} lose.")
+        equal = [x for x in labels if found[x] == (0, 0, 0)]
+        same = f"; exactly ERM's numbers have {', '.join(equal)}" if equal else ""
+        assert told.endswith(f"; {worse} lose{same}.")
         if not better:
             assert f"no row of {len(labels)} gains over ERM" in told
             continue
