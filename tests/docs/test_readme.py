@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oodbench.board.quickstart import BOARD, ROWS
+from oodbench.board.quickstart import BOARD, DATASET, ROWS
 from oodbench.report.leaderboard import standings
 from oodbench.report.numbers import number
 from oodbench.results.beside import frozen
@@ -41,7 +41,8 @@ def test_its_sweeps_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_its_leaderboard_is_the_boards() -> None:
     frames = frozen(BOARD)
     (shown,) = blocks("text")
-    found = standings(frames, "val_env").frame.query("environment == 'average'").set_index("label")
+    found = standings(frames, "val_env").frame
+    found = found.query("environment == 'average' and dataset == @DATASET").set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))
     table = shown.partition("─\n")[2].partition("\nSelection")[0]
