@@ -42,7 +42,8 @@ def test_its_leaderboard_is_the_boards() -> None:
     frames = frozen(BOARD)
     (shown,) = blocks("text")
     found = standings(frames, "val_env").frame
-    found = found.query("environment == 'average' and dataset == @DATASET").set_index("label")
+    own = found["environment"].eq("average") & found["dataset"].eq(DATASET)
+    found = found[own].set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))
     table = shown.partition("─\n")[2].partition("\nSelection")[0]
