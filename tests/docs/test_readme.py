@@ -58,6 +58,22 @@ def test_its_leaderboard_is_the_boards() -> None:
     assert f"{others} more rows" in shown
 
 
+def test_what_it_says_of_the_board_stands_on_the_boards_page() -> None:
+    page = (ROOT / "docs/boards/small.v1.md").read_text()
+    found = re.search(r"(\d+) rows on (\d+) datasets, .*: ([\d,]+) runs\.", page)
+    told = re.search(r"(\d+) tuned rows on (\w+) datasets, ([\d,]+) frozen\s+runs", README)
+    assert found and told
+    numbers = dict(enumerate("zero one two three four five six seven eight nine".split()))
+    assert told.groups() == (found[1], numbers[int(found[2])], found[3])
+    gains = re.findall(r"^- \*\*.*?\*\*: (?:(\d+) of|no row)", page, re.M)
+    assert len(gains) == int(found[2])
+    counts = [int(count or 0) for count in gains]
+    assert f"{min(counts)} to {max(counts)} rows gain over ERM" in README
+    assert "ahead of ERM's by more than the critical difference: none;" in page
+    first = re.search(r"## Results by val_env.*?\n\|:-.*?\n\| (\w+)", page, re.S)
+    assert first and f"\n{first[1]}'s is the best" in README
+
+
 @pytest.mark.slow
 def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     (method,) = blocks("python")

@@ -27,6 +27,7 @@ from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import ODD_METHODS, outcome, records_of
 
+MIDDLE = 2
 SWEEP: dict[str, Any] = {
     "name": "damaged",
     "plugins": [ODD_METHODS],
@@ -39,8 +40,8 @@ SWEEP: dict[str, Any] = {
     ],
     "network": "Linear",
     "trials": 2,
-    "steps": 4,
-    "evaluate_every": 2,
+    "steps": 2 * MIDDLE,
+    "evaluate_every": MIDDLE,
 }
 LAUNCHER = ("--launcher", "debug")
 WITH_PREDICTIONS = "table with another metric"
@@ -211,7 +212,8 @@ def train_half(spec: RunSpec, results: Results, patch: pytest.MonkeyPatch) -> No
     """Train a run until it has a checkpoint of its middle."""
 
     def progress(step: int) -> None:
-        raise Killed
+        if step == MIDDLE:
+            raise Killed
 
     patch.setattr(loop, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
     settings = TrainSettings(plugins=(ODD_METHODS,), keep_predictions=True)
@@ -243,7 +245,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
         shutil.rmtree(results.run(ids[name]).path)
     with pytest.MonkeyPatch.context() as patch:
         train_half(RunSpec.from_json(plan["runs"][ids["running"]]), results, patch)
-    results.run(ids["running"]).beat(2)
+    results.run(ids["running"]).beat(MIDDLE)
     add_jobs_and_journal(results, ids["planned"])
     load_frames(results)
     table = invoke(*REPORTS["table"], dir=out)
