@@ -4,23 +4,26 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oodbench.commands import commands
-from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.errors import UserError, reports_mistakes
 from oodbench.files import write_whole
-from oodbench.report.formats import FORMATS
-from oodbench.report.leaderboard import leaderboard
-from oodbench.report.printing import print_sheet
-from oodbench.report.sheet import Sheet, sheet
-from oodbench.results.beside import beside_board
-from oodbench.results.board import board_names, find_board, frozen_folder, part_files, read_parts
-from oodbench.results.join import joined, only_dataset
-from oodbench.results.reported import find_reported, read_reported, reported_names
-from oodbench.selection import RULES, usual
+from oodbench.results.board_files import (
+    PROTOCOL_FILE,
+    board_names,
+    find_board,
+    find_reported,
+    frozen_folder,
+    part_files,
+    reported_names,
+)
 from oodbench.terminal import terminal
+
+if TYPE_CHECKING:
+    from oodbench.report.sheet import Sheet
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -29,7 +32,7 @@ Directories = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[DIR]...", help="Results of runs under the board's protocol."),
 ]
-Selection = Annotated[str | None, typer.Option(help=f"{', '.join(RULES)}; the protocol's.")]
+Selection = Annotated[str | None, typer.Option(help="A rule, such as train_val; the protocol's.")]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
 Plugins = Annotated[
     list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
@@ -42,6 +45,9 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per cor
 @reports_mistakes
 def list_() -> None:
     """Say which boards there are: datasets, rows, runs, size and the code that trained them."""
+    from oodbench.results.board import read_parts
+    from oodbench.results.reported import read_reported
+
     console = terminal()
     rows = []
     for name in board_names():
@@ -77,7 +83,9 @@ def show(
     name: Name,
     directories: Directories = None,
     selection: Selection = None,
-    format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
+    format_: Annotated[
+        str, typer.Option("--format", help="terminal, markdown, html, latex, csv or json.")
+    ] = "terminal",
     dataset: Annotated[str | None, typer.Option(help="This one alone.")] = None,
     baseline: Baseline = "ERM",
 ) -> None:
@@ -93,20 +101,20 @@ def _show(
     dataset: str | None = None,
     baseline: str = "ERM",
 ) -> None:
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
+    from oodbench.board.shown import kept_text
+
     reported = find_reported(name)
     if reported is not None:
         _show_reported(reported, directories, selection, format_, dataset)
         return
-    if directories:
-        found = _beside(name, directories, selection, dataset, baseline)
-    else:
-        from oodbench.board.shown import kept_sheet
 
-        key = (selection, dataset, baseline)
-        found = kept_sheet(find_board(name), key, lambda: _beside(name, [], *key))
-    print_sheet(found, format_)
+    def made() -> str:
+        from oodbench.report.printing import sheet_text
+
+        return sheet_text(_beside(name, directories, selection, dataset, baseline), format_)
+
+    key = (selection, dataset, baseline, format_)
+    print(made() if directories else kept_text(find_board(name), key, made), end="")
 
 
 def _beside(
@@ -115,9 +123,13 @@ def _beside(
     selection: str | None,
     dataset: str | None,
     baseline: str,
-) -> Sheet:
+) -> "Sheet":
     """The tables of a board and of what was trained here."""
     from oodbench.board.standing import standing
+    from oodbench.report.leaderboard import leaderboard
+    from oodbench.report.sheet import sheet
+    from oodbench.results.beside import beside_board
+    from oodbench.results.join import only_dataset
 
     frames = beside_board(name, directories)
     if dataset is not None:
@@ -136,6 +148,12 @@ def _show_reported(
 ) -> None:
     """Print reported numbers, and above them runs of the same datasets, by the same rule."""
     from oodbench.board.reported_tables import reported_sheet
+    from oodbench.report.leaderboard import leaderboard
+    from oodbench.report.printing import print_sheet
+    from oodbench.report.sheet import sheet
+    from oodbench.results.join import joined, only_dataset
+    from oodbench.results.reported import read_reported
+    from oodbench.selection import usual
 
     numbers = read_reported(board)
     datasets = None if dataset is None else {dataset}
@@ -177,6 +195,7 @@ def run(
 ) -> None:
     """Train methods on the protocol of a board, all others being frozen, and print them in it."""
     from oodbench.board.protocol import protocol_of, restricted
+    from oodbench.results.board import read_parts
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 
     board = find_board(name)
@@ -205,6 +224,8 @@ def quickstart(
     from oodbench.board.protocol import protocol_of, restricted
     from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quick_sheet
     from oodbench.report.html.render import write
+    from oodbench.report.printing import print_sheet
+    from oodbench.results.beside import beside_board
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 
     sweep = restricted(protocol_of(find_board(BOARD)), ROWS, datasets=[DATASET])
@@ -277,7 +298,6 @@ def freeze(
     """Add the rows of a results directory to a board, as parts that never change again."""
     from oodbench.board.freeze import freeze as freeze_results
     from oodbench.registry import load_plugins
-    from oodbench.results.board import PROTOCOL_FILE
     from oodbench.sweep.file import find_sweep
 
     load_plugins(plugin or [])

@@ -14,14 +14,8 @@ from oodbench.board.protocol import read_protocol
 from oodbench.board.validate import refuse, wrong_results
 from oodbench.errors import UserError
 from oodbench.files import write_whole
-from oodbench.results.board import (
-    PROTOCOL_FILE,
-    Part,
-    PartProvenance,
-    part_path,
-    read_part,
-    write_part,
-)
+from oodbench.results.board import Part, PartProvenance, read_part, write_part
+from oodbench.results.board_files import PROTOCOL_FILE, part_path
 from oodbench.results.board_frames import part_of, spec_of
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames

@@ -17,7 +17,7 @@ from oodbench.report.references import CEILING, METHOD
 from oodbench.report.sheet import Block, blocks
 from oodbench.report.statistics import Difference
 from oodbench.results.beside import frozen
-from oodbench.results.board import PROTOCOL_FILE, find_board
+from oodbench.results.board_files import PROTOCOL_FILE, find_board
 from oodbench.results.frames import Frames
 from oodbench.results.join import records_of
 from oodbench.results.metrics import is_proportion

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import UserError, unknown
-from oodbench.results.board import PROTOCOL_FILE
+from oodbench.results.board_files import PROTOCOL_FILE
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.yaml_values import read_yaml
 

@@ -37,6 +37,11 @@ def with_kept(frames: Frames, selection: str | None, metric: str | None) -> Fram
 
 def print_sheet(found: Sheet, format_: str) -> None:
     """Print tables in a format; raises UserError if there is none of that name."""
+    print(sheet_text(found, format_), end="")
+
+
+def sheet_text(found: Sheet, format_: str) -> str:
+    """The text of tables in a format; raises UserError if there is none of that name."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    print(FORMATS[format_](found), end="")
+    return FORMATS[format_](found)

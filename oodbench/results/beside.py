@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.results.board import find_board, read_parts
+from oodbench.results.board import read_parts
+from oodbench.results.board_files import find_board
 from oodbench.results.board_frames import board_frames, in_order
 from oodbench.results.frames import Frames
 from oodbench.results.join import completed, joined, records_of, stacked

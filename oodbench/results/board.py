@@ -23,7 +23,6 @@ What all runs of a part share is JSON in the metadata of the file, under the key
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,14 +34,13 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError
 from oodbench.files import whole_file
-from oodbench.registry import checkout
+from oodbench.results.board_files import part_files
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.schemas import Context, DamagedFile, parse_json
 
 SCHEMA = 1
-PROTOCOL_FILE = "protocol.yaml"
 OF_A_RUN = (
     *("draw", "trial", "test_environments", "validation_environments"),
     *("hparams", "network_hparams"),
@@ -171,45 +169,6 @@ class Part:
         unlike = ("seconds", "vectorized")
         own, theirs = (part.table.drop_columns(unlike).to_pandas() for part in (self, other))
         return self.about.spec == other.about.spec and own.equals(theirs)
-
-
-def find_board(name: str) -> Path:
-    """The folder of a board, given by its name or as a path; raises UserError."""
-    path = Path(name)
-    if path.is_dir() and (path / PROTOCOL_FILE).is_file():
-        return path
-    known = board_names()
-    if any((folder / "reported.csv").is_file() for folder in (path, frozen_folder() / name)):
-        raise UserError(f"{name} is a board of reported numbers: only `board show` takes it")
-    if name not in known:
-        raise unknown("board", name, known)
-    return frozen_folder() / name
-
-
-def frozen_folder() -> Path:
-    """The folder of the boards that the package has."""
-    return checkout() / "oodbench" / "board" / "frozen"
-
-
-def board_names() -> list[str]:
-    """The boards that the package has."""
-    return sorted(path.parent.name for path in frozen_folder().glob(f"*/{PROTOCOL_FILE}"))
-
-
-def part_path(board: Path, dataset: str, label: str) -> Path:
-    """Where a part of a board is."""
-    return board / "parts" / _file_name(dataset) / f"{_file_name(label)}.parquet"
-
-
-def _file_name(name: str) -> str:
-    """A name without what file systems do not take: such characters are %-escapes."""
-    kept = "".join(c if c.isalnum() or c in "-_.+ =,()" else f"%{ord(c):02x}" for c in name)
-    return kept if kept.strip(".") else f"%{ord(kept[0]):02x}{kept[1:]}"
-
-
-def part_files(board: Path) -> Iterator[Path]:
-    """The files of a board's parts."""
-    yield from sorted((board / "parts").glob("*/*.parquet"))
 
 
 def write_part(part: Part, path: Path) -> None:

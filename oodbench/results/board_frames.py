@@ -15,7 +15,6 @@ from oodbench.results.board import (
     COUNT,
     OF_A_RUN,
     OWN_COUNT,
-    PROTOCOL_FILE,
     RUN,
     SCORE,
     VALUE,
@@ -24,6 +23,7 @@ from oodbench.results.board import (
     Part,
     PartProvenance,
 )
+from oodbench.results.board_files import PROTOCOL_FILE
 from oodbench.results.frames import Frames
 from oodbench.results.parse import COSTS
 from oodbench.results.run_spec import RunSpec, State

@@ -13,10 +13,9 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oodbench.errors import UserError
-from oodbench.results.board import frozen_folder
+from oodbench.results.board_files import NUMBERS_FILE
 from oodbench.yaml_values import read_yaml
 
-NUMBERS_FILE = "reported.csv"
 ABOUT_FILE = "about.yaml"
 COLUMNS = (
     *("dataset", "selection", "method", "environment"),
@@ -46,19 +45,6 @@ class Reported:
     footnotes: Mapping[str, str]
     table: pd.DataFrame
     """COLUMNS; `mean` and `error` in %, an error that was not reported is NaN."""
-
-
-def reported_names() -> list[str]:
-    """The reported boards that the package has."""
-    return sorted(path.parent.name for path in frozen_folder().glob(f"*/{NUMBERS_FILE}"))
-
-
-def find_reported(name: str) -> Path | None:
-    """The folder of a reported board, given by its name or as a path; None for what is none."""
-    path = Path(name)
-    if (path / NUMBERS_FILE).is_file():
-        return path
-    return frozen_folder() / name if name in reported_names() else None
 
 
 def read_reported(board: Path) -> Reported:

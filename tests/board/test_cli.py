@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from oodbench.board.cli import app
 from oodbench.report.cli import app as report
-from oodbench.results.board import Part, part_path, read_part, write_part
+from oodbench.results.board import Part, read_part, write_part
+from oodbench.results.board_files import part_path
 from tests.helpers.boards import ONE_RUN, trained
 
 PLUGIN = '''
@@ -119,7 +120,7 @@ def test_a_page_of_a_board_is_written(board: Path, tmp_path: Path) -> None:
 
 
 def test_the_boards_of_the_package_are_listed(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.results.board.frozen_folder", lambda: board.parent)
+    monkeypatch.setattr("oodbench.results.board_files.frozen_folder", lambda: board.parent)
     assert "tiny.v1" in invoke("list")
     assert "ERM" in invoke("show", "tiny.v1")
 
@@ -132,7 +133,7 @@ def one_sentence(*arguments: object) -> str:
 
 
 def test_an_unknown_board_is_one_sentence(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oodbench.results.board.frozen_folder", lambda: board.parent)
+    monkeypatch.setattr("oodbench.results.board_files.frozen_folder", lambda: board.parent)
     text = one_sentence("show", "tiny.v2")
     assert "unknown board 'tiny.v2'; did you mean tiny.v1?" in text
 

@@ -9,7 +9,8 @@ import pytest
 
 from oodbench.board.freeze import data_digests, freeze
 from oodbench.errors import UserError
-from oodbench.results.board import Part, part_files, part_path, read_part, read_parts, write_part
+from oodbench.results.board import Part, read_part, read_parts, write_part
+from oodbench.results.board_files import part_files, part_path
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose

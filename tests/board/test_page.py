@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from oodbench.board.page import html_page, page
-from oodbench.results.board import board_names, find_board, part_files
+from oodbench.results.board_files import board_names, find_board, part_files
 from tests.helpers.made_boards import Means, made_board
 from tests.helpers.paths import ROOT
 

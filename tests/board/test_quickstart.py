@@ -7,7 +7,7 @@ from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quick_sheet
 from oodbench.report.formats import FORMATS
 from oodbench.results.beside import beside_board
-from oodbench.results.board import find_board
+from oodbench.results.board_files import find_board
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
 from tests.helpers.boards import trained

@@ -9,14 +9,8 @@ from typer.testing import CliRunner
 from oodbench.board.cli import app
 from oodbench.board.reported_tables import reported_sheet
 from oodbench.errors import UserError
-from oodbench.results.board import frozen_folder
-from oodbench.results.reported import (
-    ABOUT_FILE,
-    NUMBERS_FILE,
-    find_reported,
-    read_reported,
-    reported_names,
-)
+from oodbench.results.board_files import NUMBERS_FILE, find_reported, frozen_folder, reported_names
+from oodbench.results.reported import ABOUT_FILE, read_reported
 from tests.helpers.made import Made
 
 

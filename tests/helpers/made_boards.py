@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import yaml
 
-from oodbench.results.board import COUNT, RUN, SCORE, VALUE, About, Part, part_path, write_part
+from oodbench.results.board import COUNT, RUN, SCORE, VALUE, About, Part, write_part
+from oodbench.results.board_files import part_path
 
 STEP = 7
 Means = Mapping[str, Mapping[str, float | None]]

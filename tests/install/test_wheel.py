@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from oodbench.list.sources import own_entries
-from oodbench.results.board import board_names, find_board, frozen_folder, part_files
-from oodbench.results.reported import read_reported, reported_names
+from oodbench.results.board_files import (
+    board_names,
+    find_board,
+    frozen_folder,
+    part_files,
+    reported_names,
+)
+from oodbench.results.reported import read_reported
 from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
 from tests.helpers.paths import ROOT
@@ -78,8 +84,9 @@ print(",".join(load_experiment(n).name for n in experiment_names()))
 
 def test_the_wheel_holds_every_board(site: Path) -> None:
     code = """
-from oodbench.results.board import board_names, find_board, part_files
-from oodbench.results.reported import find_reported, read_reported, reported_names
+from oodbench.results.board_files import board_names, find_board, part_files
+from oodbench.results.board_files import find_reported, reported_names
+from oodbench.results.reported import read_reported
 print(",".join(reported_names()))
 print(sum(len(read_reported(find_reported(n)).table) for n in reported_names()))
 print(",".join(f"{n} {len(list(part_files(find_board(n))))}" for n in board_names()))

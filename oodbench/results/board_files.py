@@ -1,0 +1,64 @@
+"""Where boards lie, frozen and reported ones. Imports neither torch nor pandas."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from oodbench.errors import UserError, unknown
+from oodbench.registry import checkout
+
+PROTOCOL_FILE = "protocol.yaml"
+"""The sweep of a frozen board."""
+NUMBERS_FILE = "reported.csv"
+"""The numbers of a reported board."""
+
+
+def find_board(name: str) -> Path:
+    """The folder of a board, given by its name or as a path; raises UserError."""
+    path = Path(name)
+    if path.is_dir() and (path / PROTOCOL_FILE).is_file():
+        return path
+    known = board_names()
+    if any((folder / NUMBERS_FILE).is_file() for folder in (path, frozen_folder() / name)):
+        raise UserError(f"{name} is a board of reported numbers: only `board show` takes it")
+    if name not in known:
+        raise unknown("board", name, known)
+    return frozen_folder() / name
+
+
+def frozen_folder() -> Path:
+    """The folder of the boards that the package has."""
+    return checkout() / "oodbench" / "board" / "frozen"
+
+
+def board_names() -> list[str]:
+    """The boards that the package has."""
+    return sorted(path.parent.name for path in frozen_folder().glob(f"*/{PROTOCOL_FILE}"))
+
+
+def part_path(board: Path, dataset: str, label: str) -> Path:
+    """Where a part of a board is."""
+    return board / "parts" / _file_name(dataset) / f"{_file_name(label)}.parquet"
+
+
+def _file_name(name: str) -> str:
+    """A name without what file systems do not take: such characters are %-escapes."""
+    kept = "".join(c if c.isalnum() or c in "-_.+ =,()" else f"%{ord(c):02x}" for c in name)
+    return kept if kept.strip(".") else f"%{ord(kept[0]):02x}{kept[1:]}"
+
+
+def part_files(board: Path) -> Iterator[Path]:
+    """The files of a board's parts."""
+    yield from sorted((board / "parts").glob("*/*.parquet"))
+
+
+def reported_names() -> list[str]:
+    """The reported boards that the package has."""
+    return sorted(path.parent.name for path in frozen_folder().glob(f"*/{NUMBERS_FILE}"))
+
+
+def find_reported(name: str) -> Path | None:
+    """The folder of a reported board, given by its name or as a path; None for what is none."""
+    path = Path(name)
+    if (path / NUMBERS_FILE).is_file():
+        return path
+    return frozen_folder() / name if name in reported_names() else None
