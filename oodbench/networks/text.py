@@ -56,16 +56,15 @@ class _FirstToken(nn.Module):
         self.model = model
 
     def forward(self, ids: Tensor) -> Tensor:
-        found: Tensor = self.model(input_ids=ids, attention_mask=(ids != 0).long())[0]
+        # of a mask that is whole transformers asks nothing; a row of ids it would look through on the host
+        seen = (ids != 0)[:, None, None]
+        found: Tensor = self.model(input_ids=ids, attention_mask=seen)[0]
         return found[:, 0]
 
 
 @register("DistilBERT")
 class DistilBERT(Network):
-    """DistilBERT's last layer at the first token, and a linear classifier (arXiv:1910.01108).
-
-    On a GPU transformers waits for the device once a pass, to know whether any token is padding.
-    """
+    """DistilBERT's last layer at the first token, and a linear classifier (arXiv:1910.01108)."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
@@ -109,7 +108,9 @@ class _States(nn.Module):
         self.model = model
 
     def forward(self, ids: Tensor) -> Tensor:
-        found: Tensor = self.model(input_ids=ids, use_cache=False)[0]
+        length = ids.shape[1]
+        seen = torch.ones(1, 1, length, length, dtype=torch.bool, device=ids.device).tril()
+        found: Tensor = self.model(input_ids=ids, attention_mask=seen, use_cache=False)[0]
         return found
 
 
@@ -118,7 +119,6 @@ class CodeGPT(Network):
     """GPT-2 trained on source code (arXiv:2102.04664): logits (N, L, C) of the next token.
 
     The classifier shares its weights with the embedding of the tokens, as GPT-2's does.
-    On a GPU transformers waits for the device once a pass, to know whether a row holds several texts.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -39,8 +39,6 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 WAITS = {
     "GIN": "how many atoms a batch has is asked of the device",
     "FasterRCNN": "torchvision's detector chooses boxes by their scores, one image after the other",
-    "DistilBERT": "transformers asks whether any token is padding (`padding_mask.all()`)",
-    "CodeGPT": "transformers asks whether a row holds several texts (`find_packed_sequence_indices`)",
 }
 """The networks whose passes wait, and why."""
 
