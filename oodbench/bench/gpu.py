@@ -257,7 +257,8 @@ def page(findings: Findings | None) -> str:
 `make gpu` runs the tests that need a GPU, measures update steps, loading, precisions and runs trained
 as one program, kills a sweep and launches it again, and writes this page and `gpu.json` beside it, in
 under ten minutes on one GPU. What is proved without one, in `tests/device/`: no step of a method mixes
-devices, waits for the device or copies to it more than what was drawn for it."""
+devices, waits for the device or copies to it more than what was drawn for it; of the networks, GIN and
+FasterRCNN wait in their own passes."""
     if findings is None:
         return f"{head}\n\nIt has not been run on a GPU yet.\n"
     table = tabulate(
