@@ -2,6 +2,7 @@
 
 import difflib
 import errno
+import inspect
 import io
 import os
 import shutil
@@ -10,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
 from itertools import accumulate
+from numbers import Integral
 from pathlib import Path
 from typing import NoReturn, ParamSpec, TypeVar
 
@@ -39,6 +41,9 @@ def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -
     names = [str(k) for k in known]
     folded = {n.casefold(): n for n in reversed(names)}
     near = [folded[n] for n in difflib.get_close_matches(str(name).casefold(), folded, 3, 0.5)]
+    where = f" in {place}" if place else ""
+    if str(name) in near:  # it is a number
+        return UserError(f"unknown {kind} {name}{where}; did you mean the text '{name}'?")
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif names:
@@ -48,7 +53,28 @@ def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -
     else:
         hint = "there are none"
     said = str(name) if len(str(name)) <= LONGEST_NAME else f"{str(name)[: LONGEST_NAME - 3]}..."
-    return UserError(f"unknown {kind} '{said}'{' in ' + place if place else ''}; {hint}")
+    return UserError(f"unknown {kind} '{said}'{where}; {hint}")
+
+
+def whole_number(value: object, name: str, least: int = 0) -> int:
+    """The value of an argument, an integer from `least` on; raises UserError for others."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise UserError(f"`{name}` is a whole number from {least} on, not {value!r}")
+    return int(value)
+
+
+def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function for users so that an argument that it does not have is a `UserError`."""
+    known = inspect.signature(function).parameters
+
+    @wraps(function)
+    def named(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                raise unknown("argument", name, known, f"oodbench.{function.__name__}")
+        return function(*args, **kwargs)
+
+    return named
 
 
 def fail(message: object) -> NoReturn:

@@ -3,7 +3,7 @@
 Imports no torch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,22 +57,25 @@ def why(
     test: str | None = None,
     rule: str | None = None,
     metric: str | None = None,
+    *,
+    said_by: Sequence[str] = ("--dataset", "--algorithm", "--test-env"),
 ) -> Why:
     """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
     What is not named must be the only one there; `metric`, which never changes what is chosen, is the
-    dataset's own by default. Raises UserError for unknown names, for names that are missing, and for a
-    rule that the sweep cannot serve.
+    dataset's own by default. Raises UserError for unknown names, for names that are missing, which the
+    user gives as `said_by` tells, and for a rule that the sweep cannot serve.
     """
     rule = rule or usual(frames)
     judge = find_rule(rule).metric
     runs = sweep_runs(frames)
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
-    for column, kind, option, name in (
-        ("dataset_label", "dataset", "--dataset", dataset),
-        ("label", "algorithm", "--algorithm", label),
-        ("test", "test environment", "--test-env", test),
-    ):
+    kinds = (
+        ("dataset_label", "dataset", dataset),
+        ("label", "algorithm", label),
+        ("test", "test environment", test),
+    )
+    for (column, kind, name), option in zip(kinds, said_by, strict=True):
         runs = runs[runs[column] == _one(kind, option, name, runs[column])]
     found = candidates(frames, rule)
     found = found[found["id"].isin(runs["id"])].drop_duplicates("id")

@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, whole_number
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.export import tidy
@@ -53,8 +53,13 @@ def run(
     from oodbench.train.precision import check_device, check_precision
     from oodbench.train.process import kept_generators
 
-    if isinstance(keep_weights, str):
-        raise UserError(f"{PLACE}: keep_weights is a list of rules, such as ['last']")
+    for name, entry in (("dataset", dataset), ("algorithm", algorithm)):
+        if not isinstance(entry, str | Mapping):
+            raise UserError(f"{PLACE}: {name} is a name, or a mapping with one, not {entry!r}")
+    for name, several in (("keep_weights", keep_weights), ("plugins", plugins)):
+        if isinstance(several, str):
+            raise UserError(f"{PLACE}: {name} is a list, such as [{several!r}]")
+    trial, threads = whole_number(trial, "trial"), whole_number(threads, "threads", 1)
     if keep_weights and out is None:
         raise UserError(f"{PLACE}: weights are kept in a results directory, which `out` names")
     load_plugins(plugins)

@@ -14,9 +14,9 @@ def prepared_directory(out: Path, spec: RunSpec, settings: TrainSettings) -> Run
     results = Results(out)
     if (out / "sweep.json").exists():
         if spec.id not in results.plan()["runs"]:
-            raise UserError(f"{out} holds results without the run {spec.id}; use another --out")
+            raise UserError(f"{out} holds results without the run {spec.id}; use another directory")
     elif out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no results; use another --out")
+        raise UserError(f"{out} is not empty and holds no results; use another directory")
     else:
         told: dict[str, Any] = {
             "sweep": {},

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm
 from oodbench.datasets import Dataset, datasets, make
-from oodbench.errors import UserError
+from oodbench.errors import UserError, names_arguments, whole_number
 from oodbench.hparams import neutral_values
 from oodbench.networks.weights import load_fitting, replaced_weights
 from oodbench.registry import load_plugins
@@ -26,6 +26,9 @@ from oodbench.train.precision import check_device
 from oodbench.train.process import clean_process, kept_generators
 from oodbench.train.run import build_algorithm, problem_of
 from oodbench.train.settings import TrainSettings
+
+NAMES = ("dataset", "algorithm", "test_environment")
+"""The arguments of `load_model` that say which cell of a table."""
 
 
 class Model(nn.Module):
@@ -67,6 +70,7 @@ class Model(nn.Module):
         return self.algorithm.predict(inputs)
 
 
+@names_arguments
 def load_model(
     directory: str | PathLike[str],
     *,
@@ -84,16 +88,19 @@ def load_model(
     the table) and `test_environment` (several joined by `+`) say which cell, where there are several,
     and `trial` which trial, by default the first. `rule` is the sweep's by default; `last` is the last
     step of the run that it chooses. Of one run, `rule` says which of its weights, where there are
-    several. `data_dir` is that of the last launch by default; the data are read only where inputs are
-    changed by what was seen in training, such as standardised. The file of weights that a network began
-    with need not be there any more.
+    several, and the other names are at most its own. `data_dir` is that of the last launch by default;
+    the data are read only where inputs are changed by what was seen in training, such as standardised.
+    The file of weights that a network began with need not be there any more.
 
-    Raises UserError where nothing is chosen, no weights are kept, the device is not here, or a file of
-    weights is damaged or another network's. Modules that the sweep names as plug-ins are imported.
+    Raises UserError for unknown names, and where nothing is chosen, no weights are kept, the device is not
+    here, or a file of weights is damaged or another network's. Modules that the sweep names as plug-ins are
+    imported.
     """
     check_device(device)
     path = Path(directory)
-    if (path / "run.json").exists():
+    trial = None if trial is None else whole_number(trial, "trial")
+    is_run = (path / "run.json").exists()
+    if is_run:
         run = RunDirectory(path)
         file = _of_run(run, rule)
     else:
@@ -101,11 +108,21 @@ def load_model(
     info = run.info()
     if info is None:
         raise UserError(f"{run.path} holds no run")
+    if is_run:
+        _check_names(info.spec, run, (dataset, algorithm, test_environment, trial))
     load_plugins(info.provenance.get("plugins", []))
     known = _data_dir(run) if data_dir is None else Path(data_dir)
     settings = TrainSettings(data_dir=known, device=device)
     with clean_process(torch.get_num_threads()), kept_generators():
         return _built(info, file, settings)
+
+
+def _check_names(spec: RunSpec, run: RunDirectory, given: Sequence[object]) -> None:
+    """Raise UserError if a run is not the one that was named."""
+    own = (spec.dataset_name, spec.label, "+".join(spec.test_environments), spec.trial)
+    for name, is_, said in zip((*NAMES, "trial"), own, given, strict=True):
+        if said not in (None, is_):
+            raise UserError(f"{run.path} is the run of {name}={is_!r}, not of {said!r}")
 
 
 def _of_run(run: RunDirectory, rule: str | None) -> Path:
@@ -136,7 +153,8 @@ def _chosen(
         judge = usual(frames)
     else:
         judge = rule
-    cell = why(frames, dataset, algorithm, test_environment, judge)
+    said_by = [f"{name}=" for name in NAMES]
+    cell = why(frames, dataset, algorithm, test_environment, judge, said_by=said_by)
     trials = sorted(set(cell.runs["trial"].tolist()))
     wanted = trials[0] if trial is None else trial
     if wanted not in trials:

@@ -1,7 +1,8 @@
 """The scores of any module on a dataset's environments, without training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.datasets import make
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, names_arguments, unknown, whole_number
 from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate as evaluate_splits
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@names_arguments
 def evaluate(
     module: nn.Module,
     dataset: str,
@@ -43,14 +45,22 @@ def evaluate(
     above 0 the same splits as in a run: with the run's, a loaded model has the numbers of its records.
     Returns a frame with a metric of a split in each row: `environment`, `split` (`in` unless there is
     a holdout), `metric`, `value`, `count`; metrics of the predictor itself have neither environment nor
-    split. Raises UserError for unknown names, missing data and outputs of another shape.
+    split. Raises UserError for unknown names, missing data, a module that fails on the inputs, and outputs
+    of another shape.
     """
     import pandas as pd
 
     if not isinstance(module, nn.Module):
         raise UserError(f"a torch.nn.Module is evaluated, not {type(module).__name__}")
-    if not 0 <= holdout < 1:
-        raise UserError(f"`holdout` is a share, at least 0 and below 1, not {holdout}")
+    if not isinstance(dataset, str):
+        raise UserError(f"`dataset` is a name, beside `options`, not {dataset!r}")
+    if not isinstance(options, Mapping | None):
+        raise UserError(f"`options` are a mapping such as {{'copies': 1}}, not {options!r}")
+    if environments is not None and (isinstance(environments, str) or not environments):
+        raise UserError(f"`environments` is a list of names, not {environments!r}")
+    if not isinstance(holdout, Real) or not 0 <= holdout < 1:
+        raise UserError(f"`holdout` is a share, at least 0 and below 1, not {holdout!r}")
+    trial = whole_number(trial, "trial")
     device = next((str(p.device) for p in module.parameters()), "cpu")
     was_training = module.training
     module.eval()
@@ -87,18 +97,32 @@ def _scores(
 
     def predict(x: Tensor) -> Tensor:
         given = x if isinstance(module, Model) else dataset.transform(x, None)
-        return as_outputs(module(given), len(x), task)
+        return as_outputs(_called(module, given, dataset.name), len(x), task)
 
-    device = next(iter(chosen.values())).y.device if chosen else torch.device("cpu")
+    device = next(iter(chosen.values())).y.device
 
     def measured(x: Tensor) -> Tensor:
         inner = module.algorithm.predict if isinstance(module, Model) else module
-        return as_outputs(inner(x.to(device)), len(x), task).cpu()
+        return as_outputs(_called(inner, x.to(device), dataset.name), len(x), task).cpu()
 
     whole = dataset.split_metrics if dataset.has_split_metrics else None
     found = evaluate_splits(predict, chosen, data.splits, task, 0, whole, data.groups)
     own = dataset.predictor_metrics(measured, trial)
     return found + [Evaluation(None, None, metric, value, 1) for metric, value in own.items()]
+
+
+def _called(module: Callable[[Tensor], Any], x: Tensor, dataset: str) -> Any:
+    """What a user's module makes of inputs; raises UserError if it fails on them."""
+    try:
+        return module(x)
+    except UserError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:160]
+        inputs = f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+        raise UserError(
+            f"the module fails on the inputs of {dataset}, {inputs} ({type(error).__name__}: {said})"
+        ) from error
 
 
 def as_outputs(found: Any, count: int, task: Task) -> Tensor:

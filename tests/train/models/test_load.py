@@ -80,6 +80,10 @@ def test_a_run_directory_is_enough(results: Results) -> None:
         oodbench.load_model(run.path)
     with pytest.raises(UserError, match="keeps no weights by oracle"):
         oodbench.load_model(run.path, rule="oracle")
+    with pytest.raises(UserError, match=r"the run of algorithm='ERM', not of 'DANN'"):
+        oodbench.load_model(run.path, rule="last", algorithm="DANN")
+    with pytest.raises(UserError, match="the run of trial=0, not of 1"):
+        oodbench.load_model(run.path, rule="last", trial=1)
 
 
 def test_loading_leaves_the_process_as_it_was(results: Results) -> None:
@@ -106,7 +110,10 @@ def test_why_prints_the_line_that_loads_from_any_directory(
     ("names", "words"),
     [
         ({"algorithm": "EMR"}, "unknown algorithm 'EMR'; did you mean ERM"),
-        ({}, "--algorithm must say which algorithm: ERM, DANN"),
+        ({}, "^algorithm= must say which algorithm: ERM, DANN"),
+        ({"environments": "x"}, "unknown argument 'environments' in oodbench.load_model; .*_envir"),
+        ({"algorithm": "ERM", "test_environment": 0.9}, "environment 0.9; did you mean the text '"),
+        ({"algorithm": "ERM", "trial": "0"}, "`trial` is a whole number from 0 on, not '0'"),
         ({"algorithm": "ERM", "trial": 7}, "there is no trial 7: 0"),
         ({"algorithm": "ERM", "device": "cuda:99"}, "there is no device 'cuda:99' here"),
         ({"algorithm": "ERM", "device": "gpu"}, "there is no device 'gpu' here"),

@@ -78,11 +78,46 @@ def test_what_is_not_there_is_told(arguments: tuple[Any, ...], words: str) -> No
         oodbench.evaluate(ColourAlone(), *arguments)
 
 
-def test_what_is_no_module_and_no_share_are_one_sentence() -> None:
+def test_what_is_no_module_is_one_sentence() -> None:
     with pytest.raises(UserError, match=r"a torch\.nn\.Module is evaluated, not function"):
         oodbench.evaluate(lambda x: x, "ColoredDigits")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"`holdout` is a share, .* not 2"):
-        oodbench.evaluate(ColourAlone(), "ColoredDigits", holdout=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"dataset": {"name": "ColoredDigits"}}, "`dataset` is a name, beside `options`, not {'n"),
+        ({"options": "copies=1"}, "`options` are a mapping such as {'copies': 1}, not 'copies=1'"),
+        ({"environments": "0.9"}, "`environments` is a list of names, not '0.9'"),
+        ({"environments": []}, r"`environments` is a list of names, not \[\]"),
+        ({"environments": [0.9]}, "environment 0.9 in ColoredDigits; did you mean the text '0.9'"),
+        ({"trial": "0"}, "`trial` is a whole number from 0 on, not '0'"),
+        ({"trial": -1}, "`trial` is a whole number from 0 on, not -1"),
+        ({"holdout": 2}, "`holdout` is a share, .* not 2"),
+        ({"holdout": "0.2"}, "`holdout` is a share, .* not '0.2'"),
+        ({"enviroments": ["0.9"]}, "unknown argument 'enviroments' .* did you mean environments"),
+    ],
+)
+def test_arguments_of_another_kind_are_one_sentence(arguments: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        oodbench.evaluate(ColourAlone(), **{"dataset": "ColoredDigits", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(784, 2)), "RuntimeError: .*784"),
+        (nn.Conv2d(3, 2, 3), "RuntimeError: .*to have 3 channels"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(128, 2)).double(), "RuntimeError: .*dtype"),
+    ],
+)
+def test_a_module_for_other_inputs_is_one_sentence(module: nn.Module, said: str) -> None:
+    words = rf"fails on the inputs of ColoredDigits, \(\d+, 2, 8, 8\) of float32 \({said}"
+    with pytest.raises(UserError, match=words):
+        oodbench.evaluate(module.train(), "ColoredDigits", {"copies": 1})
+    assert module.training
+    with pytest.raises(UserError, match=r"fails on the inputs of LinearSEM"):
+        oodbench.evaluate(nn.Linear(3, 1), "LinearSEM", {"num_examples": 40})
 
 
 def test_outputs_of_two_classes_have_three_shapes() -> None:
