@@ -5,8 +5,16 @@ import pytest
 import torch
 from torch import Tensor
 
+import oodbench
 from oodbench.errors import UserError
 from oodbench.networks.base import build
+from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
+from tests.helpers.wilds_images import globalwheat
 
 SMALL = {"weights": "none", "body": "resnet18"}
 SHAPE = (3, 32, 32)
@@ -90,6 +98,50 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     torch.save({"fc1": torch.zeros(1)}, other)
     with pytest.raises(UserError, match="holds no weights of fasterrcnn_resnet50_fpn: Missing key"):
         detector(weights=str(other), body="resnet50")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the gradients of")  # of layers that are not ours
+def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path: Path) -> None:
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+
+    globalwheat(tmp_path, 2)
+    options = {"size": 32}
+
+    def planned(file: Path) -> RunSpec:
+        network = {"name": "FasterRCNN", "hparams": {"body": "resnet18", "weights": str(file)}}
+        keys = {"datasets": [{"name": "GlobalWheat", **options}], "algorithms": ["ERM"]}
+        sweep = {"name": "w", **keys, "network": network, "trials": 1, "steps": 1}
+        (spec,) = make_plan(validate(sweep, "w"), tmp_path).runs.values()
+        return spec
+
+    file, other = tmp_path / "wheat.pth", tmp_path / "other.pth"
+    with pytest.raises(UserError, match=r"weights: there is no file .*wheat\.pth"):
+        planned(file)
+    torch.save({"fc1": torch.zeros(1)}, other)
+    with pytest.raises(UserError, match=r"other\.pth holds no weights of fasterrcnn_resnet50_fpn"):
+        planned(other)
+    torch.manual_seed(2)
+    backbone = resnet_fpn_backbone(backbone_name="resnet18", weights=None)
+    torch.save(FasterRCNN(backbone, 2).state_dict(), file)
+    spec, directory = planned(file), RunDirectory(tmp_path / "run")
+    settings = TrainSettings(data_dir=tmp_path, keep_weights=("last",))
+    assert execute(spec, directory, settings) == ("done", ""), directory.failure()
+    file.unlink()
+    with pytest.raises(UserError, match="there is no file"):
+        planned(file)
+    model = oodbench.load_model(directory.path, data_dir=tmp_path)
+    found = oodbench.evaluate(
+        model,
+        "GlobalWheat",
+        options,
+        environments=model.dataset.evaluation_environments,
+        holdout=spec.holdout,
+        data_dir=tmp_path,
+    )
+    (record,) = directory.records()
+    assert found.to_dict("records") == record["evaluations"]
 
 
 def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

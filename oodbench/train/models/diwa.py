@@ -49,8 +49,8 @@ def average_runs(
 ) -> list[str]:
     """Average the runs of every cell of a sweep, record what that gives, and return the new runs' ids.
 
-    `say` is told what is left out, and why. A cell that is averaged already stays as it is. Raises
-    UserError if nothing can be averaged.
+    `say` is told which runs that kept weights are left out, and why. A cell that is averaged already
+    stays as it is. Raises UserError if nothing can be averaged.
     """
     for kind in kinds:
         if kind not in KINDS:
@@ -58,12 +58,16 @@ def average_runs(
     find_rule(rule)
     plan = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in plan["runs"].items()}
-    found = (_alike(members, settings, say) for members in _cells(results, specs, rule))
-    cells = [members for members in found if members]
+    several = [members for members in _cells(results, specs, rule) if len(members) > 1]
+    if not several:
+        raise UserError(
+            f"{results.path} has no two draws of one trial that have ended and kept the weights of {rule}: "
+            f"launch with `--keep-weights {rule}` and `hparam_draws` above 1"
+        )
+    cells = [alike for members in several if (alike := _alike(members, settings, say))]
     if not cells:
         raise UserError(
-            f"{results.path} has no two draws of one trial that began at the same weights and kept those "
-            f"of {rule}: launch with `--keep-weights {rule}` and `hparam_draws` above 1"
+            "nothing can be averaged: give the network's hyperparameters one value each in the sweep"
         )
     made: dict[str, RunSpec] = {}
     for members in cells:
@@ -100,7 +104,7 @@ def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterato
 
 
 def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list[Member]:
-    """Those of the members that began at the same weights: the most that did; none if that is one."""
+    """The most members that began at the same weights, or none if no two did; `say` is told of others."""
     groups: list[tuple[dict[str, Tensor], list[Member]]] = []
     for member in members:
         start = _start(member, settings)
@@ -110,16 +114,22 @@ def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list
                 break
         else:
             groups.append((start, [member]))
-    largest = max((group for _, group in groups), key=len, default=[])
-    if len(largest) < 2:
-        return []
+    largest = max((group for _, group in groups), key=len)
     if len(largest) < len(members):
-        spec = members[0].spec
-        say(
-            f"{spec.label} on {spec.dataset_name}, trial {spec.trial}: {len(members) - len(largest)} "
-            f"of {len(members)} runs began at other weights than the rest, and are left out"
+        spec, out = members[0].spec, len(members) - len(largest)
+        values = [m.spec.network_hparams for m in members]
+        several = [f"`{n}`" for n in values[0] if any(v.get(n) != values[0][n] for v in values)]
+        told = (
+            f"{out} of {len(members)} runs began at other weights than the rest, and are left out"
         )
-    return largest
+        if len(largest) == 1:
+            told = (
+                f"no two of {len(members)} runs began at the same weights, and there is no average"
+            )
+        if several:
+            told += f" (they differ in {', '.join(several)} of the network)"
+        say(f"{spec.label} on {spec.dataset_name}, trial {spec.trial}: {told}")
+    return largest if len(largest) > 1 else []
 
 
 def _start(member: Member, settings: TrainSettings) -> dict[str, Tensor]:

@@ -113,6 +113,23 @@ def test_only_runs_that_began_at_the_same_weights_are_averaged(tmp_path: Path) -
     assert spec.network_hparams["width"] == 8
 
 
+def test_a_row_whose_runs_all_began_elsewhere_has_no_average_and_is_told(tmp_path: Path) -> None:
+    widths = {"name": "MLP", "hparams": {"width": [9, 16]}}
+    other = DIGITS | {"label": "other", "training": {"network": widths}}
+    keys: dict[str, Any] = {"algorithms": ["ERM"], "trials": 1, "hparam_draws": 2}
+    results = launched(tmp_path, datasets=[DIGITS, other], **keys)
+    told = average(results, "--members", "uniform")
+    words = "no two of 2 runs began at the same weights, and there is no average"
+    assert f"ERM on other, trial 0: {words} (they differ in `width` of the network)" in told
+    assert "1 averages" in told
+    (tmp_path / "alone").mkdir()
+    alone = launched(tmp_path / "alone", datasets=[DIGITS], network=widths, **keys)
+    told = refused(alone, "--members", "uniform")
+    assert f"ERM on ColoredDigits(copies=1), trial 0: {words}" in told
+    assert "nothing can be averaged: give the network" in told and "--keep-weights" not in told
+    assert len(specs(alone)) == 2
+
+
 def test_the_greedy_choice_takes_what_does_not_make_the_mean_worse(tmp_path: Path) -> None:
     made: dict[str, Any] = {"directory": None, "weights": tmp_path, "step": 1}
     (spec, *_) = read_plan(tmp_path)
