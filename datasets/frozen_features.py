@@ -18,9 +18,9 @@ from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Stored
 from oodbench.datasets import Dataset, Environment, Metadata, make, register
 from oodbench.errors import UserError
-from oodbench.hparams import defaults, hparam
+from oodbench.hparams import defaults, hparam, identity
 from oodbench.networks.base import Network, build, networks
-from oodbench.networks.weights import sha256
+from oodbench.networks.weights import require_sha256, sha256
 from oodbench.yaml_values import assignments
 
 IN_MEMORY = 2**30
@@ -62,11 +62,13 @@ class FrozenFeatures(Dataset):
         """The options of that dataset, as KEY=VALUE."""
         network: str = hparam("ResNet50")
         weights: str = hparam("imagenet")
-        """The weights of the network: a file, or as the network calls those that are published."""
+        """The weights of the network: a file, or as the network calls those that are published. They are
+        part of a run's id as they are given, a file by its path, unless there is a `sha256`."""
         network_settings: tuple[str, ...] = hparam((), neutral=())
         """Other hyperparameters of that network, as KEY=VALUE, such as `model` of timm."""
         sha256: str = hparam("", neutral="")
-        """The SHA-256 of the file of the weights; for the network timm a plan sets it."""
+        """The SHA-256 of the file of the weights, which stands in a run's id for them, wherever the file
+        is; a run stops at another file. For the network timm a plan sets it."""
 
     options: Options
 
@@ -110,7 +112,8 @@ class FrozenFeatures(Dataset):
     def run_options(self, pretrained: bool) -> dict[str, Any]:
         """The options, and the checksum of the weights where the network's runs have it, too."""
         found = super().run_options(pretrained)
-        known = "sha256" in self._values(self.options.weights)
+        space = networks.get(self.options.network).Hparams
+        known = "sha256" in identity(space, self._values(self.options.weights))
         return found | ({"sha256": self._sha256()} if known else {})
 
     def load(self, trial: int) -> dict[str, Environment]:
@@ -180,9 +183,7 @@ class FrozenFeatures(Dataset):
         """The network on its device."""
         network: Any = networks.get(self.options.network)
         values = self._values(self.options.weights)
-        file, known = network.weights_file(values), self.options.sha256
-        if known and sha256(file) != known:
-            raise UserError(f"{file} is not the file of weights with SHA-256 {known}")
+        require_sha256(network.weights_file(values), self.options.sha256)
         values = network.resolved(values, self.images)
         with torch.random.fork_rng(devices=()):
             built = build(self.options.network, values, self.images.input_shape, 2, 0)

@@ -12,7 +12,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.vision import require_image
-from oodbench.networks.weights import REPLACED, stored_weights, weights_file
+from oodbench.networks.weights import REPLACED, require_sha256, stored_weights, weights_file
 
 MODEL = "fasterrcnn_resnet50_fpn"
 
@@ -32,7 +32,11 @@ class FasterRCNN(Network):
 
         weights: str = hparam("coco")
         """`none`: random; `coco`: torchvision's, from its cache, but for the last layer; or a .pth
-        file of torchvision's model with one class (and the background)."""
+        file of torchvision's model with one class (and the background). It is part of a run's id as it
+        is given, a file by its path, unless there is a `sha256`."""
+        sha256: str = hparam("", neutral="")
+        """The SHA-256 of the file of the weights, which stands in a run's id for them, wherever the file
+        is; a run stops at another file."""
         body: str = hparam("resnet50", options=("resnet18", "resnet50"))
         """The network below the pyramid; weights are there for the larger one."""
 
@@ -57,8 +61,9 @@ class FasterRCNN(Network):
         )
         classes = 91 if hparams.weights == "coco" else 2
         model = detection.FasterRCNN(backbone, classes, box_detections_per_img=num_outputs)
-        if not (random or REPLACED.get()):
-            _load(model, weights_file(MODEL, hparams.weights))
+        file = None if REPLACED.get() else self.weights_file(vars(hparams))
+        if file is not None:
+            _load(model, file)
         if hparams.weights == "coco":
             overwrite_eps(model, 0.0)  # as those weights were trained
         predictor = model.roi_heads.box_predictor
@@ -71,10 +76,19 @@ class FasterRCNN(Network):
         self.classifier = nn.ModuleList([model.rpn, model.roi_heads])
 
     @classmethod
+    def weights_file(cls, values: Mapping[str, object]) -> Path | None:
+        """The file of the weights, if there are to be some; raises UserError if it is missing, or not
+        the one with the given `sha256`.
+        """
+        weights = str(values["weights"])
+        file = None if weights == "none" else weights_file(MODEL, weights)
+        require_sha256(file, str(values.get("sha256", "")))
+        return file
+
+    @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the file of the weights is missing."""
-        if values["weights"] != "none":
-            weights_file(MODEL, str(values["weights"]))
+        """Raise UserError if the file of the weights is missing, or another one."""
+        cls.weights_file(values)
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
         """The loss (N,) of each image (N, 3, H, W) with boxes (N, M, 4); empty ones do not count."""

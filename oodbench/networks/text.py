@@ -71,7 +71,8 @@ class DistilBERT(Network):
         """With `weights: none` all weights are random."""
 
         weights: str = hparam("distilbert-base-uncased")
-        """A name in the local cache of transformers, a folder of its files, or none."""
+        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds it
+        as it is given, a folder by its path."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
@@ -126,7 +127,8 @@ class CodeGPT(Network):
         """The sizes of a network without weights (`weights: none`); the defaults are CodeGPT's."""
 
         weights: str = hparam(CODEGPT)
-        """A name in the local cache of transformers, a folder of its files, or none."""
+        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds it
+        as it is given, a folder by its path."""
         layers: int = hparam(12, low=1)
         width: int = hparam(768, low=1)
         heads: int = hparam(12, low=1)

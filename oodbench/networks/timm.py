@@ -16,7 +16,7 @@ from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.mix_style import add_mix_style
 from oodbench.networks.vision import require_image
-from oodbench.networks.weights import REPLACED, read_weights, sha256
+from oodbench.networks.weights import REPLACED, read_weights, require_sha256, sha256
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 """The names of a model's weights on Hugging Face's hub, in the order in which timm looks for them."""
@@ -157,8 +157,9 @@ class Timm(Network):
         if found["normalized"] is None:
             found["normalized"] = dataset.normalization is not None
         file = cls.weights_file(found)
+        require_sha256(file, found["sha256"])
         if file is not None:
-            found["sha256"] = found["sha256"] or sha256(file)
+            found["sha256"] = sha256(file)
         return super().resolved(found, dataset)
 
     def train(self, mode: bool = True) -> "Timm":
@@ -271,8 +272,7 @@ def _body(
         settings["img_size"] = sides
     file = None if REPLACED.get() else Timm.weights_file(vars(hparams))
     if file is not None:
-        if hparams.sha256 and sha256(file) != hparams.sha256:
-            raise UserError(f"{file} is not the file of weights with SHA-256 {hparams.sha256}")
+        require_sha256(file, hparams.sha256)
         stored = read_weights(file)
     try:
         if file is not None:

@@ -12,7 +12,7 @@ from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.mix_style import add_mix_style
-from oodbench.networks.weights import REPLACED, load_weights, weights_file
+from oodbench.networks.weights import REPLACED, load_weights, require_sha256, weights_file
 
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
 
@@ -40,7 +40,11 @@ class Torchvision(Network):
 
         weights: str = hparam("none", by_family={"images": ("imagenet", None)})
         """`none`: random; `imagenet`: torchvision's first version, from its cache; or a .pth file that
-        torchvision's model could load."""
+        torchvision's model could load. It is part of a run's id as it is given, a file by its path,
+        unless there is a `sha256`."""
+        sha256: str = hparam("", neutral="")
+        """The SHA-256 of the file of the weights, which stands in a run's id for them, wherever the file
+        is; a run stops at another file."""
         freeze_batch_norm: bool = hparam(False, by_family={"images": (True, None)})
         """Whether batch normalisation keeps the statistics that came with the weights."""
         dropout: float = hparam(
@@ -58,13 +62,13 @@ class Torchvision(Network):
         body = getattr(torchvision.models, self.model)(weights=None)
         self.num_features = getattr(body, self.head).in_features
         setattr(body, self.head, nn.Identity())
-        if hparams.weights != "none":
-            if not REPLACED.get():
-                load_weights(body, weights_file(self.model, hparams.weights))
-        elif hparams.freeze_batch_norm:
+        if hparams.weights == "none" and hparams.freeze_batch_norm:
             raise UserError(
                 f"the network {type(self).__name__} has no statistics to freeze without `weights`"
             )
+        file = None if REPLACED.get() else self.weights_file(vars(hparams))
+        if file is not None:
+            load_weights(body, file)
         if channels != 3:
             first = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
             if hparams.weights != "none":
@@ -78,13 +82,17 @@ class Torchvision(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """The file of the weights, if there are to be some; raises UserError if it is missing."""
+        """The file of the weights, if there are to be some; raises UserError if it is missing, or not
+        the one with the given `sha256`.
+        """
         weights = str(values["weights"])
-        return None if weights == "none" else weights_file(cls.model, weights)
+        file = None if weights == "none" else weights_file(cls.model, weights)
+        require_sha256(file, str(values.get("sha256", "")))
+        return file
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the file of the weights is missing."""
+        """Raise UserError if the file of the weights is missing, or another one."""
         cls.weights_file(values)
 
     def train(self, mode: bool = True) -> "Torchvision":

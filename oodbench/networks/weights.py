@@ -76,6 +76,13 @@ def sha256(file: Path) -> str:
     return _sha256(file, _stamp(file))
 
 
+def require_sha256(file: Path | None, wanted: str) -> None:
+    """Raise UserError unless the file is the one with that SHA-256, where one is `wanted`."""
+    if wanted and (file is None or sha256(file) != wanted):
+        place = "`weights: none`" if file is None else file
+        raise UserError(f"{place} is not the file of weights with SHA-256 {wanted}")
+
+
 def _stamp(file: Path) -> tuple[int, int]:
     """What changes when a file does."""
     facts = file.stat()

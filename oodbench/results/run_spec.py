@@ -100,11 +100,12 @@ class RunSpec:
 
     @property
     def id(self) -> str:
-        """A hash of the values: no path, host or code version.
+        """A hash of the values: no host or code version, and no path but those among the values.
 
-        What is not compared is not hashed, a file of weights, the network's or the dataset's, by its
-        SHA-256 alone, and a field that was added later (its metadata say so) only
-        where it is not at its default, which is what runs did before there was the field.
+        What is not compared is not hashed. A file of weights, the network's or the dataset's, is by its
+        SHA-256 alone where a `sha256` stands beside it (a plan sets it for the network timm), else by its
+        path as it was given. A field that was added later (its metadata say so) is hashed only where it is
+        not at its default, which is what runs did before there was the field.
         """
         values = dict(vars(self))
         for f in fields(self):

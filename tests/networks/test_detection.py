@@ -109,8 +109,9 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     globalwheat(tmp_path, 2)
     options = {"size": 32}
 
-    def planned(file: Path) -> RunSpec:
-        network = {"name": "FasterRCNN", "hparams": {"body": "resnet18", "weights": str(file)}}
+    def planned(file: Path, **own: str) -> RunSpec:
+        own |= {"body": "resnet18", "weights": str(file)}
+        network = {"name": "FasterRCNN", "hparams": own}
         keys = {"datasets": [{"name": "GlobalWheat", **options}], "algorithms": ["ERM"]}
         sweep = {"name": "w", **keys, "network": network, "trials": 1, "steps": 1}
         (spec,) = make_plan(validate(sweep, "w"), tmp_path).runs.values()
@@ -125,6 +126,8 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     torch.manual_seed(2)
     backbone = resnet_fpn_backbone(backbone_name="resnet18", weights=None)
     torch.save(FasterRCNN(backbone, 2).state_dict(), file)
+    with pytest.raises(UserError, match=r"wheat\.pth is not the file of weights with SHA-256 0a"):
+        planned(file, sha256="0a")
     spec, directory = planned(file), RunDirectory(tmp_path / "run")
     settings = TrainSettings(data_dir=tmp_path, keep_weights=("last",))
     assert execute(spec, directory, settings) == ("done", ""), directory.failure()

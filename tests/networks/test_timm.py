@@ -143,6 +143,8 @@ def test_a_run_is_known_by_its_weights_not_by_their_place(tmp_path: Path) -> Non
     assert spec_of(weights=str(moved)).id == first.id
     other = file_of("resnet10t", tmp_path / "a.safetensors", num_classes=3)
     assert spec_of(weights=str(other)).id != first.id != spec_of().id
+    with pytest.raises(UserError, match="`weights: none` is not the file of weights with SHA-256"):
+        spec_of(sha256=first.network_hparams["sha256"])
     with pytest.raises(UserError, match=r"a\.safetensors is not the file of weights with SHA-256"):
         build("timm", first.network_hparams, (2, 8, 8), 2, 0)
 

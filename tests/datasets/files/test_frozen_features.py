@@ -12,6 +12,7 @@ from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.networks.base import build
+from oodbench.networks.weights import sha256
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
@@ -166,6 +167,22 @@ def test_features_have_the_splits_and_metrics_of_a_set_of_wilds(
     images = make("Waterbirds", {"size": 32}, tmp_path)
     assert {images.metric, "worst_group_accuracy"} <= {e["metric"] for e in last}
     assert {e["environment"] for e in last} == set(images.evaluation_environments)
+
+
+def test_features_of_a_resnet_are_known_by_the_checksum_where_that_is_given(tmp_path: Path) -> None:
+    def run(file: Path, **more: Any) -> RunSpec:
+        own = {"of": "RotatedDigits", "network": "ResNet18", "weights": str(file), **more}
+        data = {"name": "FrozenFeatures", **own}
+        sweep = {"name": "s", "datasets": [data], "algorithms": ["ERM"], "trials": 1, "steps": 4}
+        (spec,) = make_plan(validate(sweep, "s"), tmp_path).runs.values()
+        return spec
+
+    file = resnet_file(tmp_path / "a.pth")
+    by_path, first = run(file), run(file, sha256=sha256(file))
+    assert "sha256" not in by_path.options
+    moved = file.rename(tmp_path / "b.pth")
+    assert run(moved).id != by_path.id
+    assert run(moved, sha256=first.options["sha256"]).id == first.id != by_path.id
 
 
 def test_a_run_is_known_by_the_weights_not_by_their_place(tmp_path: Path) -> None:
