@@ -35,7 +35,7 @@ REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
 @contextmanager
 def replaced_weights() -> Iterator[None]:
     """Within it networks are built as with their files of weights, which need not be there: all of
-    their weights are random, for others to be loaded over them.
+    their weights are random, for others to be loaded over them. Those of transformers must be there.
     """
     token = REPLACED.set(True)
     try:

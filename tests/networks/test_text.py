@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from oodbench.data.encodings import VOCABULARY, hashed_words, word_pieces
 from oodbench.errors import UserError
 from oodbench.networks.base import build
+from oodbench.networks.weights import replaced_weights
 from tests.helpers.transformers_copies import TOKENS, small_codegpt, small_distilbert
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 0, 0], [8, 9, 5, 6, 7, 3, 0]])
@@ -76,6 +77,8 @@ def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(os.environ, "HF_HOME", str(tmp_path))
     with pytest.raises(UserError, match="neither a folder nor in the cache of transformers"):
         build("DistilBERT", {"weights": "no-such-weights"}, (8,), 2, 0)
+    with replaced_weights(), pytest.raises(UserError, match="neither a folder nor in the cache"):
+        build("DistilBERT", {"weights": "no-such-weights"}, (8,), 2, 0)  # nobody else knows sizes
 
 
 @pytest.mark.parametrize("name", ["TextCNN", "DistilBERT"])

@@ -90,7 +90,8 @@ def load_model(
     step of the run that it chooses. Of one run, `rule` says which of its weights, where there are
     several, and the other names are at most its own. `data_dir` is that of the last launch by default;
     the data are read only where inputs are changed by what was seen in training, such as standardised.
-    The file of weights that a network began with need not be there any more.
+    The file of weights that a network began with need not be there any more; what the package transformers
+    began with must, as its sizes stand in its folder or cache alone.
 
     Raises UserError for unknown names, and where nothing is chosen, no weights are kept, the device is not
     here, or a file of weights is damaged or another network's. Modules that the sweep names as plug-ins are
