@@ -294,6 +294,7 @@ def _body(
         said = re.sub(r"\s+", " ", str(error)).strip()
         raise UserError(f"{what} ({type(error).__name__}: {said[:150]})") from error
     patch = getattr(getattr(body, "patch_embed", None), "patch_size", (1, 1))
+    patch = (patch, patch) if isinstance(patch, int) else patch
     if fixed and any(side % step for side, step in zip(sides, patch, strict=True)):
         raise UserError(
             f"{hparams.model} cuts images into patches of {patch[0]} x {patch[1]} pixels, which does not "

@@ -147,6 +147,30 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     assert found.to_dict("records") == record["evaluations"]
 
 
+@pytest.mark.slow
+def test_cocos_weights_come_from_torchs_cache_but_for_the_last_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.models.detection import fasterrcnn_resnet50_fpn
+    from torchvision.ops import FrozenBatchNorm2d
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("oodbench.networks.weights.sha256", lambda file: "258fb6c6" + 56 * "0")
+    file = tmp_path / "checkpoints" / "fasterrcnn_resnet50_fpn_coco-258fb6c6.pth"
+    file.parent.mkdir()
+    model = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91)
+    torch.save(model.state_dict(), file)
+    network = detector(weights="coco", body="resnet50")
+    for ours, whole in zip(network.classifier, (model.rpn, model.roi_heads), strict=True):
+        wanted = whole.state_dict()
+        for name, value in ours.state_dict().items():
+            if not name.startswith("box_predictor."):
+                assert torch.equal(value, wanted[name]), name
+    assert network.classifier[1].box_predictor.cls_score.out_features == 2
+    frozen = [m for m in network.modules() if isinstance(m, FrozenBatchNorm2d)]
+    assert frozen and {m.eps for m in frozen} == {0.0}
+
+
 def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(UserError, match="the weights `coco` of fasterrcnn_resnet50_fpn are not in"):

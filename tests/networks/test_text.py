@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from oodbench.data.encodings import VOCABULARY, hashed_words, word_pieces
 from oodbench.errors import UserError
-from oodbench.networks.base import build
+from oodbench.networks.base import build, networks
 from oodbench.networks.weights import replaced_weights
 from tests.helpers.transformers_copies import TOKENS, small_codegpt, small_distilbert
 
@@ -79,6 +79,10 @@ def test_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         build("DistilBERT", {"weights": "no-such-weights"}, (8,), 2, 0)
     with replaced_weights(), pytest.raises(UserError, match="neither a folder nor in the cache"):
         build("DistilBERT", {"weights": "no-such-weights"}, (8,), 2, 0)  # nobody else knows sizes
+    for name in ("DistilBERT", "CodeGPT"):  # as a plan does
+        networks.get(name).check({"weights": "none"})
+        with pytest.raises(UserError, match="neither a folder nor in the cache"):
+            networks.get(name).check({"weights": "no-such-weights"})
 
 
 @pytest.mark.parametrize("name", ["TextCNN", "DistilBERT"])

@@ -209,6 +209,33 @@ def test_cached_weights_are_those_of_timms_caches(
     file_of("resnet10t", tmp_path / "r.pth").rename(file)
     found = spec_of(weights="cached")
     assert found.id == spec_of(weights=str(file)).id
+    repository = tmp_path / "hub" / "models--timm--resnet10t.c3_in1k"
+    hub = file_of("resnet10t", tmp_path / "h.safetensors", num_classes=3)
+    for name in ("refs", "snapshots/one"):
+        (repository / name).mkdir(parents=True)
+    (repository / "refs" / "main").write_text("one")
+    hub.rename(repository / "snapshots" / "one" / "model.safetensors")
+    assert spec_of(weights="cached").id != found.id  # Hugging Face's cache comes first
+    with pytest.raises(UserError, match="timm knows no weights of botnet50ts_256"):
+        spec_of(model="botnet50ts_256", weights="cached")
+
+
+def test_what_timms_models_do_not_have_is_told() -> None:
+    with pytest.raises(UserError, match="does not say what the layers of pit_ti_224 are"):
+        build("timm", {"model": "pit_ti_224", "freeze": 1}, (3, 224, 224), 2, 0)
+    with pytest.raises(
+        UserError, match=r"timm cannot build vgg11 for images of 32 x 32 .*drop_path"
+    ):
+        build("timm", {"model": "vgg11", "drop_path": 0.1}, (3, 32, 32), 2, 0)
+
+
+def test_a_tower_with_one_number_for_its_patches_is_built_too() -> None:
+    network = build("timm", {"model": "xcit_nano_12_p8_224"}, (3, 16, 16), 2, 0).eval()
+    assert network(torch.zeros(1, 3, 16, 16)).shape == (1, 2)
+    with pytest.raises(
+        UserError, match=r"for images of 12 x 12 pixels \(.*`patch_size` should div"
+    ):
+        build("timm", {"model": "xcit_nano_12_p8_224"}, (3, 12, 12), 2, 0)
 
 
 def test_statistics_stay_where_they_are_frozen(tmp_path: Path) -> None:

@@ -72,6 +72,10 @@ def test_weights_from_a_file_give_torchvisions_features(tmp_path: Path, side: in
     with torch.no_grad():
         torch.testing.assert_close(network.featurizer(x), theirs(file, x))
         assert network(x).shape == (4, 5) and network.num_features == 512
+    wrapped = tmp_path / "wrapped.pth"  # as training scripts write it
+    torch.save({"epoch": 3, "state_dict": torch.load(file, weights_only=True)}, wrapped)
+    again = build("ResNet18", {"weights": str(wrapped)}, (3, side, side), 5, seed=0)
+    assert all(map(torch.equal, again.parameters(), network.parameters()))
     other = build("ResNet18", {"weights": str(file)}, (3, side, side), 5, seed=1)
     for (name, a), (_, b) in zip(network.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(a, b) == name.startswith("featurizer"), name

@@ -153,8 +153,6 @@ class _Average:
         first = members[0].spec
         self.run = Run(_evaluable(first), settings)
         evidence = own_evidence(find_rule(rule), first, self.run.names)
-        if not evidence:
-            raise UserError(f"{rule} cannot judge a run by its own records: use another --rule")
         self._judge = Judge(find_rule(rule), evidence, self.run.data.dataset)
 
     def cost_of(self, member: Member) -> float:

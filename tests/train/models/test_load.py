@@ -126,6 +126,19 @@ def test_what_is_not_there_is_told(results: Results, names: dict[str, Any], word
         oodbench.load_model(results.path, **names)
 
 
+def test_a_sweep_that_has_not_ended_has_no_model_yet(tmp_path: Path) -> None:
+    plan = tiny(algorithms=["ERM"], trials=1, hparam_draws=2, steps=4, evaluate_every=2)
+    first, _ = plan.runs.values()
+    results = Results(tmp_path)
+    results.write_plan("tiny", {"plugins": []}, plan.runs)
+    settings = TrainSettings(keep_weights=RULES)
+    assert execute(first, results.run(first.id), settings) == ("done", "")
+    with pytest.raises(
+        UserError, match=r"chooses nothing yet for ERM on LinearSEM.* in trial 0: not"
+    ):
+        oodbench.load_model(tmp_path)
+
+
 def damaged(results: Results, tmp_path: Path) -> tuple[Path, Path]:
     """A copy of a run, and the file of its last weights."""
     run = results.run(next(iter(results.plan()["runs"])))
