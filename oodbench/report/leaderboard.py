@@ -274,6 +274,7 @@ def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
         f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
         "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
         *_named(runs),
+        *_repeated(runs),
         f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",
         *_mixed(runs),
     )
@@ -299,6 +300,19 @@ def _named(runs: pd.DataFrame) -> list[str]:
             between = "; " if state is State.BROKEN else ", "
             found.append(f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}.")
     return found
+
+
+def _repeated(runs: pd.DataFrame) -> list[str]:
+    """The rows with several runs of one draw, as launches of an edited sweep leave them behind."""
+    twice = runs[runs.duplicated([*CELL, "draw"], keep=False)]
+    names = twice[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
+    rows = [f"{label} on {dataset}" for label, dataset in names]
+    if not rows:
+        return []
+    return [
+        f"Several settings under one name: {', '.join(rows)}. The rule chooses among all of them, which "
+        "other rows cannot; a new label or results directory keeps them apart."
+    ]
 
 
 def _mixed(runs: pd.DataFrame) -> list[str]:

@@ -190,6 +190,20 @@ def test_broken_runs_are_counted_nowhere_and_named_with_what_is_wrong(tmp_path: 
     assert board.remarks[1].count(reason) == 3 and board.remarks[1].endswith("; 1 more.")
 
 
+def test_several_settings_under_one_name_are_told(tmp_path: Path) -> None:
+    """An edited sweep that is launched into the same directory leaves its former runs there."""
+    made = Made(tmp_path)
+    for label in ("ERM", "IRM"):
+        for draw in range(2):
+            made.add("D", label, ("b",), 0, flat(0.5), draw=draw)
+    assert not [r for r in leaderboard(load_frames(made.results)).remarks if "one name" in r]
+    made.add("D", "IRM", ("b",), 0, flat(0.6), hparams={"lr": 0.3, "optimizer": "adam"})
+    (remark,) = [r for r in leaderboard(load_frames(made.results)).remarks if "one name" in r]
+    assert remark.startswith(
+        "Several settings under one name: IRM on D. The rule chooses among all"
+    )
+
+
 def test_runs_that_were_trained_differently_are_told(tmp_path: Path) -> None:
     made = Made(tmp_path)
     for trial in range(3):
