@@ -125,9 +125,11 @@ def test_workers_reuse_freed_memory_and_the_user_process_keeps_its_environment(
     warm_up()
     server: Any = forkserver._forkserver
     assert dict(os.environ) == before
-    environment = Path(f"/proc/{server._forkserver_pid}/environ").read_bytes().split(b"\0")
-    for name, value in MALLOC.items():
-        assert f"{name}={value}".encode() in environment
+    wanted = {f"{name}={value}".encode() for name, value in MALLOC.items()}
+    file, end = Path(f"/proc/{server._forkserver_pid}/environ"), time.monotonic() + 60
+    while not wanted <= {*file.read_bytes().split(b"\0")}:  # it may still be starting
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def _stop_server() -> None:
