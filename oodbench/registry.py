@@ -26,7 +26,7 @@ class Registry(Generic[T]):
     group, which register them, are imported at the first look-up.
     """
 
-    def __init__(self, kind: str, package: str = "") -> None:
+    def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
         self._package = package
         self._classes: dict[str, T] = {}
@@ -65,8 +65,6 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         self._loaded = True
-        if not self._package:
-            return
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self._package}.{module.name}")

@@ -20,7 +20,7 @@ class Two:
 
 @pytest.fixture
 def registry() -> Registry[type]:
-    registry: Registry[type] = Registry("thing")
+    registry: Registry[type] = Registry("thing", "json")  # a package without things
     registry.add("One")(One)
     return registry
 

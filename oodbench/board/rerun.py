@@ -40,9 +40,7 @@ class Agreement(StrEnum):
 class Rerun:
     """A run that was trained again."""
 
-    part: Part
     spec: RunSpec
-    vectorized: bool
     agreement: Agreement
     furthest: float
     """The largest difference of a score or a value at the frozen steps; NaN without a result."""
@@ -103,13 +101,13 @@ def _compared(chosen: Sequence[tuple[Part, RunSpec, bool]], own: Frames) -> list
     values = {run_id: group.set_index(key)["value"] for run_id, group in records.groupby("id")}
     of_parts = {id(part): board_frames([part]) for part, _, _ in chosen}
     found = []
-    for part, spec, vectorized in chosen:
+    for part, spec, _ in chosen:
         theirs = of_parts[id(part)]
         frozen = theirs.metrics[theirs.metrics["id"] == spec.id].astype(names)
         frozen = frozen.fillna({"environment": ""}).set_index(key)["value"]
         scores = theirs.scores[theirs.scores["id"] == spec.id]
         if spec.id not in values or not values[spec.id].index.isin(frozen.index).any():
-            found.append(Rerun(part, spec, vectorized, Agreement.MISSING, math.nan))
+            found.append(Rerun(spec, Agreement.MISSING, math.nan))
             continue
         pairs = list(zip(frozen, values[spec.id].reindex(frozen.index).astype(float), strict=True))
         same_steps = True
@@ -118,7 +116,7 @@ def _compared(chosen: Sequence[tuple[Part, RunSpec, bool]], own: Frames) -> list
             same_steps &= bool(len(mine)) and int(mine["step"].iloc[0]) == step
             at = mine.loc[mine["step"] == step, "score"]
             pairs.append((score, float(at.iloc[0]) if len(at) else math.nan))
-        found.append(Rerun(part, spec, vectorized, *_agreement(pairs, same_steps)))
+        found.append(Rerun(spec, *_agreement(pairs, same_steps)))
     return found
 
 

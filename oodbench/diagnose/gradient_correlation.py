@@ -60,9 +60,9 @@ def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> 
     signals = {}
     for name, others in SIGNALS.items():
         other = permuted(batch, others, derive("permuted", name, trial))
-        gradients = stacked_gradients(run.algorithm.network, run.algorithm.units(other, 0))[0]
+        gradients = stacked_gradients(run.algorithm.network, run.algorithm.units(other, 0))
         signals[name] = torch.cat([g.mean(0).flatten() for g in gradients.values()])
-    stacks = stacked_gradients(run.algorithm.network, run.algorithm.units(batch, 0))[0].values()
+    stacks = stacked_gradients(run.algorithm.network, run.algorithm.units(batch, 0)).values()
     found = np.empty((len(MASKS), len(taus), 3))
     for m, name in enumerate(MASKS):
         cls: Any = algorithms.get(name)

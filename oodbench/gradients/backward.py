@@ -87,8 +87,6 @@ class Backward:
     """The mean risk, detached."""
     outputs: Any
     """What the forward pass gave besides the risks."""
-    batch_norm: str
-    """Which meaning of batch normalisation was used, by the names above."""
 
 
 def combined_backward(
@@ -147,8 +145,8 @@ def _keep_in(found: dict[Tensor, Tensor]) -> Visit:
     return visit
 
 
-def stacked_gradients(network: nn.Module, units: Units) -> tuple[dict[str, Tensor], Backward]:
-    """Return the gradients of the units' risks by parameter, (U, *shape) each, and the pass's results.
+def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
+    """Return the gradients of the units' risks by parameter, (U, *shape) each.
 
     They take U times the memory of the model.
     """
@@ -158,8 +156,8 @@ def stacked_gradients(network: nn.Module, units: Units) -> tuple[dict[str, Tenso
     def visit(parameter: Tensor, gradients: Gradients) -> None:
         found[names[parameter]] = gradients.stacked()
 
-    result = visit_gradients(network, units, visit)
-    return found, result
+    visit_gradients(network, units, visit)
+    return found
 
 
 def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> Backward:
@@ -184,7 +182,7 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> Backward:
             network.zero_grad()
             _say_fallback(f"the network {type(network).__name__}")
             _by_torch_func(network, units, visit)
-    return Backward(risks.detach().mean(), outputs, units.batch_norm)
+    return Backward(risks.detach().mean(), outputs)
 
 
 @contextmanager

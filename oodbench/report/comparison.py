@@ -50,7 +50,7 @@ def comparison(
     if metric is None:
         blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
     common = shared(choose(frames, rule), sweep_runs(frames), baseline)
-    notes = (*main.notes, *_notes(found, table, baseline, common))
+    notes = (*main.notes, *_notes(found, baseline, common))
     return Sheet(blocks, notes, main.remarks, _frame(found, rule))
 
 
@@ -183,7 +183,7 @@ def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Blo
     )
 
 
-def _notes(gains: Gains, table: pd.DataFrame, baseline: str, common: str) -> tuple[str, ...]:
+def _notes(gains: Gains, baseline: str, common: str) -> tuple[str, ...]:
     if not any(rows for _, rows in gains):
         return (f"Nothing is there to be compared with {baseline}.",)
     return (

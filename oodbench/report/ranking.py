@@ -50,8 +50,6 @@ class Friedman:
 
     statistic: float
     p: float
-    blocks: int
-    labels: int
 
 
 def friedman(table: pd.DataFrame) -> Friedman | None:
@@ -61,23 +59,23 @@ def friedman(table: pd.DataFrame) -> Friedman | None:
         return None
     ranked = ranks(table)
     if (ranked.nunique(axis=1) == 1).all():
-        return Friedman(0.0, 1.0, blocks, labels)
+        return Friedman(0.0, 1.0)
     statistic, p = scipy.stats.friedmanchisquare(*ranked.to_numpy().T)
-    return Friedman(float(statistic), float(p), blocks, labels)
+    return Friedman(float(statistic), float(p))
 
 
 def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """Test every other label against the baseline by mean rank (Demšar 2006, section 3.2.2).
 
-    Returns a row for each label, the smallest p first: `rank_difference` (negative is better), `z`,
-    `p`, and `holm`, p after Holm's step-down correction.
+    Returns a row for each label, the smallest p first: `p`, and `holm`, p after Holm's step-down
+    correction.
     """
     blocks, labels = table.shape
     mean = mean_ranks(table)
     difference = (mean - mean[baseline]).drop(baseline)
     z = difference / math.sqrt(labels * (labels + 1) / (6 * blocks))
     p = pd.Series(2 * scipy.special.ndtr(-z.abs().to_numpy()), index=z.index)
-    frame = pd.DataFrame({"rank_difference": difference, "z": z, "p": p}).sort_values("p")
+    frame = pd.DataFrame({"p": p}).sort_values("p")
     factor = np.arange(len(frame), 0, -1)
     return frame.assign(holm=np.minimum(1.0, np.maximum.accumulate(factor * frame["p"])))
 

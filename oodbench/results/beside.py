@@ -18,7 +18,6 @@ from oodbench.results.run_spec import COMPLETE
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
 """What all runs of a dataset share with those of the board, besides the environments."""
-PLACE = ["dataset_label", "test_environments", "trial"]
 
 
 def frozen(name: str) -> Frames:

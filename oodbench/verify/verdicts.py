@@ -30,12 +30,12 @@ class Comparison:
     @property
     def mean(self) -> float:
         """The mean of our values; NaN without a trial."""
-        return mean_and_error(self.values)[0] if self.values else math.nan
+        return mean_and_error(self.values)[0]
 
     @property
     def stderr(self) -> float:
         """The standard error of our mean over our trials; NaN for fewer than two."""
-        return mean_and_error(self.values)[1] if self.values else math.nan
+        return mean_and_error(self.values)[1]
 
     @property
     def assumed_stderr(self) -> float:

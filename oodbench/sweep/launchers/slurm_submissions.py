@@ -7,7 +7,6 @@ OUT/code/<fingerprint>/           the frozen code of launches with --snapshot
 """
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -77,8 +76,3 @@ class Submissions:
             for index, pack in enumerate(submission.packs)
             for run_id in pack
         }
-
-    @staticmethod
-    def now() -> float:
-        """The time for `Submission.time`."""
-        return time.time()

@@ -303,7 +303,7 @@ def test_in_bfloat16_few_signs_flip(network: str, shape: tuple[int, ...]) -> Non
     signs = []
     for precision in (None, torch.bfloat16):
         algorithm.autocast = precision
-        stacks, _ = stacked_gradients(algorithm.network, algorithm.units(batch, 0))
+        stacks = stacked_gradients(algorithm.network, algorithm.units(batch, 0))
         assert {stack.dtype for stack in stacks.values()} == {torch.float32}
         signs.append(torch.cat([stack.sign().flatten() for stack in stacks.values()]))
     flipped = (signs[0] != signs[1]).double().mean()
