@@ -83,9 +83,14 @@ def distribution(text: str, place: str) -> Distribution:
         values = [
             float(part) if "." in part or "e" in part else int(part) for part in match[2].split(",")
         ]
-        return kinds[match[1]](*values)
+        found = kinds[match[1]](*values)
     except (TypeError, ValueError) as error:
         raise UserError(f"{place} is a range such as log_uniform(1e-3, 1), not {text!r}") from error
+    if match[1] != "choice" and not values[0] <= values[1]:
+        raise UserError(f"{place} goes from the lower number to the higher, not {text!r}")
+    if match[1].startswith("log_") and not values[0] > 0:
+        raise UserError(f"{place} is of logarithms, so that its numbers are above 0, not {text!r}")
+    return found
 
 
 def hparam(

@@ -9,6 +9,7 @@ one, and its oracle sees a run's last step only. Imports no torch.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -153,6 +154,16 @@ def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
     first = complete[~runs["cell"].iloc[complete["run"]].duplicated().to_numpy()]
     chosen = _described(runs, first, [*CELL, "id", "draw"])
     return chosen.sort_values(CELL, ignore_index=True)
+
+
+def served(frames: Frames) -> list[str]:
+    """The names of the rules that can choose among these runs."""
+    found = []
+    for rule in RULES:
+        with suppress(UserError):
+            choose(frames, rule)
+            found.append(rule)
+    return found
 
 
 def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:

@@ -1,4 +1,1 @@
-"""What the harness itself costs, for its developers: `python -m oodbench.bench`.
-
-It imports anything but `verify` and `diagnose`.
-"""
+"""What the harness itself costs, for its developers: `python -m oodbench.bench`."""

@@ -1,5 +1,6 @@
-"""python -m oodbench.board list | show | run | rerun | freeze | validate | html."""
+"""python -m oodbench.board"""
 
 from oodbench.board.cli import app
 
-app(prog_name="python -m oodbench.board")
+if __name__ == "__main__":
+    app()

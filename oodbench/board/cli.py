@@ -1,4 +1,4 @@
-"""Boards on the command line: list, show, run, quickstart, rerun, freeze, validate, page."""
+"""Boards on the command line: list, show, run, quickstart, rerun, freeze, validate, page, html."""
 
 import tempfile
 from collections.abc import Sequence
@@ -113,7 +113,9 @@ def _show(
 
         return sheet_text(_beside(name, directories, selection, dataset, baseline), format_)
 
-    key = (selection, dataset, baseline, format_)
+    if not directories and baseline != "ERM":
+        raise UserError("--baseline compares rows trained here: name their results directories")
+    key = (selection, dataset, format_)
     print(made() if directories else kept_text(find_board(name), key, made), end="")
 
 

@@ -7,6 +7,7 @@ import math
 
 import pandas as pd
 
+from oodbench.errors import unknown
 from oodbench.report.comparison import OVERALL
 from oodbench.report.leaderboard import scores
 from oodbench.report.numbers import gain
@@ -20,8 +21,13 @@ from oodbench.results.metrics import is_proportion
 
 
 def standing(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block | None:
-    """The table of the rows trained here; None if there is none."""
+    """The table of the rows trained here; None if there is none. Raises UserError for another baseline than
+    a row of the table.
+    """
     table = scores(frames, rule)
+    labels = [str(label) for label in table["label"].unique()]
+    if baseline not in labels:
+        raise unknown("baseline", baseline, labels)
     where = origins(frames.runs)
     mine = [label for label, origin in where.items() if origin == "here"]
     theirs = [label for label, origin in where.items() if origin != "here"]

@@ -1,6 +1,6 @@
 """The contract of a method, as a test that anyone can call.
 
-It imports algorithms and networks. A module of rules is imported here, so that every rule is in `checks`.
+A module of rules is imported here, so that every rule is in `checks`.
 """
 
 from oodbench.conformance import functions as functions

@@ -184,9 +184,10 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 
 @rule
 def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
-    """Where the reduction has `combine_signs`, it gives what `combine` gives."""
+    """The `combine_signs` of its reduction gives what `combine` gives."""
     reduction = tiny_algorithm(cls, tiny_problem(task)).reduction
-    if reduction is not None and reduction.combine_signs is not None:
-        stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        found = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
-        require_close(found, reduction.combine(stack), "`combine_signs` differs")
+    if reduction is None or reduction.combine_signs is None:
+        raise DoesNotApply("it combines no signs")
+    stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
+    require_close(found, reduction.combine(stack), "`combine_signs` differs")

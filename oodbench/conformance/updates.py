@@ -99,8 +99,10 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     method with a `predict` of its own may train as ERM does.
     """
     problem, batch = tiny_problem(task), tiny_batch(task)
-    if cls.neutral(problem) == {} or cls.predict is not Algorithm.predict:
-        return  # it is ERM at any hyperparameters, or differs from it elsewhere
+    if cls.neutral(problem) == {}:
+        raise DoesNotApply("it is ERM at any hyperparameters")
+    if cls.predict is not Algorithm.predict:
+        raise DoesNotApply("it predicts in a way of its own")
     plain = tiny_algorithm(Algorithm, problem, PLAIN)
     _move(plain)
     erm = network_step(plain, batch, LAST)
@@ -127,7 +129,7 @@ def is_erm_when_neutral(cls: type[Algorithm], task: Task) -> None:
     problem, batch = tiny_problem(task), tiny_batch(task)
     neutral = cls.neutral(problem)
     if neutral is None:
-        return
+        raise DoesNotApply("it has no neutral hyperparameters")
     for step in (0, LAST):
         erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, step)
         own = network_step(tiny_algorithm(cls, problem, {**PLAIN, **neutral}), batch, step)

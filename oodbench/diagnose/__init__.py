@@ -1,4 +1,1 @@
-"""Pictures of what the AND-mask does, and why: `python -m oodbench.diagnose`.
-
-It imports `sweep`, `train` and `report`.
-"""
+"""Pictures of what the AND-mask does, and why: `python -m oodbench.diagnose`."""

@@ -1,7 +1,4 @@
-"""Networks by name: a featurizer and a classifier, built for an input shape.
-
-It imports `data` and the ground.
-"""
+"""Networks by name: a featurizer and a classifier, built for an input shape."""
 
 from oodbench.networks.base import Network as Network
 from oodbench.networks.base import build as build

@@ -145,7 +145,7 @@ def compare(
     from oodbench.report.comparison import comparison
 
     load_plugins(plugin or [])
-    frames = with_kept(_frames(directories, allow_mixed, dataset, board), selection, metric)
+    frames = with_kept(_frames(directories, allow_mixed, dataset, board), [selection], metric)
     print_sheet(comparison(frames, baseline, selection, metric), format_)
 
 
@@ -223,7 +223,7 @@ def why(
     from oodbench.report import why as room
 
     load_plugins(plugin or [])
-    frames = with_kept(joined(directories, allow_mixed), selection, metric)
+    frames = with_kept(joined(directories, allow_mixed), [selection], metric)
     cell = room.why(frames, dataset, algorithm, test_env, selection, metric)
     room.show(cell, terminal())
 

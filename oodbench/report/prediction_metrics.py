@@ -15,7 +15,7 @@ from oodbench.results.join import stacked
 from oodbench.results.metrics import HIGHER
 from oodbench.results.predictions import Array, Predictions, read_predictions
 from oodbench.results.run_spec import COMPLETE
-from oodbench.selection import RULES, choose
+from oodbench.selection import choose, served
 
 BINS = 15
 """The number of bins of equal width between confidence 0 and 1."""
@@ -166,11 +166,8 @@ def spare(results: Results) -> list[Path]:
     if frames is None or not frames.runs["state"].isin(COMPLETE).all():
         return []
     chosen: set[tuple[str, str]] = set()
-    for rule in RULES:
-        try:
-            found = choose(frames, rule)
-        except UserError:  # the sweep cannot serve this rule
-            continue
+    for rule in served(frames):
+        found = choose(frames, rule)
         chosen |= set(zip(found["id"], found["step"].map(str), strict=True))
     keys = [(file.parent.parent.name, file.stem) for file in files]
     whole = {run_id for run_id, _ in chosen}

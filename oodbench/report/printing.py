@@ -1,5 +1,9 @@
 """Tables on the terminal."""
 
+from collections.abc import Sequence
+
+import pandas as pd
+
 from oodbench.errors import unknown
 from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard
@@ -17,20 +21,20 @@ def print_table(
     """Print the leaderboard of the runs of `joined`; raises UserError for unknown names."""
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    frames = with_kept(frames, selection, metric)
+    frames = with_kept(frames, [selection], metric)
     print_sheet(sheet(leaderboard(frames, selection, metric)), format_)
 
 
-def with_kept(frames: Frames, selection: str | None, metric: str | None) -> Frames:
-    """The frames with the metric from the kept predictions at what the rule `selection` chose, if it
-    is one of theirs, for the runs that did not record it.
+def with_kept(frames: Frames, rules: Sequence[str | None], metric: str | None) -> Frames:
+    """The frames with the metric from the kept predictions at what each of the rules chose, if it is
+    one of theirs, for the runs that did not record it; raises UserError for a rule that chooses nothing.
     """
     from oodbench.report.prediction_metrics import METRICS, with_metric
 
-    if metric not in METRICS:
+    if metric not in METRICS or not rules:
         return frames
     recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
-    chosen = choose(frames, selection)
+    chosen = pd.concat([choose(frames, rule)[["id", "step"]] for rule in rules]).drop_duplicates()
     chosen = chosen[~chosen["id"].isin(recorded)]
     return with_metric(frames, chosen, metric, METRICS[metric]) if len(chosen) else frames
 

@@ -1,4 +1,4 @@
-"""A results directory in memory. Imports no torch, and pandas only to load one."""
+"""A results directory in memory. Imports no torch."""
 
 import json
 from collections.abc import Mapping

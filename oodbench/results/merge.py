@@ -33,7 +33,7 @@ def merge(directories: Sequence[Path], out: Path) -> Merged:
     """Write the runs of results directories of one sweep into a new one, whole or not at all.
 
     Of a run that several have, the copy that has got furthest is taken. Raises UserError if `out` is
-    not empty, and if the sweeps have different names, settings or runs in one place, or search.
+    there, and if the sweeps have different names, settings or runs in one place, or search.
     """
     if out.exists():
         raise UserError(f"{out} is there already; use another --out")

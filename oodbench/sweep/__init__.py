@@ -1,4 +1,1 @@
-"""From a YAML file to finished runs, plan, search, launch and status: `python -m oodbench.sweep`.
-
-It imports `train`, `report`, `selection` and `results`.
-"""
+"""From a YAML file to finished runs, plan, search, launch and status: `python -m oodbench.sweep`."""

@@ -13,7 +13,7 @@ from oodbench.commands import commands, confirmed
 from oodbench.errors import reports_mistakes
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
-from oodbench.sweep.file import Sweep, find_sweep, read_sweep
+from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep
 from oodbench.sweep.flags import (
     BatchRuns,
     Flags,
@@ -138,7 +138,7 @@ def launch(
         plugins=tuple(plugin or ()),
         dry_run=dry_run,
         keep_predictions=keep_predictions,
-        keep_weights=keep_weights.split(",") if keep_weights else None,
+        keep_weights=from_commas(keep_weights) if keep_weights else None,
         confirm=not yes,
     )
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())

@@ -36,7 +36,7 @@ def _from_text(value: Any) -> Any:
     return value
 
 
-def _from_commas(value: Any) -> Any:
+def from_commas(value: Any) -> Any:
     """The names in a text such as `train_val,last`."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
@@ -163,7 +163,7 @@ class Sweep(BaseModel):
     selection: str | None = Field(default=None, description="the name of a selection rule")
     """The selection rule of its tables; None: `val_env` where validation environments are held out,
     else `train_val`."""
-    keep_weights: Annotated[list[str], BeforeValidator(_from_commas)] = Field(
+    keep_weights: Annotated[list[str], BeforeValidator(from_commas)] = Field(
         default=[], description="names of selection rules, or last"
     )
     """The selection rules whose weights each run keeps, and `last`; `--keep-weights` says otherwise."""

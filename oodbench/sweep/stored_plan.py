@@ -36,11 +36,11 @@ def continued(sweep: Sweep, results: Results) -> Sweep:
         return sweep
     settings = results.plan()["settings"]
     kept = {
-        key: settings["sweep"].get(key, value)
+        key: settings.get("sweep", {}).get(key, value)
         for key, value in BEFORE.items()
         if key not in sweep.model_fields_set
     }
-    plugins = list(dict.fromkeys([*settings["plugins"], *sweep.plugins]))
+    plugins = list(dict.fromkeys([*settings.get("plugins", ()), *sweep.plugins]))
     return sweep.model_copy(update=kept | {"plugins": plugins})
 
 

@@ -1,4 +1,1 @@
-"""The papers' printed numbers beside ours: `python -m oodbench.verify`.
-
-It imports `sweep`, `diagnose` and `report`.
-"""
+"""The papers' printed numbers beside ours: `python -m oodbench.verify`."""

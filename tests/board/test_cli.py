@@ -138,6 +138,12 @@ def test_an_unknown_board_is_one_sentence(board: Path, monkeypatch: pytest.Monke
     assert "unknown board 'tiny.v2'; did you mean tiny.v1?" in text
 
 
+def test_an_unknown_baseline_is_one_sentence(board: Path, mine: Path) -> None:
+    text = one_sentence("show", board, mine, "--baseline", "ERMM")
+    assert "unknown baseline 'ERMM'; did you mean ERM" in text
+    assert "name their results directories" in one_sentence("show", board, "--baseline", "IRM")
+
+
 def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
     path = part_path(copy, "SEM", "ERM")
     table = pq.read_table(path, partitioning=None)

@@ -60,7 +60,9 @@ def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -
 
 
 @pytest.mark.slow
-def test_a_name_or_an_unregistered_class_is_checked_with_one_call() -> None:
+def test_a_name_or_an_unregistered_class_is_checked_with_one_call(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     class Own(Algorithm):
         """The sum of the risks."""
 
@@ -68,7 +70,11 @@ def test_a_name_or_an_unregistered_class_is_checked_with_one_call() -> None:
             return out.risks.sum()
 
     check_algorithm("ERM")
+    told = capsys.readouterr().out
+    for reason in ("it is ERM at any hyperparameters", "it combines no signs"):
+        assert f": does not apply, {reason}\n" in told
     check_algorithm(Own)
+    assert ": does not apply, it has no neutral hyperparameters\n" in capsys.readouterr().out
     with pytest.raises(UserError, match="did you mean ERM"):
         check_algorithm("ermm")
 

@@ -28,7 +28,7 @@ from oodbench.selection import choose, usual
 from oodbench.sweep import cli as sweep
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import outcome, tiny, tiny_file
+from tests.helpers.sweeps import SPIRALS, outcome, tiny, tiny_file
 
 SHORT = {"steps": 10, "evaluate_every": 5}
 
@@ -126,6 +126,19 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):
         with_metric(joined([plain.path]), choose(load_frames(plain)), "m", calibration_error)
+
+
+def test_a_page_has_a_metric_that_some_runs_recorded_and_others_kept(tmp_path: Path) -> None:
+    plan = tiny(datasets=["ColoredDigits", SPIRALS], algorithms=["ERM"], trials=1, **SHORT)
+    results = Results(tmp_path)
+    results.write_plan("tiny", {}, plan.runs)
+    for run in plan.runs.values():
+        assert execute(run, results.run(run.id), TrainSettings(keep_predictions=True))[0] == "done"
+    recorded = joined([tmp_path]).metrics
+    recorded = recorded.loc[recorded["metric"] == "worst_group_accuracy", "id"]
+    assert recorded.nunique() == 1
+    tree = contents([tmp_path], metric="worst_group_accuracy")
+    assert {d["metric"] for d in tree["datasets"]} == {"worst_group_accuracy"}
 
 
 def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:

@@ -145,6 +145,9 @@ def test_a_directory_of_another_sweep_is_refused(tmp_path: Path) -> None:
     (stranger / "thesis.tex").write_text("precious")
     assert "is not empty and holds no sweep" in mistake(launch(longer, stranger))
     assert [p.name for p in stranger.iterdir()] == ["thesis.tex"]
+    imported = tmp_path / "imported"
+    Results(imported).write_plan("theirs", {"imported": "DomainBed"}, {})
+    assert "holds the sweep 'theirs', not 'tiny'" in mistake(launch(longer, imported))
 
 
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:

@@ -74,6 +74,11 @@ def test_a_range_of_integers_has_the_last_one() -> None:
             ({"default": 1.0, "range": text}, "is a range such as log_uniform")
             for text in ("normal(1, 2)", "uniform", "uniform(1)", "uniform(a, b)", "uniform(1, 2")
         ),
+        ({"default": 1.0, "range": "uniform(3, 1)"}, "goes from the lower number to the higher"),
+        *(
+            ({"default": 1.0, "range": text}, "is of logarithms, so that its numbers are above 0")
+            for text in ("log_uniform(0, 1)", "log_uniform_int(-1, 1)")
+        ),
     ],
 )
 def test_what_is_no_range_costs_one_sentence(given: dict[str, Any], words: str) -> None:

@@ -5,7 +5,6 @@ given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,14 +34,14 @@ from oodbench.report.leaderboard import (
 )
 from oodbench.report.numbers import number
 from oodbench.report.pairing import shared
-from oodbench.report.prediction_metrics import METRICS, with_metric
+from oodbench.report.printing import with_kept
 from oodbench.results.beside import beside_board
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
 from oodbench.results.metrics import is_higher_better, is_proportion
 from oodbench.results.run_spec import CONSTANT, State
-from oodbench.selection import RULES, candidates, choose, find_rule, usual
+from oodbench.selection import RULES, candidates, find_rule, served, usual
 from oodbench.version import __version__
 
 STATES = tuple(State)
@@ -66,7 +65,7 @@ def contents(
         frames = joined(directories, allow_mixed)
     else:
         frames = beside_board(board, directories, allow_mixed)
-    frames = _with_kept(frames, metric)
+    frames = with_kept(frames, served(frames), metric)
     runs = sweep_runs(frames)
     if metric is not None:
         reported, directions = reported_metrics(frames, runs, metric)
@@ -122,18 +121,6 @@ def contents(
         "rule": usual(frames),
         "rules": rules,
     }
-
-
-def _with_kept(frames: Frames, metric: str | None) -> Frames:
-    """The frames with a metric of kept predictions at what each rule chose, as `printing.with_kept`."""
-    if metric is None or metric not in METRICS or metric in set(frames.metrics["metric"]):
-        return frames
-    chosen = []
-    for rule in RULES:
-        with suppress(UserError):  # the sweep cannot serve this rule
-            chosen.append(choose(frames, rule)[["id", "step"]])
-    places = pd.concat(chosen).drop_duplicates() if chosen else pd.DataFrame({"id": [], "step": []})
-    return with_metric(frames, places, metric, METRICS[metric])
 
 
 def _datasets(runs: pd.DataFrame) -> list[dict[str, Any]]:

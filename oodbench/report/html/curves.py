@@ -52,7 +52,7 @@ class Distinct:
 
 
 def traces(frames: Frames, runs: pd.DataFrame) -> Traces:
-    """The values of `runs`, which `selection.sweep_runs` made of these frames."""
+    """The values of `runs`, which `frames.sweep_runs` made of these frames."""
     metrics = frames.metrics
     ids, kinds = metrics["id"].cat, metrics["metric"].cat
     run = pd.Index(runs["id"]).get_indexer(ids.categories)[ids.codes]

@@ -175,7 +175,8 @@ def device_of_runs(wanted: str, asked: Resources) -> str:
 def planned_arrays(job: Job) -> list[Array]:
     """The arrays that a launch would submit. Where Slurm is, raises UserError if it would refuse them."""
     if shutil.which("sbatch") is None:
-        return _arrays(job, job.ids, 1001)
+        ids = [i for i in job.ids if not job.results.run(i).state().final]
+        return _arrays(job, ids, 1001)
     cluster.check(job.resources)
     now = states(job.results, job.ids)
     ids = [i for i in job.ids if now[i].state in (State.PLANNED, State.LOST)]
@@ -189,10 +190,11 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
     resources = job.resources
     size = resources.runs_per_job
     if resources.max_jobs is not None:
-        free = resources.max_jobs - cluster.queued_by_user()
+        queued = cluster.queued_by_user() if shutil.which("sbatch") else 0
+        free = resources.max_jobs - queued
         if free < 1:
             raise UserError(
-                f"you have {resources.max_jobs - free} jobs queued and max_jobs is "
+                f"you have {queued} jobs queued and max_jobs is "
                 f"{resources.max_jobs}: wait, cancel some or raise it"
             )
         size = max(size, math.ceil(len(ids) / free))

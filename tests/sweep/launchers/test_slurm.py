@@ -9,6 +9,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
+from oodbench.results.run_spec import State
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.slurm import Array, planned_arrays
@@ -75,6 +76,20 @@ def test_runs_are_packed_into_jobs_and_these_into_arrays(tmp_path: Path) -> None
     assert [len(a.packs) for a in many] == [1001, 1]
     assert many[0].name != many[1].name and "--array" not in many[1].text
     assert {p.workers for a in many for p in a.packs} == {2}
+
+
+def test_a_dry_run_off_the_cluster_has_no_jobs_queued_and_no_runs_that_have_ended(
+    tmp_path: Path,
+) -> None:
+    (array,) = arrays(tmp_path, {"max_jobs": 2}, trials=4)
+    assert [len(p.ids) for p in array.packs] == [4, 4]
+    first = array.packs[0].ids[0]
+    ended = Results(tmp_path).run(first)
+    ended.path.mkdir(parents=True)
+    ended.finish(State.DONE, 120, 1.0)
+    (array,) = arrays(tmp_path, {"max_jobs": 2}, trials=4)
+    assert [len(p.ids) for p in array.packs] == [4, 3]
+    assert first not in [i for p in array.packs for i in p.ids]
 
 
 def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
