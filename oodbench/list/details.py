@@ -99,7 +99,7 @@ def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
         about["cannot"] = limits
     cost = step_cost(name)
     if cost is not None:
-        about["costs"] = f"{cost:g} times a step of ERM (docs/{COSTS.name}, {SHAPE})"
+        about["costs"] = f"{cost:g} times a step of ERM (docs/findings/{COSTS.name}, {SHAPE})"
     return about | {"hparams": parameters(cls.Hparams)}
 
 
