@@ -10,7 +10,7 @@ import pandas as pd
 
 from oodbench.report.comparison import OVERALL
 from oodbench.report.comparison import gains as gains_over
-from oodbench.report.leaderboard import Leaderboard, scores, standings
+from oodbench.report.leaderboard import Leaderboard, is_average, scores, standings
 from oodbench.report.numbers import gain, number
 from oodbench.report.ranking import block_table, critical_difference, kendall, mean_ranks
 from oodbench.report.references import CEILING, METHOD
@@ -19,7 +19,7 @@ from oodbench.report.statistics import Difference
 from oodbench.results.beside import frozen
 from oodbench.results.board_files import PROTOCOL_FILE, find_board
 from oodbench.results.frames import Frames
-from oodbench.results.join import records_of
+from oodbench.results.join import of_runs
 from oodbench.results.metrics import is_proportion
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import usual
@@ -69,7 +69,7 @@ class Contents:
     def averages(self, kind: str = METHOD) -> pd.DataFrame:
         """The average over test environments of each row of a kind on each dataset."""
         frame = self.board.frame
-        own = (frame["kind"] == kind) & (frame["n"] > 0) & (frame["environment"] == "average")
+        own = is_average(frame) & (frame["kind"] == kind) & (frame["n"] > 0)
         return frame[own].set_index(["dataset", "label"])
 
     def metric(self, dataset: str) -> str:
@@ -183,14 +183,7 @@ def serving(frames: Frames, rule: str) -> Frames:
     """The frames of the datasets that serve a rule."""
     runs, judged = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
     datasets = runs.loc[runs["id"].isin(judged), "dataset_label"].unique()
-    return _of_runs(frames, runs["dataset_label"].isin(datasets))
-
-
-def _of_runs(frames: Frames, wanted: "pd.Series[bool]") -> Frames:
-    """The frames of some of the runs."""
-    runs = frames.runs[wanted].reset_index(drop=True)
-    judged = frames.scores[frames.scores["id"].isin(runs["id"])]
-    return replace(frames, runs=runs, metrics=records_of(frames.metrics, runs["id"]), scores=judged)
+    return of_runs(frames, runs[runs["dataset_label"].isin(datasets)])
 
 
 def ranks(contents: Contents) -> Block:
@@ -200,7 +193,7 @@ def ranks(contents: Contents) -> Block:
     shown = {r: mean_ranks(block_table(v)) for r, v in contents.values.items() if r != rule}
     for count in DRAWS:
         if count < runs["draw"].nunique():
-            fewer = scores(_of_runs(contents.frames, runs["draw"] < count), rule)
+            fewer = scores(of_runs(contents.frames, runs[runs["draw"] < count]), rule)
             shown[f"{count} draw{'s' * (count > 1)}"] = mean_ranks(block_table(fewer))
     several = len(contents.datasets) > 1
     without = [mean_ranks(table.drop(dataset)) for dataset in table.index] if several else []

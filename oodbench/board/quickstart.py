@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from oodbench.report.leaderboard import AVERAGE, leaderboard, standings
+from oodbench.report.leaderboard import is_average, leaderboard, standings
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD
 from oodbench.report.sheet import Sheet, sheet
 from oodbench.results.beside import origins
 from oodbench.results.frames import Frames
-from oodbench.results.join import records_of
+from oodbench.results.join import of_runs
 from oodbench.results.run_spec import CONSTANT
 
 BOARD, DATASET = "small.v1", "colored digits"
@@ -27,11 +27,8 @@ def quick_sheet(frames: Frames, directory: Path) -> Sheet:
     best = methods.sort_values("mean", ascending=False).index[:BEST]
     here = {label for label, origin in origins(frames.runs).items() if "here" in origin}
     shown = frames.runs["ceiling"].eq(True) | frames.runs["label"].isin({*best, *here})
-    runs = frames.runs[shown].reset_index(drop=True)
-    judged = frames.scores[frames.scores["id"].isin(runs["id"])]
-    cut = Frames(runs, records_of(frames.metrics, runs["id"]), judged, frames.notes)
     others = len(methods) - len({*best, *here} & set(methods.index))
-    found = sheet(leaderboard(cut, "val_env"))
+    found = sheet(leaderboard(of_runs(frames, frames.runs[shown]), "val_env"))
     more = (
         f"{others} more rows: python -m oodbench.board show {BOARD} {directory} "
         f"--dataset '{DATASET}'. All datasets: docs/boards/{BOARD}.md."
@@ -53,7 +50,7 @@ def next_lines(frames: Frames, page: Path) -> list[str]:
 def _averages(frames: Frames, rule: str) -> pd.DataFrame:
     """The averages over test environments by label."""
     found = standings(frames, rule).frame
-    return found[found["environment"] == AVERAGE].set_index("label")
+    return found[is_average(found)].set_index("label")
 
 
 def _shown(frames: Frames) -> str:

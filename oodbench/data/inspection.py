@@ -112,7 +112,7 @@ def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:
             numbers.nanmean(0).tolist(), numbers.std(0, correction=0).tolist(), strict=True
         )
         return ", ".join(f"{m:.3g} ± {s:.2g}" for m, s in spread)
-    shares = 100 * torch.bincount(y.long(), minlength=max(2, task.num_outputs)) / max(1, len(y))
+    shares = 100 * torch.bincount(y.long(), minlength=task.classes) / max(1, len(y))
     if len(shares) > FEW:
         places = (int(shares.argmin()), int(shares.argmax()))
         rarest, commonest = (f" ({classes[i]})" if classes else "" for i in places)

@@ -136,10 +136,14 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
     return replace(shown, findings=(*shown.findings, finding))
 
 
+def is_average(frame: pd.DataFrame) -> "pd.Series[bool]":
+    """Which numbers of a leaderboard's frame are means over all test environments."""
+    return (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")
+
+
 def _averages(frame: pd.DataFrame) -> pd.DataFrame:
     """The averages over test environments by (dataset, label), of rows with a complete trial."""
-    own = (frame["environment"] == AVERAGE) & (frame["test_environments"] == "") & (frame["n"] > 0)
-    own &= frame["kind"] == METHOD
+    own = is_average(frame) & (frame["n"] > 0) & (frame["kind"] == METHOD)
     columns = ["mean", "stderr", "metric", "rule"]
     return frame[own].set_index(["dataset", "label"])[columns]
 

@@ -22,10 +22,10 @@ from oodbench.files import whole_file
 from oodbench.printable import printable
 from oodbench.report.comparison import gains
 from oodbench.report.figures import COLOURS, STYLE, plain
-from oodbench.report.html.curves import inside_and_test, traces
+from oodbench.report.html.curves import inside_and_test, judged_runs, traces
 from oodbench.report.leaderboard import scores
 from oodbench.report.ranking import ranked
-from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.frames import Frames, sweep_runs
 from oodbench.results.metrics import is_proportion
 from oodbench.selection import candidates, usual
 
@@ -274,13 +274,9 @@ def _panels(figure: Figure, frames: Frames, rule: str) -> Iterator[tuple[Panel, 
 def _judged(frames: Frames, rule: str) -> list[Panel]:
     runs = sweep_runs(frames)
     values = traces(frames, runs)
-    means = inside_and_test(values).rename(columns={"step": "place"})
+    means = inside_and_test(values)
+    judged = judged_runs(candidates(frames, rule), runs, values, means)
     means["step"] = np.asarray(values.steps)[means["place"]]
-    judged = candidates(frames, rule).drop_duplicates("id")
-    judged = judged.assign(chosen=judged["complete"] & ~judged.duplicated(CELL))
-    judged["run"] = pd.Index(runs["id"]).get_indexer(pd.Index(judged["id"]))
-    judged["place"] = pd.Index(values.steps).get_indexer(pd.Index(judged["step"]))
-    judged = judged.drop(columns="step").merge(means, on=["run", "place"], how="left")
     metrics = runs.dropna(subset=["metric"]).groupby("dataset_label")["metric"].first()
     return [
         Panel(str(dataset), str(metrics[dataset]), own, means[means["run"].isin(own["run"])])

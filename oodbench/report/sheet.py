@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from oodbench.report.leaderboard import AVERAGE, COLUMN, Leaderboard
+from oodbench.report.leaderboard import COLUMN, Leaderboard, is_average
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD, TRANSDUCTIVE
 from oodbench.results.metrics import is_proportion
@@ -110,8 +110,7 @@ def _complete(average: pd.DataFrame) -> pd.Series:
 
 def _averages(frame: pd.DataFrame) -> pd.DataFrame:
     """The average of each row of a dataset, by label."""
-    own = (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")
-    return frame[own].set_index("label")
+    return frame[is_average(frame)].set_index("label")
 
 
 def _dataset_blocks(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> list[Block]:

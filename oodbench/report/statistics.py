@@ -152,7 +152,7 @@ def _clusters(pairs: pd.DataFrame) -> Numbers:
 
 
 def plain_mean(values: "pd.Series[float]") -> float:
-    """The mean, NaN if any value is."""
+    """The mean, NaN if a value is: pandas' own would leave that value out."""
     return float(values.mean(skipna=False))
 
 

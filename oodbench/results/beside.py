@@ -13,7 +13,7 @@ from oodbench.results.board import read_parts
 from oodbench.results.board_files import find_board
 from oodbench.results.board_frames import board_frames, in_order
 from oodbench.results.frames import Frames
-from oodbench.results.join import completed, joined, records_of, stacked
+from oodbench.results.join import completed, joined, of_runs, records_of, stacked
 from oodbench.results.run_spec import COMPLETE
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
@@ -131,8 +131,7 @@ def _cut(board: Frames, own: pd.DataFrame, title: str) -> tuple[Frames, list[str
             f"Partial: {', '.join(said)} of {title} are compared, for all rows, as the runs here "
             "plan no more."
         )
-    runs = runs[kept].reset_index(drop=True)
-    return replace(board, runs=runs, metrics=records_of(board.metrics, runs["id"])), notes
+    return of_runs(board, runs[kept]), notes
 
 
 def _twice(own: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:

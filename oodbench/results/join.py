@@ -82,8 +82,16 @@ def only_dataset(frames: Frames, name: str) -> Frames:
     labels = [str(label) for label in runs["dataset_label"].unique()]
     if name not in labels:
         raise unknown("dataset", name, labels)
-    runs = runs[runs["dataset_label"] == name].reset_index(drop=True)
-    return replace(frames, runs=runs, metrics=records_of(frames.metrics, runs["id"]))
+    return of_runs(frames, runs[runs["dataset_label"] == name])
+
+
+def of_runs(frames: Frames, runs: pd.DataFrame) -> Frames:
+    """The frames of these of their runs alone."""
+    ids, scores = runs["id"], frames.scores
+    if scores is not None:
+        scores = scores[scores["id"].isin(ids)]
+    metrics = records_of(frames.metrics, ids)
+    return replace(frames, runs=runs.reset_index(drop=True), metrics=metrics, scores=scores)
 
 
 def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:

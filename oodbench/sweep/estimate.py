@@ -128,7 +128,7 @@ def _measure(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, 
         step = _timed_steps(program, alike[0].steps - 1)
     step /= len(runs)
     evaluation = _evaluation(program, runs)
-    evaluations = sum(-(-spec.steps // spec.evaluate_every) for spec in alike)
+    evaluations = sum(len(spec.due()) for spec in alike)
     return sum(spec.steps for spec in alike) * step + evaluations * evaluation, reason
 
 

@@ -71,7 +71,7 @@ def groups_of(
     """The groups of every split that has examples, by environment; none unless targets are classes."""
     if not dataset.task.has_classes:
         return {}
-    count = max(2, dataset.task.num_outputs)
+    count = dataset.task.classes
     classes = dataset.classes or tuple(map(str, range(count)))
     found: dict[str, dict[str, Groups]] = {}
     for name, environment in environments.items():
@@ -79,7 +79,7 @@ def groups_of(
         attributes: tuple[str, ...] = ()
         if environment.attributes is not None:
             attributes = dataset.attributes
-            keys = keys * len(attributes) + environment.attributes
+            keys = dataset.task.groups(keys, environment.attributes, len(attributes))
         for split, index in splits[name].items():
             if len(index):
                 own = keys[index]

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from oodbench.report.statistics import mean_and_error
+from oodbench.report.statistics import mean_and_error, plain_mean
 from oodbench.results.frames import Frames
 from oodbench.verify.computations import find_computation
 from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.readings import (
     at_the_end,
     ended_runs,
-    plain_mean,
     read_values,
     recorded_values,
     rounded,

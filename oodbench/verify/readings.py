@@ -5,6 +5,7 @@ import math
 import pandas as pd
 
 from oodbench.errors import UserError
+from oodbench.report.statistics import plain_mean
 from oodbench.results.frames import CELL, Frames, sweep_runs
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import candidates, choose
@@ -120,11 +121,6 @@ def ended_runs(frames: Frames) -> pd.DataFrame:
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
     """Which records are of the last step of their run."""
     return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")
-
-
-def plain_mean(values: pd.Series) -> float:
-    """The mean, NaN if a value is: pandas' own would leave that value out."""
-    return float(values.mean(skipna=False))
 
 
 def rounded(value: float) -> float:

@@ -21,12 +21,13 @@ from oodbench.report.html.curves import (
     Traces,
     curves,
     inside_and_test,
+    judged_runs,
     significant,
     traces,
 )
 from oodbench.report.leaderboard import (
-    AVERAGE,
     Leaderboard,
+    is_average,
     reported_metrics,
     scores,
     standings,
@@ -88,7 +89,7 @@ def contents(
     }
     values = traces(frames, runs)
     table, tables = _runs(runs, names)
-    means = inside_and_test(values).rename(columns={"step": "place"})
+    means = inside_and_test(values)
     grids = Distinct()
     shown = dict.fromkeys([*RULES, usual(frames)])
     found = {
@@ -263,11 +264,7 @@ def _rule(
         found = candidates(frames, rule)
     except UserError as error:
         return {"summary": summary, "error": str(error)}, None
-    judged = found.drop_duplicates("id")  # each run at its best step, the best run first
-    judged = judged.assign(chosen=judged["complete"] & ~judged.duplicated(CELL))
-    judged["run"] = pd.Index(runs["id"]).get_indexer(pd.Index(judged["id"]))
-    judged["place"] = pd.Index(values.steps).get_indexer(pd.Index(judged["step"]))
-    judged = judged.merge(means, on=["run", "place"], how="left")
+    judged = judged_runs(found, runs, values, means)
     chosen = judged[judged["chosen"]]
     only = replace(frames, metrics=_at_chosen(frames.metrics, chosen))
     board = standings(only, rule, metric)  # it chooses the same: there is nothing else
@@ -338,9 +335,7 @@ def _board(
         "label": _codes(frame["label"], names["labels"]),
         "tests": list(frame["test_environments"]),
         "environment": list(frame["environment"]),
-        "average": [
-            int(v) for v in (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")
-        ],
+        "average": [int(v) for v in is_average(frame)],
         "metric": list(frame["metric"]),
         "mean": significant(frame["mean"], 12),
         "error": significant(frame["stderr"], 4),

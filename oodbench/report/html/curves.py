@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.results.frames import Frames
+from oodbench.results.frames import CELL, Frames
 
 ROLES = ("other", "training", "validation", "test")
 """The roles that an environment can have in a run."""
@@ -88,7 +88,7 @@ def _roles(runs: pd.DataFrame, environments: Sequence[str]) -> np.ndarray[Any, A
 
 
 def inside_and_test(of: Traces) -> pd.DataFrame:
-    """`run`, `step`, `inside`, `test`: means over environments, NaN where nothing was recorded.
+    """`run`, `place` (in `steps`), `inside`, `test`: means over environments, NaN if nothing is recorded.
 
     `inside` is over the training environments' `out` splits (`in` where nothing was held out),
     `test` over the test environments' `in` splits, as in a leaderboard.
@@ -102,7 +102,22 @@ def inside_and_test(of: Traces) -> pd.DataFrame:
     }
     keys = ["run", "step"]
     means = [_summaries(part, keys)["mean"].rename(name) for name, part in parts.items()]
-    return pd.concat(means, axis=1).reset_index()
+    return pd.concat(means, axis=1).reset_index().rename(columns={"step": "place"})
+
+
+def judged_runs(
+    found: pd.DataFrame, runs: pd.DataFrame, of: Traces, means: pd.DataFrame
+) -> pd.DataFrame:
+    """Each run of `found` (see `selection.candidates`) at its best step, the best run first.
+
+    New are `chosen`, whether its cell chooses it, and its `run` and `place` (of the step) in `of` with
+    the `means` there, see `inside_and_test`.
+    """
+    judged = found.drop_duplicates("id")
+    judged = judged.assign(chosen=judged["complete"] & ~judged.duplicated(CELL))
+    judged["run"] = pd.Index(runs["id"]).get_indexer(pd.Index(judged["id"]))
+    judged["place"] = pd.Index(of.steps).get_indexer(pd.Index(judged["step"]))
+    return judged.merge(means, on=["run", "place"], how="left")
 
 
 def _summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
