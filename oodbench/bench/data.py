@@ -21,8 +21,7 @@ from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
@@ -88,17 +87,18 @@ def domainbeds(root: Path) -> Callable[[], list[Any]]:
 
 def erm(root: Path, network: str, trial: int) -> RunSpec:
     """A run of ERM on the files; a trial's data are loaded once in a process."""
-    entry = {"name": "ERM", "hparams": {"batch_size": BATCH}}
-    values = {
-        "name": "bench",
-        "datasets": [{"name": "ImageFolder", "root": str(root), "size": SIZE}],
-        "algorithms": [entry],
-        "trials": [trial],
-        "steps": 100_000,
-        "network": {"name": network, "hparams": NETWORKS[network]},
-    }
-    (spec,) = make_plan(validate(values, "bench")).runs.values()
-    return spec
+    dataset = {"name": "ImageFolder", "root": str(root), "size": SIZE}
+    method = {"name": "ERM", "hparams": {"batch_size": BATCH}}
+    own = {"name": network, "hparams": NETWORKS[network]}
+    return single(dataset, method, trials=[trial], steps=100_000, network=own)
+
+
+def waiting_share(run: Run, steps: int) -> float:
+    """The share of so many steps' time that waits for data, after two steps that warm up."""
+    run.run_steps(2)
+    seconds, waited = run.seconds, run.waited
+    run.run_steps(steps)
+    return (run.waited - waited) / (run.seconds - seconds)
 
 
 def cpu_seconds() -> float:
@@ -155,10 +155,7 @@ def loading(folder: Path) -> list[Row]:
     del theirs  # and its processes
     for network in NETWORKS:
         run = Run(erm(root, network, 1), settings)
-        run.run_steps(2)
-        seconds, waited = run.seconds, run.waited
-        run.run_steps(30 if network == "ConvNet" else 5)
-        share = (run.waited - waited) / (run.seconds - seconds)
+        share = waiting_share(run, 30 if network == "ConvNet" else 5)
         what = f"share of ERM's step waiting for data, {network}"
         rows.append(Row(what=what, reach="< 0.1", measured=f"{share:.3f}"))
     return rows

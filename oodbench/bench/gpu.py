@@ -135,7 +135,7 @@ def precisions(device: str, size: Size) -> Iterator[Row]:
 
 def loading(folder: Path, device: str, size: Size) -> Iterator[Row]:
     """The share of a run's time that waits for image files, decoded while it trains."""
-    from oodbench.bench.data import erm, write_images
+    from oodbench.bench.data import erm, waiting_share, write_images
     from oodbench.train.run import Run
     from oodbench.train.settings import TrainSettings
 
@@ -144,10 +144,7 @@ def loading(folder: Path, device: str, size: Size) -> Iterator[Row]:
     settings = TrainSettings(device=device, loader_workers=workers)
     for network in ("ConvNet", "ResNet18"):
         run = Run(erm(folder / "images", network, 0), settings)
-        run.run_steps(2)
-        seconds, waited = run.seconds, run.waited
-        run.run_steps(size.steps // 3 + 1)
-        share = (run.waited - waited) / (run.seconds - seconds)
+        share = waiting_share(run, size.steps // 3 + 1)
         what = f"share of ERM's step waiting for data, {network}, {workers} workers, {device}"
         yield Row(what=what, reach="< 0.1", measured=f"{share:.3f}")
 

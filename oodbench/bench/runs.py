@@ -1,13 +1,12 @@
 """What a run and a command cost beside training."""
 
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from oodbench.bench.rows import Row
+from oodbench.bench.tables import command_seconds
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.plan import single
@@ -48,12 +47,8 @@ def status_time(directory: Path, count: int = 1000) -> Row:
         target.start(run, {}, {})
         target.finish(State.DONE, 1, 1.0)
     results.write_plan("bench", {}, runs)
-    command = [sys.executable, "-m", "oodbench.sweep", "status", "--out", str(directory)]
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
-        seconds.append(time.perf_counter() - start)
+    command = ("oodbench.sweep", "status", "--out", directory)
+    seconds = [command_seconds(*command) for _ in range(5)]
     return Row(
         what=f"status on {count} finished runs, s",
         reach="<= 2",

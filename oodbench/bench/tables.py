@@ -70,18 +70,22 @@ def _write_run(results: Results, run: RunSpec, generator: random.Random) -> None
     directory.finish(State.DONE, run.steps, 20.0)
 
 
+def command_seconds(*arguments: str | Path) -> float:
+    """Seconds of a command of oodbench."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", *arguments], check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
 def table_time(directory: Path, count: int = 10_000) -> list[Row]:
     """Seconds of the command `report table` without and with the cache."""
     write_sweep(directory, count)
-    command = [sys.executable, "-m", "oodbench.report", "table", str(directory)]
     cold: list[float] = []
     warm: list[float] = []
     for _ in range(3):
         (directory / "cache.arrow").unlink(missing_ok=True)
         for seconds in (cold, warm):
-            start = time.perf_counter()
-            subprocess.run(command, check=True, capture_output=True)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(command_seconds("oodbench.report", "table", directory))
     what = f"report table on {count} runs x {EVALUATIONS} evaluations"
     return [
         Row(what=f"{what}, cold, s", reach="<= 5", measured=f"{min(cold):.2f}"),
@@ -92,10 +96,7 @@ def table_time(directory: Path, count: int = 10_000) -> list[Row]:
 def page_cost(directory: Path) -> list[Row]:
     """Seconds and size of the HTML report of the sweep that `table_time` wrote, nothing cached."""
     (directory / "cache.arrow").unlink(missing_ok=True)
-    start = time.perf_counter()
-    command = [sys.executable, "-m", "oodbench.report", "html", str(directory)]
-    subprocess.run(command, check=True, capture_output=True)
-    seconds = time.perf_counter() - start
+    seconds = command_seconds("oodbench.report", "html", directory)
     size = (directory / "report.html").stat().st_size / 1e6
     work = "report html of 10,000 runs x 20 evaluations, nothing cached"
     return [

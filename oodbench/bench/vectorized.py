@@ -87,6 +87,17 @@ def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) 
     return clock() - start
 
 
+def median_ratio(runs: list[RunSpec], folder: Path, device: str, rounds: int) -> float:
+    """The time of runs one at a time over that as one program, in turn; the first round warms up."""
+    ratios = []
+    for turn in range(rounds + 1):
+        place = folder / f"{turn}"
+        alone = seconds(runs[:SAMPLE], Results(place / "alone"), 1, device)
+        together = seconds(runs, Results(place / "together"), len(runs), device)
+        ratios.append(alone * len(runs) / SAMPLE / together)
+    return statistics.median(ratios[1:])
+
+
 def vectorized(
     folder: Path, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS
 ) -> list[Row]:
@@ -95,16 +106,9 @@ def vectorized(
     for number, case in enumerate(CASES):
         runs = specs(case.algorithm, {**case.sweep, "steps": steps}, case.average)
         assert len({run.group_key for run in runs}) == 1
-        ratios = []
-        for turn in range(rounds + 1):  # the first one warms up
-            place = folder / f"{number}-{turn}"
-            alone = seconds(runs[:SAMPLE], Results(place / "alone"), 1, device)
-            together = seconds(runs, Results(place / "together"), len(runs), device)
-            ratios.append(alone * len(runs) / SAMPLE / together)
+        ratio = median_ratio(runs, folder / f"{number}", device, rounds)
         what = f"{case.what}, {runs[0].label}: one at a time / together, {device}"
-        rows.append(
-            Row(what=what, reach=case.reach, measured=f"{statistics.median(ratios[1:]):.1f}")
-        )
+        rows.append(Row(what=what, reach=case.reach, measured=f"{ratio:.1f}"))
     return rows
 
 
@@ -119,16 +123,13 @@ def vectorized_methods(folder: Path, device: str = "cpu", rounds: int = 1) -> li
         if not runs or not algorithms.get(name).trains_network:
             continue
         reason = why_not(Run(runs[0], TrainSettings()))
-        ratios = []
-        for turn in range(0 if reason else rounds + 1):
-            place = folder / f"{name}-{turn}"
-            alone = seconds(runs[:SAMPLE], Results(place / "alone"), 1, device)
-            together = seconds(runs, Results(place / "together"), len(runs), device)
-            ratios.append(alone * len(runs) / SAMPLE / together)
+        measured = f"alone: {reason}"
+        if not reason:
+            measured = f"{median_ratio(runs, folder / name, device, rounds):.1f}"
         row = Row(
             what=f"{len(runs)} runs, MLP 2 x 64, 4 x 32, {name}: one at a time / together, {device}",
             reach="-" if reason else ">= 1.6" if name in QUADRATIC else ">= 2.5",
-            measured=f"alone: {reason}" if reason else f"{statistics.median(ratios[1:]):.1f}",
+            measured=measured,
         )
         rows.append(row)
     return rows
