@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.board.cli import app
 from oodbench.report.cli import app as report
 from oodbench.results.board import Part, read_part, write_part
 from oodbench.results.board_files import part_path
-from tests.helpers.boards import ONE_RUN, trained
+from tests.helpers.boards import ONE_RUN, invoke, trained
 
 PLUGIN = '''
 from oodbench.algorithms import Algorithm, Outputs, register
@@ -31,12 +30,6 @@ class Mine(Algorithm):
     def objective(self, out: Outputs):
         return 2 * out.risks.mean()
 '''
-
-
-def invoke(*arguments: object, code: int = 0) -> str:
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert found.exit_code == code, found.output
-    return found.output
 
 
 @pytest.fixture

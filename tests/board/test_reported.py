@@ -4,20 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from oodbench.board.cli import app
 from oodbench.board.reported_tables import reported_sheet
 from oodbench.errors import UserError
 from oodbench.results.board_files import NUMBERS_FILE, find_reported, frozen_folder, reported_names
 from oodbench.results.reported import ABOUT_FILE, read_reported
+from tests.helpers.boards import invoke
 from tests.helpers.made import Made
-
-
-def invoke(*arguments: object, code: int = 0) -> str:
-    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert found.exit_code == code, found.output
-    return found.output
 
 
 @pytest.mark.parametrize("name", reported_names())

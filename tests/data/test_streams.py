@@ -1,4 +1,3 @@
-import math
 import sys
 import threading
 import time
@@ -18,12 +17,12 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
-from oodbench.train import loop as training
 from oodbench.train.batches import Batches
 from oodbench.train.evaluate import evaluate, logits
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.kills import checkpoint_every
 from tests.helpers.stored_data import rows, write
 
 CPU = torch.device("cpu")
@@ -262,10 +261,7 @@ def test_a_streamed_run_is_the_run_in_memory_even_if_killed(
     tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path)
-    for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
-        monkeypatch.setattr(training, name, -1.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
-    monkeypatch.setattr(training, "CHECK_EVERY", 7)
+    checkpoint_every(7, monkeypatch)
     memory = RunDirectory(tmp_path / "memory")
     run = spec(tmp_path, algorithm, stored=False)
     assert execute(run, memory, TrainSettings(data_dir=tmp_path, vectorize=1)) == ("done", "")

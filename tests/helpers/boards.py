@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from typer.testing import CliRunner
 
+from oodbench.board.cli import app
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 
@@ -45,3 +47,10 @@ def trained(folder: Path, out: str, **changes: Any) -> Path:
     launch(read_sweep(find_sweep(str(file))), LaunchOptions(out=folder / out, launcher="debug"))
     protocol_file(folder)
     return folder / out
+
+
+def invoke(*arguments: object, code: int = 0) -> str:
+    """What `python -m oodbench.board` prints; it must exit with this code."""
+    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert found.exit_code == code, found.output
+    return found.output

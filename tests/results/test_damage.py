@@ -25,6 +25,7 @@ from oodbench.sweep.cli import app as sweep
 from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
+from tests.helpers.kills import Killed
 from tests.helpers.sweeps import ODD_METHODS, outcome, records_of
 
 MIDDLE = 2
@@ -202,10 +203,6 @@ def damaged(healthy: Healthy, folder: Path, name: str, damage: str) -> Iterator[
 
 def invoke(app: typer.Typer, arguments: Sequence[str], **places: Path) -> Result:
     return CliRunner().invoke(app, [a.format(**places) for a in arguments])
-
-
-class Killed(BaseException):
-    """Ends a run as a kill would: nothing is cleaned up."""
 
 
 def train_half(spec: RunSpec, results: Results, patch: pytest.MonkeyPatch) -> None:

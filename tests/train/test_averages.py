@@ -17,7 +17,6 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.results.weights import kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from oodbench.train import loop as training
 from oodbench.train.averages import AVERAGES, valley
 from oodbench.train.evaluate import evaluate, mean_loss
 from oodbench.train.execute import execute
@@ -26,6 +25,7 @@ from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized.packing import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
+from tests.helpers.kills import Killed, checkpoint_every
 from tests.helpers.sweeps import tiny
 
 SPIRALS: dict[str, Any] = {
@@ -281,10 +281,6 @@ def test_an_average_does_not_depend_on_who_is_trained_beside_it(average: str) ->
     assert found(1) == found(4) == found(3)
 
 
-class Killed(BaseException):
-    """Ends a run as a kill would: nothing is cleaned up."""
-
-
 @pytest.mark.parametrize("average", [*AVERAGES])
 @pytest.mark.parametrize(
     ("algorithm", "vectorize"),
@@ -301,10 +297,7 @@ def test_a_killed_run_goes_on_to_the_same_records(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
-        monkeypatch.setattr(training, name, -1.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
-    monkeypatch.setattr(training, "CHECK_EVERY", 5)
+    checkpoint_every(5, monkeypatch)
     settings = TrainSettings(vectorize=vectorize)
     (spec,) = specs(average, algorithm)
     undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")

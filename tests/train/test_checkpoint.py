@@ -1,7 +1,6 @@
 """Checkpoints and records that do not fit each other or their run: the run starts anew."""
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,27 +12,20 @@ import torch
 from oodbench.registry import load_plugins
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
-from oodbench.train import loop
 from oodbench.train.checkpoint import save_checkpoint
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.kills import Killed, checkpoint_every
 from tests.helpers.sweeps import tiny
 
 SETTINGS = TrainSettings()
 
 
-class Killed(BaseException):
-    """Ends a run as a kill would: nothing is cleaned up."""
-
-
 @pytest.fixture(autouse=True, scope="module")
 def always_checkpoint() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-        patch.setattr(loop, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
-        patch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
-        patch.setattr(loop, "CHECK_EVERY", 15)
+        checkpoint_every(15, patch)
         yield
 
 

@@ -1,6 +1,5 @@
 """Groups of runs from start to end: who leaves, who is resumed, what does not fit."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +18,10 @@ from oodbench.train.execute import execute_group
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.kills import Killed, checkpoint_every
 from tests.helpers.sweeps import outcome, tiny
 
 TOGETHER = TrainSettings(plugins=("tests.helpers.odd_methods",), vectorize=64)
-
-
-class Killed(BaseException):
-    """Ends a launch as a kill would."""
 
 
 def prepared(path: Path, **changes: Any) -> tuple[Results, list[RunSpec]]:
@@ -105,10 +101,7 @@ def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
 def test_a_killed_group_goes_on_in_any_grouping(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(training, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
-    monkeypatch.setattr(training, "CHECK_EVERY", 15)
+    checkpoint_every(15, monkeypatch)
     undisturbed, specs = prepared(tmp_path / "a")
     trained(undisturbed, specs)
     killed, _ = prepared(tmp_path / "b")

@@ -21,6 +21,7 @@ from oodbench.train.evaluate import evaluate
 from oodbench.train.execute import execute, execute_group
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
+from tests.helpers.kills import Killed
 from tests.helpers.sweeps import tiny
 
 RULES = ("train_val", "val_env", "oracle", "train_val:loss", "last")
@@ -102,10 +103,6 @@ def test_none_are_kept_unless_asked_and_none_changes_a_record(
             plain.run(run_id).records(), kept.run(run_id).records(), strict=True
         ):
             assert ours["evaluations"] == theirs["evaluations"]
-
-
-class Killed(BaseException):
-    """Ends a run as a kill would."""
 
 
 @pytest.mark.parametrize(("checkpoint", "later"), [(4, 4), (8, 24), (12, 12), (28, 4)])

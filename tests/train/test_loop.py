@@ -15,6 +15,7 @@ from oodbench.train.loading import load_data
 from oodbench.train.loop import Training
 from oodbench.train.run import Run, build_algorithm
 from oodbench.train.settings import Interrupts, TrainSettings
+from tests.helpers.kills import Killed, checkpoint_every
 from tests.helpers.sweeps import tiny
 
 SETTINGS = TrainSettings()
@@ -28,16 +29,9 @@ def records(directory: RunDirectory) -> list[dict[str, Any]]:
     return [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
 
 
-class Killed(BaseException):
-    """Ends a run as a kill would: nothing is cleaned up."""
-
-
 @pytest.fixture
 def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(training, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
-    monkeypatch.setattr(training, "CHECK_EVERY", 15)
+    checkpoint_every(15, monkeypatch)
 
 
 def train_killed_at(steps: int, spec: RunSpec, directory: RunDirectory) -> None:

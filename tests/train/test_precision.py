@@ -1,6 +1,5 @@
 """Precision, channels side by side, and all options of a step together, in whole runs."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from oodbench.sweep.cli import app
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import make_plan
-from oodbench.train import loop as training
 from oodbench.train.execute import execute
 from oodbench.train.precision import check_precision, products_in
 from oodbench.train.run import Run
@@ -25,6 +23,7 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.packing import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
+from tests.helpers.kills import Killed, checkpoint_every
 from tests.helpers.sweeps import tiny_file
 
 DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
@@ -102,18 +101,11 @@ ALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Killed(BaseException):
-    """Ends a run as a kill would: nothing is cleaned up."""
-
-
 @pytest.mark.parametrize("algorithm", ["ERM", "ANDMask"])
 def test_a_killed_run_with_all_options_goes_on_to_the_same_records(
     algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
-        monkeypatch.setattr(training, name, -1.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", math.inf)
-    monkeypatch.setattr(training, "CHECK_EVERY", 1)
+    checkpoint_every(1, monkeypatch)
     options = {"precision": "bfloat16", "channels_last": True}
     (spec,) = specs(algorithm, ALL, **options)
     undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
