@@ -133,7 +133,7 @@ def _beside(
     from oodbench.results.beside import beside_board
     from oodbench.results.join import only_dataset
 
-    frames = beside_board(name, directories)
+    frames = beside_board(name, directories, allow_mixed=True)  # each is held to the protocol
     if dataset is not None:
         frames = only_dataset(frames, dataset)
     found = sheet(leaderboard(frames, selection))
@@ -202,6 +202,8 @@ def run(
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
+    if not labels:
+        raise UserError("--algorithms names no method")
     frozen = {part.dataset: None for part in read_parts(board)} if any(part_files(board)) else {}
     datasets = dataset or list(frozen)
     sweep = restricted(protocol_of(board), labels, trials, draws, datasets)

@@ -3,7 +3,14 @@
 import math
 from collections.abc import Callable, Iterable
 
-from oodbench.board.page_tables import BASELINE, Contents, critical, gain_text, sign
+from oodbench.board.page_tables import (
+    BASELINE,
+    Contents,
+    critical,
+    gain_text,
+    selection_costs,
+    sign,
+)
 from oodbench.report.ranking import mean_ranks
 
 NAMED = 6
@@ -53,7 +60,7 @@ def _of_dataset(contents: Contents, dataset: str) -> str:
 
 def _of_ranks(contents: Contents) -> list[str]:
     """Which mean ranks are further from the baseline's than chance."""
-    mean, width = mean_ranks(contents.table), critical(contents)
+    mean, width = mean_ranks(contents.table), critical(contents.table)
     if math.isnan(width) or BASELINE not in mean:
         return []
     lead = mean[BASELINE] - mean
@@ -65,22 +72,14 @@ def _of_ranks(contents: Contents) -> list[str]:
 
 def _of_selection(contents: Contents) -> list[str]:
     """What it costs that a rule cannot see the test environments."""
-    means = {}
-    for rule, values in contents.values.items():
-        own = values[values["metric"] == "accuracy"]
-        means[rule] = 100 * own.groupby(["dataset", "label"])["value"].mean()
-    if "oracle" not in means:
-        return []
+    costs = selection_costs(contents)
     told = []
-    for rule in [rule for rule in means if rule != "oracle"]:
-        lost = (means["oracle"] - means[rule]).dropna()
-        if lost.empty:
-            continue
-        of_datasets = lost.groupby("dataset").mean().sort_values()
+    for rule, own in costs.groupby("rule", sort=False):
+        of_datasets = own.groupby("dataset")["cost"].mean().sort_values()
         most = f"; most on {of_datasets.index[-1]} ({of_datasets.iloc[-1]:.1f})"
         told.append(
-            f"Selection by {rule} costs {lost.mean():.1f} points on the mean over rows and datasets "
-            f"measured by accuracy, beside selection on the test environment itself"
+            f"Selection by {rule} costs {own['cost'].mean():.1f} points on the mean over rows and the "
+            f"datasets on which accuracy can be selected by the test environment itself"
             f"{most if len(of_datasets) > 1 else ''}."
         )
     return told

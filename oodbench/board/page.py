@@ -17,7 +17,9 @@ from oodbench.board.findings import findings
 from oodbench.board.page_tables import BASELINE, Contents, contents
 from oodbench.report.formats import markdown
 from oodbench.report.leaderboard import standings
+from oodbench.report.ranking import block_table
 from oodbench.report.sheet import Block, Sheet
+from oodbench.results.hparam_ranges import range_notes
 from oodbench.results.metrics import is_proportion
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -31,6 +33,9 @@ def page(name: str) -> str:
         f"# The board {found.name}",
         _about(found),
         "## Findings",
+        f"A row gains or loses where the 95 % interval of its paired difference to {BASELINE} does not "
+        f"hold 0. There are {intervals} intervals, not corrected for their number; a large difference "
+        "over few trials need not be a gain.",
         "\n".join(f"- {sentence}" for sentence in findings(found)),
         "## Datasets",
         _tables([tables.head_room(found)]),
@@ -53,15 +58,17 @@ def page(name: str) -> str:
         "## Ranks",
         _of_ranks(found),
         _tables([tables.ranks(found)]),
+        *_of_selection(found),
         "## Close to the best",
         "The share of the datasets on which a row's error (1 - accuracy, or the mse) is at most so much "
         "larger than the best row's.",
         _tables([tables.profile(found)]),
         "## Cost",
-        f"Seconds of a run, training and evaluation, beside those of {BASELINE}: the median over "
+        f"Seconds of a row's fastest run, training and evaluation, beside {BASELINE}'s: the median over "
         "datasets, and each. The runs of a row were trained many at once; those marked *alone* one by "
-        f"one, which is most of their difference to {BASELINE}. Other work went on beside them: where a "
-        f"method that adds to the step of {BASELINE} has a ratio below 1, that is what moved it.",
+        f"one, which is most of their difference to {BASELINE}. Other work went on beside them: a ratio "
+        f"below 1 of a method that adds to the step of {BASELINE}, or one far above those of its other "
+        "datasets, is of that work.",
         _tables([tables.costs(found)]),
     ]
     groups = tables.worst_group(found)
@@ -97,7 +104,8 @@ def _tables(found: Iterable[Block]) -> str:
 
 def _about(found: Contents) -> str:
     runs = found.frames.runs
-    rows = runs.loc[~runs["ceiling"].eq(True), "label"].nunique()
+    of_rows = runs[~runs["ceiling"].eq(True)].groupby("label")["dataset_label"].nunique()
+    rows, whole = len(of_rows), sum(of_rows == len(found.datasets))
     draws, trials = runs["draw"].nunique(), runs["trial"].nunique()
     commits = sorted({str(made.get("commit", ""))[:12] for made in runs["provenance"]})
     machines = sorted({f"torch {p.get('torch')}, {p.get('machine')}" for p in runs["provenance"]})
@@ -105,10 +113,10 @@ def _about(found: Contents) -> str:
     to_come = f" Not frozen yet: {'; '.join(missing)}." if missing else ""
     several = "s" * (len(found.datasets) > 1)
     return (
-        f"{rows} rows on {len(found.datasets)} dataset{several}, {draws} draws x {trials} trials "
-        f"each: {len(runs):,} runs. Code: {', '.join(commits)}; {'; '.join(machines)}.{to_come} `python "
-        f"-m oodbench.board page {found.name}` writes this page; the [guide](../guide/boards.md) says "
-        "how to put a method of your own beside these."
+        f"{rows} rows on {len(found.datasets)} dataset{several}, {whole} of them on all, {draws} draws x "
+        f"{trials} trials each: {len(runs):,} runs. Code: {', '.join(commits)}; "
+        f"{'; '.join(machines)}.{to_come} `python -m oodbench.board page {found.name}` writes this page; "
+        "the [guide](../guide/boards.md) says how to put a method of your own beside these."
     )
 
 
@@ -120,18 +128,34 @@ def _of_results(found: Contents) -> str:
     runs = found.frames.runs
     apart = runs.loc[runs["transductive"].eq(True), "label"].unique()
     seen = f" Predictions of {', '.join(apart)} depend on the other test inputs." * (len(apart) > 0)
-    return f"{text} Only rows that have run everywhere are ranked, among each other.{seen}"
+    ranges = "".join(f" {note}" for note in range_notes(runs))
+    return f"{text} Only rows that have run everywhere are ranked, among each other.{seen}{ranges}"
+
+
+def _of_selection(found: Contents) -> list[str]:
+    """The section on what selection costs, where a dataset has the oracle."""
+    table = tables.selection(found)
+    if not table.rows:
+        return []
+    about = (
+        "Points of accuracy that a row has less than if it were selected by the test environment itself "
+        "(the rule oracle): means over rows, on each dataset and over all. Datasets that are not here "
+        "have another metric, or a test environment without held-out examples."
+    )
+    return ["## What selection costs", about, _tables([table])]
 
 
 def _of_ranks(found: Contents) -> str:
     text = (
-        "By each rule, with fewer draws (the first is a method's defaults), and without a dataset."
+        "By each rule, with fewer draws (the first is a method's defaults), and without a dataset. A rule "
+        "ranks on the datasets that it can judge; Kendall's tau is over those that both rules judge."
     )
-    width = tables.critical(found)
-    if not math.isnan(width):
-        blocks, labels = found.table.shape
-        text += (
-            f" Mean ranks of {labels} rows on {blocks} datasets differ beyond chance (Nemenyi, 5 %) if "
-            f"they are {width:.1f} apart."
-        )
+    others = [block_table(values) for values in found.values.values()]
+    widths = {table.shape: tables.critical(table) for table in (found.table, *others)}
+    for (blocks, labels), width in widths.items():
+        if not math.isnan(width):
+            text += (
+                f" Mean ranks of {labels} rows on {blocks} datasets differ beyond chance (Nemenyi, 5 %) "
+                f"if they are {width:.1f} apart."
+            )
     return f"{text} A row that cannot be run on a dataset has none."

@@ -179,6 +179,35 @@ def gains(contents: Contents) -> Block:
     return Block("Gains", header, rows, len(rows), best=marked)
 
 
+def selection_costs(contents: Contents) -> pd.DataFrame:
+    """The points of accuracy that each row has less by each rule than by the oracle.
+
+    Columns: `dataset`, `label`, `rule`, `cost`; only what the oracle can choose, too.
+    """
+    parts = []
+    for rule, values in contents.values.items():
+        own = values[values["metric"] == "accuracy"]
+        means = 100 * own.groupby(["dataset", "label"], sort=False)["value"].mean()
+        parts.append(means.rename("points").reset_index().assign(rule=rule))
+    points = pd.concat(parts, ignore_index=True)
+    place = ["dataset", "label"]
+    oracle = points[points["rule"] == "oracle"].drop(columns="rule")
+    found = points[points["rule"] != "oracle"].merge(oracle, on=place, suffixes=("", "_oracle"))
+    return found.assign(cost=found["points_oracle"] - found["points"])[[*place, "rule", "cost"]]
+
+
+def selection(contents: Contents) -> Block:
+    """The mean over rows of what each rule costs on each dataset, and over rows and datasets."""
+    costs = selection_costs(contents)
+    there = [dataset for dataset in contents.datasets if dataset in set(costs["dataset"])]
+    rows = []
+    for rule, own in costs.groupby("rule", sort=False):
+        of_datasets = own.groupby("dataset")["cost"].mean()
+        cells = [f"{of_datasets[d]:z.1f}" if d in of_datasets else "-" for d in there]
+        rows.append([str(rule), *cells, f"{own['cost'].mean():z.1f}"])
+    return Block("Selection", ["rule", *there, "all"], rows, len(rows))
+
+
 def serving(frames: Frames, rule: str) -> Frames:
     """The frames of the datasets that serve a rule."""
     runs, judged = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
@@ -190,11 +219,12 @@ def ranks(contents: Contents) -> Block:
     """The mean rank of each row that is complete on every dataset, and what moves it."""
     rule, runs, table = contents.rule, contents.frames.runs, contents.table
     own = mean_ranks(table)
-    shown = {r: mean_ranks(block_table(v)) for r, v in contents.values.items() if r != rule}
+    tables = {r: block_table(v) for r, v in contents.values.items() if r != rule}
     for count in DRAWS:
         if count < runs["draw"].nunique():
             fewer = scores(of_runs(contents.frames, runs[runs["draw"] < count]), rule)
-            shown[f"{count} draw{'s' * (count > 1)}"] = mean_ranks(block_table(fewer))
+            tables[f"{count} draw{'s' * (count > 1)}"] = block_table(fewer)
+    shown = {name: mean_ranks(other) for name, other in tables.items()}
     several = len(contents.datasets) > 1
     without = [mean_ranks(table.drop(dataset)) for dataset in table.index] if several else []
 
@@ -206,10 +236,19 @@ def ranks(contents: Contents) -> Block:
         others = pd.Series({name: ranks.get(label, math.nan) for name, ranks in shown.items()})
         spread = _spread([ranks[label] for ranks in without])
         rows.append([str(label), f"{own[label]:.2f}", *cells(others), spread])
-    taus = pd.Series({name: kendall(own, ranks) for name, ranks in shown.items()})
+    taus = pd.Series(
+        {
+            name: kendall(mean_ranks(table.loc[table.index.isin(other.index)]), shown[name])
+            for name, other in tables.items()
+        }
+    )
     spread = _spread([kendall(own, ranks) for ranks in without])
     rows.append([f"Kendall's tau with {rule}", "1", *cells(taus), spread])
-    header = ["algorithm", rule, *shown, "without a dataset"]
+    titles = [
+        name if len(other) == len(table) else f"{name} ({len(other)} datasets)"
+        for name, other in tables.items()
+    ]
+    header = ["algorithm", rule, *titles, "without a dataset"]
     return Block("Ranks", header, rows, len(rows) - 1, grey=1)
 
 
@@ -217,10 +256,12 @@ def _spread(values: Sequence[float]) -> str:
     return f"{min(values):.2f} to {max(values):.2f}" if values else "-"
 
 
-def critical(contents: Contents) -> float:
-    """The difference of mean ranks beyond which rows differ; NaN for one dataset or two rows."""
-    table = contents.table
-    if len(contents.datasets) < 2 or table.shape[1] < 3:
+def critical(table: pd.DataFrame) -> float:
+    """The difference of mean ranks beyond which the labels of a table of datasets by labels differ.
+
+    NaN for one dataset or two labels.
+    """
+    if table.shape[0] < 2 or table.shape[1] < 3:
         return math.nan
     return critical_difference(table.shape[1], table.shape[0])
 
@@ -241,11 +282,11 @@ def profile(contents: Contents) -> Block:
 
 
 def costs(contents: Contents) -> Block:
-    """The seconds of a run of each row beside the baseline's, and those of the baseline."""
+    """The seconds of the fastest run of each row beside the baseline's, and those of the baseline."""
     runs = contents.frames.runs
     alone = runs["provenance"].map(lambda made: not made.get("vectorized"))
     groups = runs.assign(alone=alone).groupby(["label", "dataset_label"], sort=False)
-    seconds = groups["training_seconds"].mean().unstack()[contents.datasets]
+    seconds = groups["training_seconds"].min().unstack()[contents.datasets]
     one_by_one = groups["alone"].any()
     ratio = seconds / seconds.loc[BASELINE]
     rows = []
@@ -261,7 +302,11 @@ def costs(contents: Contents) -> Block:
 
 
 def worst_group(contents: Contents) -> list[Block]:
-    """Tables of the worst group's accuracy, of datasets that record it, by the rule that selects by it."""
+    """Tables of the worst group's accuracy, of datasets that record it, by the rule that selects by it.
+
+    A ceiling is none for groups: the test environment that it is trained like has a smallest group, too.
+    """
     rule = f"{contents.rule}:{WORST_GROUP}"
     own = serving(contents.frames, rule)
+    own = of_runs(own, own.runs[~own.runs["ceiling"].eq(True)])
     return results(standings(own, rule, WORST_GROUP)) if len(own.runs) else []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from oodbench.algorithms import algorithms
 from oodbench.board.freeze import FROZEN_RULES, data_digests
 from oodbench.errors import UserError
 from oodbench.report.statistics import BAND
@@ -60,9 +61,12 @@ def rerun(board: Path, count: int, seed: int, options: LaunchOptions) -> list[Re
     """Train random frozen runs again, vectorized or alone as they were, and compare.
 
     A vectorized run has the same bits in any company, so it is trained with those of the sample
-    alone. Raises UserError if the data of a part are no longer those that it was made of.
+    alone. Raises UserError for a method that is not registered, and if the data of a part are no
+    longer those that it was made of.
     """
     chosen = sample(read_parts(board), count, seed)
+    for _, spec, _ in chosen:
+        algorithms.get(spec.algorithm)
     _check_data(chosen, options.data_dir)
     assert options.out is not None
     specs = {spec.id: spec for _, spec, _ in chosen}

@@ -8,7 +8,6 @@ import math
 import pandas as pd
 
 from oodbench.errors import unknown
-from oodbench.report.comparison import OVERALL
 from oodbench.report.leaderboard import scores
 from oodbench.report.numbers import gain
 from oodbench.report.ranking import block_table
@@ -35,7 +34,7 @@ def standing(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block |
     sets = [(str(d), own) for d, own in table.groupby("dataset", sort=False)]
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:
-        sets.append((OVERALL, shares))
+        sets.append(("datasets in %", shares))
     for dataset, own in sets:
         best = _best(own, theirs)
         for label in mine:

@@ -15,6 +15,8 @@ from oodbench.results.metrics import is_proportion
 
 APART = "of transductive methods"
 """The end of the title of the table of methods whose predictions depend on test inputs."""
+FROM = "from"
+"""The column that says, beside a board, where a row's runs are from."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ def sheet(board: Leaderboard) -> Sheet:
     if any(block.title.endswith(APART) for block in found):
         marks.append("Predictions of transductive methods depend on the other test inputs, too.")
     notes = (*board.notes, *([" ".join(marks)] if marks else []), *board.findings)
-    return Sheet(found, notes, board.remarks, board.frame)
+    frame = board.frame
+    if board.origins:
+        frame = frame.assign(**{FROM: frame["label"].map(board.origins).fillna("")})
+    return Sheet(found, notes, board.remarks, frame)
 
 
 def blocks(board: Leaderboard) -> list[Block]:
@@ -82,7 +87,7 @@ def _with_origins(block: Block, origins: Mapping[str, str]) -> Block:
     if not origins:
         return block
     rows = [[*row, origins.get(row[0], "")] for row in block.rows]
-    return replace(block, header=[*block.header, "from"], rows=rows)
+    return replace(block, header=[*block.header, FROM], rows=rows)
 
 
 def _plain_blocks(board: Leaderboard) -> list[Block]:

@@ -13,11 +13,14 @@ from oodbench.results.board import read_parts
 from oodbench.results.board_files import find_board
 from oodbench.results.board_frames import board_frames, in_order
 from oodbench.results.frames import Frames
+from oodbench.results.hparam_ranges import range_notes
 from oodbench.results.join import completed, joined, of_runs, records_of, stacked
 from oodbench.results.run_spec import COMPLETE
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
 """What all runs of a dataset share with those of the board, besides the environments."""
+BATCH = ("batch_size", "environments_per_step")
+"""The hyperparameters by which a step sees more or fewer examples: where a protocol fixes them, for all."""
 
 
 def frozen(name: str) -> Frames:
@@ -30,22 +33,24 @@ def frozen(name: str) -> Frames:
 def beside_board(name: str, directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     """The runs of a board and those of results directories under its protocol.
 
-    Where the directories plan only some of the protocol's datasets, trials or draws, all rows are
-    cut to these, and the notes of the frames say so. A run that is frozen, too, counts once if both
-    have the same values; else its row is shown twice, once as trained here.
+    All rows are cut to the datasets, trials and draws that every row of the directories has, and the
+    notes of the frames say so; they also name the rows whose ranges are not those of the others. A run
+    that is frozen, too, counts once if both have the same values; else its row is shown twice, once as
+    trained here.
     Raises UserError for results under another protocol, and for a label that the board has
     for another method.
     """
     board = frozen(name)
     if not directories:
-        return board
+        return replace(board, notes=(*board.notes, *range_notes(board.runs)))
     own = joined(directories, allow_mixed)
     here = ", ".join(map(str, directories))
     runs = completed(own).drop(columns="helper").assign(frozen=False)
     title = f"the board {Path(name).name}"
     _check(runs, board.runs, here, title)
-    cut, notes = _cut(board, runs, title)
-    own, cut, further = _twice(replace(own, runs=runs), cut, here, title)
+    own, cut, notes = _cut(replace(own, runs=runs), board, here, title)
+    notes += range_notes(board.runs, own.runs)
+    own, cut, further = _twice(own, cut, here, title)
     parts = (cut.runs, own.runs)
     everything = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
     everything = everything.reindex(columns=list(dict.fromkeys(n for part in parts for n in part)))
@@ -74,6 +79,10 @@ def _check(own: pd.DataFrame, board: pd.DataFrame, here: str, title: str) -> Non
             raise UserError(f"{here} holds {dataset}, which {title} has not")
         for column in FIXED:
             _within(runs, frozen, [column], here, title)
+        for hparam in BATCH:
+            ours, known = (t.assign(**{hparam: _hparams(t, hparam)}) for t in (runs, frozen))
+            if known[hparam].nunique() == 1:
+                _within(ours, known, [hparam], here, title)
         for columns in (
             ["test_environments"],
             ["trial"],
@@ -82,6 +91,11 @@ def _check(own: pd.DataFrame, board: pd.DataFrame, here: str, title: str) -> Non
             ["trial", "draw", "network_hparams"],
         ):
             _within(runs, frozen, columns, here, title)
+
+
+def _hparams(runs: pd.DataFrame, name: str) -> "pd.Series[Any]":
+    """The hyperparameter of each run; None where it has none of that name."""
+    return runs["hparams"].map(lambda values: values.get(name))
 
 
 def _within(
@@ -105,33 +119,40 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _cut(board: Frames, own: pd.DataFrame, title: str) -> tuple[Frames, list[str]]:
-    """The board's runs of the datasets, trials and draws that all own rows have, and what is left out."""
-    runs, notes = board.runs, []
+def _cut(own: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:
+    """Both with the datasets, trials and draws alone that all own rows have, and what is left out.
+
+    Raises UserError if the own rows of a dataset have no trial or draw in common.
+    """
+    runs, mine, notes = board.runs, own.runs, []
     datasets = list(runs["dataset_label"].unique())
-    mine = [d for d in datasets if d in set(own["dataset_label"])]
-    kept = pd.Series(False, runs.index)
+    there = [d for d in datasets if d in set(mine["dataset_label"])]
+    kept, ours = pd.Series(False, runs.index), pd.Series(False, mine.index)
     parts: dict[str, set[str]] = {"trials": set(), "draws": set()}
-    for dataset in mine:
-        rows = own[own["dataset_label"] == dataset].groupby("label")
-        of_dataset = runs["dataset_label"] == dataset
-        there = of_dataset.copy()
+    for dataset in there:
+        rows = mine[mine["dataset_label"] == dataset].groupby("label")
+        frozen, fresh = runs["dataset_label"] == dataset, mine["dataset_label"] == dataset
+        whole = runs[frozen]
         for column in ("trial", "draw"):
             common = set.intersection(*(set(group[column]) for _, group in rows))
-            whole = set(runs.loc[of_dataset, column])
-            if common != whole:
-                parts[f"{column}s"].add(f"{len(common)} of {len(whole)} {column}s")
-            there &= runs[column].isin(common)
-        kept |= there
+            planned = set(whole[column])
+            if not common:
+                raise UserError(f"the rows on {dataset} in {here} have no {column} in common")
+            if common != planned:
+                parts[f"{column}s"].add(f"{len(common)} of {len(planned)} {column}s")
+            frozen &= runs[column].isin(common)
+            fresh &= mine[column].isin(common)
+        kept |= frozen
+        ours |= fresh
     said = [" or ".join(sorted(texts)) for texts in parts.values() if texts]
-    if len(mine) < len(datasets):
-        said.insert(0, f"{len(mine)} of {len(datasets)} datasets")
+    if len(there) < len(datasets):
+        said.insert(0, f"{len(there)} of {len(datasets)} datasets")
     if said:
         notes.append(
-            f"Partial: {', '.join(said)} of {title} are compared, for all rows, as the runs here "
-            "plan no more."
+            f"Partial: {', '.join(said)} of {title} are compared, for all rows: those that every row "
+            "here has."
         )
-    return of_runs(board, runs[kept]), notes
+    return of_runs(own, mine[ours]), of_runs(board, runs[kept]), notes
 
 
 def _twice(own: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:

@@ -1,9 +1,11 @@
 """The commands of boards, and what they say to a user's mistake."""
 
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -129,6 +131,20 @@ def test_an_unknown_board_is_one_sentence(board: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("oodbench.results.board_files.frozen_folder", lambda: board.parent)
     text = one_sentence("show", "tiny.v2")
     assert "unknown board 'tiny.v2'; did you mean tiny.v1?" in text
+
+
+def test_a_board_as_csv_says_where_rows_are_from(board: Path, mine: Path) -> None:
+    lines = invoke("show", board, mine, "--format", "csv").splitlines()
+    found = pd.read_csv(io.StringIO("\n".join(lines)))
+    assert set(zip(found["label"], found["from"], strict=True)) >= {
+        ("ERM", "board"),
+        ("VREx", "here"),
+    }
+
+
+def test_no_method_at_all_is_one_sentence(board: Path, tmp_path: Path) -> None:
+    text = one_sentence("run", board, "--algorithms", ",", "--out", tmp_path / "x")
+    assert "--algorithms names no method" in text
 
 
 def test_an_unknown_baseline_is_one_sentence(board: Path, mine: Path) -> None:

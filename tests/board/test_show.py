@@ -100,6 +100,36 @@ def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: P
     assert set(table["n"]) == {2}
 
 
+def test_own_rows_of_different_size_are_cut_to_what_they_share(board: Path, tmp_path: Path) -> None:
+    rows = [{"name": "VREx", "label": label} for label in ("few", "more")]
+    few = trained(tmp_path, "few", algorithms=rows[:1], trials=2, hparam_draws=2)
+    more = trained(tmp_path, "more", algorithms=rows[1:], trials=3, hparam_draws=3)
+    frames = beside_board(str(board), [few, more], allow_mixed=True)
+    for _, runs in frames.runs.groupby(["dataset_label", "label"]):
+        assert set(zip(runs["trial"], runs["draw"], strict=True)) == {
+            (t, d) for t in (0, 1) for d in (0, 1)
+        }
+    table = leaderboard(frames, "val_env").frame
+    assert set(table["n"]) == {2}
+    again = trained(tmp_path, "again", algorithms=["ERM"], trials=3, hparam_draws=3)
+    frames = beside_board(str(board), [few, again], allow_mixed=True)
+    assert "ERM on SEM: 4 of 4 runs here are equal to the board's." in frames.notes
+    other = trained(tmp_path, "other", **ONE_RUN | {"trials": [3]})
+    with pytest.raises(UserError, match=r"the rows on SEM in .* have no trial in common"):
+        beside_board(str(board), [few, other], allow_mixed=True)
+
+
+def test_rows_whose_ranges_are_not_those_of_the_others_are_named(
+    board: Path, tmp_path: Path
+) -> None:
+    rows = [{"name": "VREx", "label": "fast", "hparams": {"lr": 0.9, "weight_decay": 0.0}}]
+    mine = trained(tmp_path, "mine", **ONE_RUN | {"algorithms": rows})
+    kinds = "own hyperparameters in ranges that follow the kind of data, not in one."
+    assert beside_board(str(board), []).notes == (f"IRM: {kinds}",)
+    (_, *notes) = beside_board(str(board), [mine]).notes
+    assert notes == [f"IRM: {kinds}", "fast: not ERM's values of lr in each draw."]
+
+
 def test_fewer_datasets_are_all_that_is_shown(board: Path, tmp_path: Path) -> None:
     part = trained(tmp_path, "part", algorithms=["VREx"], datasets=[SEM])
     frames = beside_board(str(board), [part])
@@ -180,6 +210,10 @@ def test_a_name_that_is_frozen_with_other_hyperparameters_is_refused(
         ({"validation_environments": "none"}, r"validation environments of SEM is \[\]"),
         ({"datasets": [SEM | {"label": "model"}]}, "holds model, which"),
         ({"network": {"name": "MLP", "hparams": {"width": 5}}}, "network of SEM"),
+        (
+            {"algorithms": [{"name": "VREx", "label": "V", "hparams": {"batch_size": 7}}]},
+            "batch size of SEM is 7",
+        ),
     ],
 )
 def test_results_under_another_protocol_are_refused(
