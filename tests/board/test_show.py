@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,8 @@ from oodbench.report.html.contents import contents
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
 from oodbench.results.beside import beside_board
+from oodbench.results.frames import Frames
+from oodbench.results.hparam_ranges import range_notes
 from oodbench.results.join import joined
 from oodbench.selection import candidates, choose
 from tests.helpers.boards import ONE_RUN, SEM, trained
@@ -21,12 +24,18 @@ from tests.helpers.boards import ONE_RUN, SEM, trained
 RULES = ["train_val", "val_env", "oracle"]
 
 
+def together(results: Path) -> Frames:
+    """The runs of a sweep, with what is told of its rows' ranges beside a board."""
+    frames = joined([results])
+    return replace(frames, notes=(*frames.notes, *range_notes(frames.runs)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_half_of_it_frozen_a_sweep_has_equal_cells(
     board: Path, mine: Path, whole: Path, rule: str
 ) -> None:
-    split, joint = beside_board(str(board), [mine]), joined([whole])
+    split, joint = beside_board(str(board), [mine]), together(whole)
     pd.testing.assert_frame_equal(choose(split, rule), choose(joint, rule))
     ours, theirs = leaderboard(split, rule), leaderboard(joint, rule)
     pd.testing.assert_frame_equal(ours.frame, theirs.frame)
@@ -39,7 +48,7 @@ def test_half_of_it_frozen_a_comparison_prints_the_same(
     board: Path, mine: Path, whole: Path, rule: str
 ) -> None:
     ours = comparison(beside_board(str(board), [mine]), "ERM", rule)
-    theirs = comparison(joined([whole]), "ERM", rule)
+    theirs = comparison(together(whole), "ERM", rule)
     pd.testing.assert_frame_equal(ours.frame, theirs.frame)
     assert ours.notes == theirs.notes
     for mixed, plain in zip(ours.blocks, theirs.blocks, strict=True):
