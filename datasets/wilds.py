@@ -151,7 +151,7 @@ class WILDS(Dataset):
         try:
             return official.read(row.package, self._version(), root, self._settings())
         except UserError as error:
-            raise UserError(f"{self.name}: {error}") from error
+            raise error.at(self.name) from error
 
     def _version(self) -> str | None:
         """The version that the package's class takes: none where another package keeps the data."""
@@ -219,7 +219,7 @@ class WILDS(Dataset):
                 for kind in FETCHED.get(row.network, ()):
                     inputs.pretrained(kind, row.weights, download=True)
         except UserError as error:
-            raise UserError(f"{self.name}: {error}") from error
+            raise error.at(self.name) from error
 
     def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
         """The package's own evaluation of the examples at `index` of an environment."""

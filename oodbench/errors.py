@@ -27,6 +27,10 @@ LONGEST_NAME, LONGEST_LIST = 60, 120
 class UserError(ValueError):
     """A mistake of the user's, told in one sentence; the command line prints it and exits with 2."""
 
+    def at(self, place: str) -> "UserError":
+        """The same mistake with its place before the sentence."""
+        return UserError(f"{place}: {self}")
+
 
 class MissingError(UserError):
     """Data or an optional package that is not there; `command` gets it, as a user types it."""
@@ -34,6 +38,19 @@ class MissingError(UserError):
     def __init__(self, message: str, command: str = "") -> None:
         super().__init__(message)
         self.command = command
+
+    def at(self, place: str) -> "MissingError":
+        """The same with its place before the sentence."""
+        return MissingError(f"{place}: {self}", self.command)
+
+
+def missing_package(who: str, package: str, extra: str) -> MissingError:
+    """The error for an optional package that `who` needs and that an extra of ours installs.
+
+    The quotes keep zsh from taking the brackets for a pattern of files.
+    """
+    command = f"pip install 'oodbench[{extra}]'"
+    return MissingError(f"{who} needs the package {package}: `{command}`", command)
 
 
 def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -> UserError:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.errors import UserError
+from oodbench.errors import MissingError, UserError, missing_package
 
 VOCABULARY = 2**15
 """The number of ids of hashed words; 0 fills up."""
@@ -102,13 +102,14 @@ def distilbert_tokenizer() -> Any:
 
 
 def transformers() -> Any:
-    """The package transformers; raises UserError where it is missing."""
+    """The package transformers; raises MissingError where it is missing."""
     try:
         return importlib.import_module("transformers")
     except ModuleNotFoundError as error:
-        raise UserError(
-            "texts need the package transformers: `pip install oodbench[text]`; "
-            "the option `from_scratch: true` of the sets of natural language does without"
+        missing = missing_package("text", "transformers", "text")
+        raise MissingError(
+            f"{missing}; the option `from_scratch: true` of the sets of natural language does without",
+            missing.command,
         ) from error
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from oodbench.data.encodings import pretrained
 from oodbench.data.streams import Stored
-from oodbench.errors import UserError
+from oodbench.errors import MissingError, UserError, missing_package
 
 Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """The outputs that a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs
@@ -123,8 +123,10 @@ def construct(
                 data = wilds.get_dataset(name, **arguments, **dict(settings))
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
-        extra = f"oodbench[{EXTRAS[missing]}]" if missing in EXTRAS else missing
-        raise UserError(f"it needs the package {missing}: `pip install {extra}`") from error
+        if missing in EXTRAS:
+            raise missing_package("it", missing, EXTRAS[missing]) from error
+        command = f"pip install {missing}"
+        raise MissingError(f"it needs the package {missing}: `{command}`", command) from error
     except UserError:
         raise
     except Exception as error:  # whatever the package stumbles over in a file

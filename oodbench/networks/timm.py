@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.datasets import IMAGENET, Dataset
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, missing_package, unknown
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
 from oodbench.networks.mix_style import add_mix_style
@@ -193,13 +193,11 @@ def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
 
 
 def _timm() -> Any:
-    """The package timm; raises UserError where it is missing."""
+    """The package timm; raises MissingError where it is missing."""
     try:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:
-        raise UserError(
-            "the network timm needs the package timm: `pip install oodbench[timm]`"
-        ) from error
+        raise missing_package("the network timm", "timm", "timm") from error
 
 
 def _configuration(model: str) -> dict[str, Any]:

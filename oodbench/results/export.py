@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, missing_package
 from oodbench.files import whole_file, whole_folder
 from oodbench.printable import printable
 from oodbench.results.frames import Frames, sweep_runs
@@ -70,16 +70,15 @@ def write_tensorboard(frames: Frames, folder: Path) -> int:
     """Write TensorBoard's event files, a run a folder, whole or not at all; the number of values.
 
     A value's tag is METRIC/ENVIRONMENT/SPLIT, a metric of the predictor has its name alone; control
-    characters in names are escapes. Raises UserError if the folder is there, or without the package
-    `tensorboard`.
+    characters in names are escapes. Raises UserError if the folder is there, and MissingError without
+    the package `tensorboard`.
     """
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError as error:
-        command = "pip install 'oodbench[tensorboard]'"
-        raise UserError(f"event files need the package tensorboard: `{command}`") from error
+        raise missing_package("the export to event files", "tensorboard", "tensorboard") from error
     if folder.exists():
         raise UserError(f"{folder} is there already; use another --out")
     table = tidy(frames)

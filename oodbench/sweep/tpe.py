@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oodbench.errors import MissingError
+from oodbench.errors import missing_package
 from oodbench.hparams import Distribution, Value
 
 Space = Mapping[str, Distribution]
@@ -48,8 +48,7 @@ def optuna() -> Any:
     try:
         import optuna as library
     except ImportError as error:
-        command = "pip install oodbench[search]"
-        raise MissingError(f"a TPE search needs optuna: `{command}`", command) from error
+        raise missing_package("a TPE search", "optuna", "search") from error
     library.logging.set_verbosity(library.logging.WARNING)
     return library
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.datasets import IMAGENET
-from oodbench.errors import UserError
+from oodbench.errors import MissingError, UserError
 from oodbench.hparams import defaults
 from oodbench.networks.base import Network, build, networks
 from oodbench.networks.timm import _groups
@@ -319,7 +319,7 @@ def test_paths_are_dropped_in_training_alone() -> None:
 
 def test_without_the_package_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(UserError, match=r"package timm: `pip install oodbench\[timm\]`"):
+    with pytest.raises(MissingError, match=r"package timm: `pip install 'oodbench\[timm\]'`"):
         build("timm", {}, (3, 32, 32), 2, 0)
 
 

@@ -1,11 +1,13 @@
 """Every format of an export, read back by its own library."""
 
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from oodbench.errors import MissingError
 from oodbench.report.cli import app
 from oodbench.results.export import tidy, write_tensorboard
 from oodbench.results.frames import load_frames
@@ -93,3 +95,12 @@ def test_a_mistake_is_one_sentence_and_changes_nothing(made: Made, tmp_path: Pat
         result = CliRunner().invoke(app, ["export", str(made.results.path), *arguments])
         assert result.exit_code == 2 and words in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+def test_without_tensorboard_the_error_says_how_to_get_it(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    with pytest.raises(MissingError, match=r"package tensorboard: `pip install 'oodbench\[tens"):
+        write_tensorboard(load_frames(made.results), tmp_path / "events")
+    assert not (tmp_path / "events").exists()

@@ -7,7 +7,7 @@ import optuna as library
 import pytest
 
 from oodbench.algorithms import algorithms
-from oodbench.errors import UserError
+from oodbench.errors import MissingError
 from oodbench.hparams import (
     Value,
     checked,
@@ -118,5 +118,5 @@ def test_every_space_of_ours_is_kept(name: str) -> None:
 
 def test_without_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UserError, match=r"needs optuna: `pip install oodbench\[search\]`"):
+    with pytest.raises(MissingError, match=r"package optuna: `pip install 'oodbench\[search\]'`"):
         optuna()

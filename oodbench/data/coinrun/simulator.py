@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oodbench.errors import UserError
+from oodbench.errors import missing_package
 
 IMAGE = (64, 64, 3)
 KEYS = (
@@ -35,7 +35,7 @@ class Simulator:
     """
 
     def __init__(self, level: int, copies: int) -> None:
-        """Start the copies; raises UserError without a package of the game."""
+        """Start the copies; raises MissingError without a package of the game."""
         self.copies = copies
         settings = {"env_name": "coinrun", "distribution_mode": "hard", "start_level": level}
         self._game = _game(copies, settings | {"num_levels": 1, "rand_seed": 0, "num_threads": 0})
@@ -81,11 +81,11 @@ class Simulator:
 
 
 def package() -> str:
-    """The package of the game that is installed; raises UserError if none is."""
+    """The package of the game that is installed; raises MissingError if none is."""
     for name in ("procgen", "procgen_gym"):
         if find_spec(name):
             return name
-    raise UserError("CoinRun's levels come from the game: `pip install oodbench[coinrun]`")
+    raise missing_package("a level of CoinRun", "procgen", "coinrun")
 
 
 def _game(copies: int, settings: dict[str, Any]) -> Any:

@@ -7,7 +7,7 @@ from oodbench.data.coinrun import simulator
 from oodbench.data.coinrun.making import make
 from oodbench.data.coinrun.shards import Settings
 from oodbench.data.coinrun.simulator import IMAGE, Simulator, scene
-from oodbench.errors import UserError
+from oodbench.errors import MissingError
 
 
 def test_states_bring_back_all_that_follows() -> None:
@@ -64,8 +64,8 @@ def test_winning_and_losing(level: int, coin: int, wins: bool) -> None:
 
 def test_without_the_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulator, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"the game: `pip install oodbench\[coinrun\]`"):
+    with pytest.raises(MissingError, match=r"procgen: `pip install 'oodbench\[coinrun\]'`"):
         Simulator(0, 1)
-    with pytest.raises(UserError, match=r"pip install oodbench\[coinrun\]"):
+    with pytest.raises(MissingError, match=r"pip install 'oodbench\[coinrun\]'"):
         make(tmp_path, Settings(1, 1, 1, "planner"), None, 1)
     assert not list(tmp_path.iterdir())

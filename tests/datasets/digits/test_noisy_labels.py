@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from oodbench.data.cli import app
 from oodbench.datasets import Environment, datasets, make, md5
-from oodbench.errors import UserError
+from oodbench.errors import MissingError, UserError
 from oodbench.hparams import defaults
 from oodbench.sweep.file import find_sweep, validate
 from oodbench.sweep.plan import Plan, make_plan, single
@@ -141,7 +141,7 @@ def test_fashion_mnist_is_found_where_debian_puts_it(tmp_path: Path) -> None:
 
 def test_missing_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEBIAN", tmp_path)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(MissingError) as caught:
         make("NoisyLabels", {"base": "fashion_mnist"}, tmp_path).check()
     file = tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte"
     assert str(caught.value) == (

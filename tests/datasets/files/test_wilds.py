@@ -16,7 +16,7 @@ from oodbench.data import wilds as official
 from oodbench.data.encodings import distilbert_tokenizer
 from oodbench.data.preparation import fitted, load_checked
 from oodbench.datasets import make
-from oodbench.errors import UserError
+from oodbench.errors import MissingError, UserError
 from oodbench.networks.base import build
 from oodbench.report import cli as report
 from oodbench.report.leaderboard import leaderboard
@@ -229,10 +229,14 @@ def test_a_picture_that_cannot_be_read(harm: str, tmp_path: Path) -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, wilds_dir: Path) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     distilbert_tokenizer.cache_clear()
-    with pytest.raises(UserError, match=r"need the package transformers: `pip install oodbench\["):
+    said = r"needs the package transformers: `pip install 'oodbench\[text\]'`"
+    with pytest.raises(MissingError, match=said):
         make("Amazon", {}, wilds_dir).load(0)
-    with pytest.raises(UserError, match=r"needs? the package transformers: `pip install oodb"):
+    with pytest.raises(MissingError, match=said) as caught:
         official.construct("py150", "1.0", wilds_dir, (), download=False)
+    placed = caught.value.at("Py150")
+    assert str(placed) == f"Py150: {caught.value}"
+    assert placed.command == "pip install 'oodbench[text]'"
 
 
 def test_the_plan_takes_the_packages_splits_and_settings(wilds_dir: Path) -> None:
