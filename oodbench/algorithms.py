@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from oodbench.common_hparams import BALANCED as BALANCED
 from oodbench.common_hparams import CommonHparams
-from oodbench.errors import unknown
+from oodbench.errors import UserError, unknown
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
 from oodbench.method_kinds import KINDS, USUAL
 from oodbench.networks.base import Network
@@ -179,6 +179,17 @@ class Algorithm(nn.Module):
         """The scalar to minimise; ERM's mean risk unless a method says otherwise."""
         return out.risks.mean()
 
+    def minimised(self, out: Outputs) -> Tensor:
+        """The value of `objective`; raises UserError if it is not one number in a tensor."""
+        value: Any = self.objective(out)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shape = getattr(value, "shape", None)
+            given = type(value).__name__ if shape is None else f"values of shape {tuple(shape)}"
+            raise UserError(
+                f"`objective` of {type(self).__name__} gives one number in a tensor, not {given}"
+            )
+        return value
+
     def combine(self, gradients: Tensor) -> Tensor:
         """One gradient (*shape) of a parameter from those of the E environments' risks, (E, *shape)."""
         return gradients.mean(0)
@@ -324,7 +335,7 @@ class Algorithm(nn.Module):
         if reduction is None:
             out = self.outputs(batch, step)
             out.buffers.update(self.next_buffers(out))
-            loss = self.objective(out)
+            loss = self.minimised(out)
             loss.backward()  # type: ignore[no-untyped-call]
             metrics = out.metrics
         else:

@@ -26,6 +26,16 @@ class Distribution:
     kind: str
     arguments: tuple[Value, ...]
 
+    def __post_init__(self) -> None:
+        """Raises UserError for a range that goes down, and for logarithms of numbers that have none."""
+        if self.kind == "choice":
+            return
+        low, high = (float(a) for a in self.arguments if a is not None)
+        if not (low < high if self.kind == "uniform_int" else low <= high):
+            raise UserError(f"a range goes from the lower number to the higher, not {self}")
+        if self.kind.startswith("log_") and not low > 0:
+            raise UserError(f"a range of logarithms has numbers above 0, not {self}")
+
     def at(self, u: float) -> Value:
         """The value at the quantile `u`."""
         if self.kind == "choice":
@@ -39,7 +49,10 @@ class Distribution:
         return int(value) if self.kind.endswith("_int") else value
 
     def __str__(self) -> str:
-        return f"{self.kind}({', '.join(map(str, self.arguments))})"
+        values = list(self.arguments)
+        if self.kind == "uniform_int" and isinstance(values[1], int):
+            values[1] -= 1  # it is kept as the bound that is not reached
+        return f"{self.kind}({', '.join(map(str, values))})"
 
 
 def uniform(low: float, high: float) -> Distribution:
@@ -83,14 +96,11 @@ def distribution(text: str, place: str) -> Distribution:
         values = [
             float(part) if "." in part or "e" in part else int(part) for part in match[2].split(",")
         ]
-        found = kinds[match[1]](*values)
+        return kinds[match[1]](*values)
+    except UserError as error:
+        raise error.at(place) from None
     except (TypeError, ValueError) as error:
         raise UserError(f"{place} is a range such as log_uniform(1e-3, 1), not {text!r}") from error
-    if match[1] != "choice" and not values[0] <= values[1]:
-        raise UserError(f"{place} goes from the lower number to the higher, not {text!r}")
-    if match[1].startswith("log_") and not values[0] > 0:
-        raise UserError(f"{place} is of logarithms, so that its numbers are above 0, not {text!r}")
-    return found
 
 
 def hparam(

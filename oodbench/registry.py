@@ -101,8 +101,10 @@ def _imported(kind: str, name: str) -> Iterator[None]:
     """Turn whatever the import of somebody else's module raises into a UserError of one sentence."""
     try:
         yield
-    except UserError:
-        raise
+    except UserError as error:
+        if f"'{name}'" in str(error):
+            raise
+        raise error.at(f"{kind} '{name}'") from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{kind} '{name}' {_problem(error)}") from error
 

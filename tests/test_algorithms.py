@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Problem, algorithms, register
+from oodbench.algorithms import Algorithm, Outputs, Problem, algorithms, register
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
@@ -40,6 +40,26 @@ def trained(name: str, steps: int = 3, start: int = 0, **values: object) -> list
     for step in range(start, start + steps):
         algorithm.update(tiny_batch(task, step), step)
     return [p.detach() for p in (*algorithm.parameters(), *algorithm.buffers())]
+
+
+@pytest.mark.parametrize(
+    ("value", "given"),
+    [
+        ("out.risks", r"values of shape \(5,\)"),
+        ("out.risks.mean().item()", "float"),
+        ("None", "NoneType"),
+    ],
+)
+def test_an_objective_that_is_not_one_number_is_told(value: str, given: str) -> None:
+    class Vector(Algorithm):
+        def objective(self, out: Outputs) -> Tensor:
+            return eval(value)  # type: ignore[no-any-return]
+
+    task = TASKS["binary"]
+    algorithm = tiny_algorithm(Vector, tiny_problem(task), PLAIN)
+    message = f"^`objective` of Vector gives one number in a tensor, not {given}$"
+    with pytest.raises(UserError, match=message):
+        algorithm.update(tiny_batch(task, 0), 0)
 
 
 @pytest.mark.parametrize("parts", [2, 4])

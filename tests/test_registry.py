@@ -162,6 +162,10 @@ def test_a_plugin_is_named_as_in_import(name: str) -> None:
         ("raise ModuleNotFoundError('gone')", "cannot be imported: ModuleNotFoundError: gone"),
         ("def f():\n    f()\nf()", "cannot be imported: RecursionError"),
         ("from oodbench.algorithms import no_such", "cannot be imported: ImportError"),
+        (
+            "from oodbench.hparams import log_uniform\nlog_uniform(1e2, 1e-2)",
+            r"a range goes from the lower number to the higher, not log_uniform\(100.0, 0.01\)",
+        ),
     ],
 )
 def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
@@ -169,7 +173,7 @@ def test_a_plugin_that_cannot_be_imported_costs_one_sentence(
 ) -> None:
     (tmp_path / "broken_plugin.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UserError, match=f"^plug-in 'broken_plugin' .*{words}") as told:
+    with pytest.raises(UserError, match=f"^plug-in 'broken_plugin'.* {words}") as told:
         load_plugins(["broken_plugin"])
     assert "\n" not in str(told.value) and len(str(told.value)) < 300 + len(str(tmp_path))
 

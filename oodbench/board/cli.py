@@ -195,19 +195,30 @@ def run(
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Train methods on the protocol of a board, all others being frozen, and print them in it."""
-    from oodbench.board.protocol import protocol_of, restricted
+    """Train methods on the protocol of a board, all others being frozen, and print them in it.
+
+    Datasets whose data or package are not there are left out, unless --dataset names them.
+    """
+    from oodbench.board.protocol import possible, protocol_of, restricted
+    from oodbench.registry import load_plugins
+    from oodbench.results.beside import check_planned
     from oodbench.results.board import read_parts
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
+    from oodbench.sweep.plan import make_plan
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
     if not labels:
         raise UserError("--algorithms names no method")
-    frozen = {part.dataset: None for part in read_parts(board)} if any(part_files(board)) else {}
-    datasets = dataset or list(frozen)
-    sweep = restricted(protocol_of(board), labels, trials, draws, datasets)
-    among = bool(frozen) and set(datasets) <= set(frozen)
+    load_plugins(plugin or ())
+    parts = read_parts(board) if any(part_files(board)) else []
+    frozen = list(dict.fromkeys(part.dataset for part in parts))
+    sweep = restricted(protocol_of(board), labels, trials, draws, dataset or frozen)
+    if not dataset:
+        sweep = possible(sweep, data_dir)
+    among = bool(parts) and set(dataset or ()) <= set(frozen)
+    if among:
+        check_planned(make_plan(sweep, data_dir).runs.values(), parts, board.name)
     options = LaunchOptions(
         out=out, plugins=tuple(plugin or ()), workers=workers, data_dir=data_dir, table=not among
     )

@@ -78,8 +78,8 @@ def _of_selection(contents: Contents) -> list[str]:
         of_datasets = own.groupby("dataset")["cost"].mean().sort_values()
         most = f"; most on {of_datasets.index[-1]} ({of_datasets.iloc[-1]:.1f})"
         told.append(
-            f"Selection by {rule} costs {own['cost'].mean():.1f} points on the mean over rows and the "
-            f"datasets on which accuracy can be selected by the test environment itself"
+            f"Selection by {rule} costs {of_datasets.mean():.1f} points on the mean over rows, then "
+            f"over the datasets on which accuracy can be selected by the test environment itself"
             f"{most if len(of_datasets) > 1 else ''}."
         )
     return told

@@ -52,7 +52,8 @@ def page(name: str) -> str:
     parts += [
         f"## Gains over {BASELINE}",
         f"Paired by trial, by {found.rule}; positive is better; 95 % intervals by Student's t over "
-        f"trials. Bold: the interval does not hold 0. There are {intervals} intervals, and nothing is "
+        f"trials. Bold: the interval does not hold 0 (a bound of +0.0 is above it, one of -0.0 below). "
+        f"There are {intervals} intervals, and nothing is "
         "corrected for their number: of rows that are as good as the baseline one in 20 is bold.",
         _tables([tables.gains(found)]),
         "## Ranks",
@@ -139,8 +140,8 @@ def _of_selection(found: Contents) -> list[str]:
         return []
     about = (
         "Points of accuracy that a row has less than if it were selected by the test environment itself "
-        "(the rule oracle): means over rows, on each dataset and over all. Datasets that are not here "
-        "have another metric, or a test environment without held-out examples."
+        "(the rule oracle): means over rows on each dataset, and the mean of these. Datasets that are not "
+        "here have another metric, or a test environment without held-out examples."
     )
     return ["## What selection costs", about, _tables([table])]
 

@@ -197,15 +197,15 @@ def selection_costs(contents: Contents) -> pd.DataFrame:
 
 
 def selection(contents: Contents) -> Block:
-    """The mean over rows of what each rule costs on each dataset, and over rows and datasets."""
+    """The mean over rows of what each rule costs on each dataset, and the mean of these."""
     costs = selection_costs(contents)
     there = [dataset for dataset in contents.datasets if dataset in set(costs["dataset"])]
     rows = []
     for rule, own in costs.groupby("rule", sort=False):
         of_datasets = own.groupby("dataset")["cost"].mean()
         cells = [f"{of_datasets[d]:z.1f}" if d in of_datasets else "-" for d in there]
-        rows.append([str(rule), *cells, f"{own['cost'].mean():z.1f}"])
-    return Block("Selection", ["rule", *there, "all"], rows, len(rows))
+        rows.append([str(rule), *cells, f"{of_datasets.mean():z.1f}"])
+    return Block("Selection", ["rule", *there, "mean"], rows, len(rows))
 
 
 def serving(frames: Frames, rule: str) -> Frames:

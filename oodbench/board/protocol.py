@@ -7,6 +7,8 @@ from typing import Any
 from oodbench.errors import UserError, unknown
 from oodbench.results.board_files import PROTOCOL_FILE
 from oodbench.sweep.file import Row, Sweep, validate
+from oodbench.sweep.plan import absent_data
+from oodbench.terminal import terminal
 from oodbench.yaml_values import read_yaml
 
 
@@ -60,6 +62,20 @@ def restricted(
         "protocol": protocol.name,
     }
     return protocol.model_copy(update=update)
+
+
+def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
+    """The sweep with the datasets whose data and packages are there; the others are printed.
+
+    Raises MissingError if none is left.
+    """
+    absent = absent_data(sweep, data_dir)
+    left = [entry for entry in sweep.datasets if _name_of(entry) not in absent]
+    if not left:
+        raise next(iter(absent.values()))
+    for label, error in absent.items():
+        terminal(stderr=True).say(f"{label} is left out: it needs `{error.command}`")
+    return sweep.model_copy(update={"datasets": left})
 
 
 def label_of(row: str | Row) -> str:

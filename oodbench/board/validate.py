@@ -25,7 +25,8 @@ Rows = dict[tuple[str, str], dict[str, RunSpec]]
 def planned_rows(protocol: Sweep, labels: Sequence[str], data_dir: Path | None) -> Rows:
     """What the protocol plans for these rows; raises UserError as a plan does."""
     found: Rows = {}
-    for spec in make_plan(restricted(protocol, labels), data_dir).runs.values():
+    plan = make_plan(restricted(protocol, labels), data_dir, to_train=False)
+    for spec in plan.runs.values():
         found.setdefault((spec.dataset_name, spec.label), {})[spec.id] = spec
     return found
 

@@ -43,7 +43,7 @@ def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
     batch = tiny_batch(task)
     out = _outputs(algorithm, replace(batch, draws=algorithm.drawn(batch, 3)), 3)
     with _unchanged(algorithm):
-        first, second = algorithm.objective(out), algorithm.objective(out)
+        first, second = algorithm.minimised(out), algorithm.minimised(out)
     assert torch.equal(first, second), f"it gives {first.item()}, then {second.item()}"
 
 
@@ -109,7 +109,7 @@ class _Objective(nn.Module):
         self, values: dict[str, Any], draws: dict[str, Tensor], batch: Batch, step: int
     ) -> Tensor:
         self.algorithm.hparams = replace(self._hparams, **values)
-        return self.algorithm.objective(_outputs(self.algorithm, replace(batch, draws=draws), step))
+        return self.algorithm.minimised(_outputs(self.algorithm, replace(batch, draws=draws), step))
 
     def drawn(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
         """What the method draws at these values, outside of what is vectorized."""

@@ -1,7 +1,7 @@
 """Runs trained here beside the frozen runs of a board, as if all were one sweep. Imports no torch."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.results.board import read_parts
+from oodbench.results.board import Part, read_parts
 from oodbench.results.board_files import find_board
 from oodbench.results.board_frames import board_frames, in_order
 from oodbench.results.frames import Frames
 from oodbench.results.hparam_ranges import range_notes
 from oodbench.results.join import completed, joined, of_runs, records_of, stacked
-from oodbench.results.run_spec import COMPLETE
+from oodbench.results.run_spec import COMPLETE, RunSpec
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
 """What all runs of a dataset share with those of the board, besides the environments."""
@@ -33,10 +33,10 @@ def frozen(name: str) -> Frames:
 def beside_board(name: str, directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     """The runs of a board and those of results directories under its protocol.
 
-    All rows are cut to the datasets, trials and draws that every row of the directories has, and the
-    notes of the frames say so; they also name the rows whose ranges are not those of the others. A run
-    that is frozen, too, counts once if both have the same values; else its row is shown twice, once as
-    trained here.
+    All rows are cut to the datasets that have results in the directories, and to the trials and draws
+    that every row of them has; the notes of the frames say so. They also name the rows whose ranges are
+    not those of the others. A run that is frozen, too, counts once if both have the same values; else
+    its row is shown twice, once as trained here.
     Raises UserError for results under another protocol, and for a label that the board has
     for another method.
     """
@@ -66,6 +66,13 @@ def beside_board(name: str, directories: Sequence[Path], allow_mixed: bool = Fal
     )
 
 
+def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) -> None:
+    """Raise UserError if runs that are still to be trained could not stand beside the parts of a board."""
+    rows = [vars(spec) | {"dataset_label": spec.dataset_name} for spec in specs]
+    if rows:
+        _check(pd.DataFrame(rows), board_frames(parts).runs, "the plan", f"the board {name}")
+
+
 def _texts(values: "pd.Series[Any]") -> "pd.Series[str]":
     return values.map(lambda value: json.dumps(value, sort_keys=True, default=str))
 
@@ -78,7 +85,8 @@ def _check(own: pd.DataFrame, board: pd.DataFrame, here: str, title: str) -> Non
         if frozen.empty:
             raise UserError(f"{here} holds {dataset}, which {title} has not")
         for column in FIXED:
-            _within(runs, frozen, [column], here, title)
+            if column in runs:  # a plan has no metric yet
+                _within(runs, frozen, [column], here, title)
         for hparam in BATCH:
             ours, known = (t.assign(**{hparam: _hparams(t, hparam)}) for t in (runs, frozen))
             if known[hparam].nunique() == 1:
@@ -120,13 +128,15 @@ def _short(text: str) -> str:
 
 
 def _cut(own: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:
-    """Both with the datasets, trials and draws alone that all own rows have, and what is left out.
+    """Both with the datasets alone that have results here and the trials and draws that all own rows
+    have, and what is left out.
 
     Raises UserError if the own rows of a dataset have no trial or draw in common.
     """
     runs, mine, notes = board.runs, own.runs, []
     datasets = list(runs["dataset_label"].unique())
-    there = [d for d in datasets if d in set(mine["dataset_label"])]
+    ended = set(mine.loc[mine["state"].isin(COMPLETE), "dataset_label"])
+    there = [d for d in datasets if d in (ended or set(mine["dataset_label"]))]
     kept, ours = pd.Series(False, runs.index), pd.Series(False, mine.index)
     parts: dict[str, set[str]] = {"trials": set(), "draws": set()}
     for dataset in there:
@@ -149,8 +159,8 @@ def _cut(own: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Fra
         said.insert(0, f"{len(there)} of {len(datasets)} datasets")
     if said:
         notes.append(
-            f"Partial: {', '.join(said)} of {title} are compared, for all rows: those that every row "
-            "here has."
+            f"Partial: {', '.join(said)} of {title} are compared, for all rows: those that the rows "
+            "here have."
         )
     return of_runs(own, mine[ours]), of_runs(board, runs[kept]), notes
 

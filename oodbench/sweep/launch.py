@@ -305,4 +305,8 @@ def _report(
         except UserError as error:  # the runs are done, whatever this selection rule lacks
             console.say(f"no table: {error}")
     if State.FAILED in counts or State.BROKEN in counts:
-        console.say("`status` shows why runs failed; `retry` trains them again.")
+        command = "`python -m oodbench.sweep"
+        console.say(
+            f"{command} status {job.results.path}` shows why runs failed; {command} retry "
+            f"{job.results.path}` trains them again."
+        )

@@ -82,11 +82,12 @@ def _check_packages(sweep: Sweep) -> None:
                 raise MissingError(f"{row.name} needs {package}: `{command}`", command)
 
 
-def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
+def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
     """Every run of a sweep.
 
     Raises UserError for names, values and data that cannot be: all unknown names, impossible values of
-    algorithms and networks and wrong test environments at once.
+    algorithms and networks and wrong test environments at once; and, if the runs are to be trained,
+    MissingError for an optional package that a method needs.
     """
     rows = rows_of(sweep)
     problems: list[UserError] = []
@@ -103,7 +104,8 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None) -> Plan:
         _check_size(sweep, sum(map(len, test_sets)) * len(rows))
         _check_components(sweep, rows, datasets, problems)
     _raise(problems, sweep)
-    _check_packages(sweep)
+    if to_train:
+        _check_packages(sweep)
     from oodbench.data.preparation import is_discrete
 
     runs: dict[str, RunSpec] = {}
@@ -160,6 +162,18 @@ def _datasets(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) ->
                 raise UserError(f"two datasets are called '{dataset.label}': {hint}")
             made[dataset.label] = dataset
     return list(made.values())
+
+
+def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
+    """Which datasets of a sweep lack data or a package, by label, each with what would get it."""
+    absent = {}
+    for item in sweep.datasets:
+        dataset = _dataset(item, data_dir)
+        try:
+            dataset.check()
+        except MissingError as error:
+            absent[dataset.label] = error
+    return absent
 
 
 def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:

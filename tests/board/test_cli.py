@@ -1,6 +1,7 @@
 """The commands of boards, and what they say to a user's mistake."""
 
 import io
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from oodbench.datasets import datasets
+from oodbench.errors import missing_package
 from oodbench.report.cli import app as report
 from oodbench.results.board import Part, read_part, write_part
 from oodbench.results.board_files import part_path
@@ -207,6 +210,29 @@ def test_a_plugin_that_needs_more_than_the_protocol_gives_is_told(
     text = invoke("run", board, *arguments, code=2)
     assert "no possible run: NeedsMore on SEM: it needs nine attributes" in text
     assert not (tmp_path / "out").exists()
+
+
+def test_runs_that_could_not_stand_in_the_board_are_not_trained(copy: Path, tmp_path: Path) -> None:
+    file = copy / "protocol.yaml"
+    file.write_text(re.sub(r"steps: \d+", "steps: 30", file.read_text()))
+    text = one_sentence("run", copy, "--algorithms", "VREx", "--out", tmp_path / "out")
+    assert "the plan is not under the protocol of the board tiny.v1: steps of" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_without_its_package_is_left_out_unless_it_is_named(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(self: object) -> None:
+        raise missing_package("digits", "digits-of-a-package", "digits")
+
+    monkeypatch.setattr(datasets.get("ColoredDigits"), "check", check)
+    few = ("run", board, "--algorithms", "VREx", "--trials", 1, "--draws", 1, "--workers", 1)
+    text = invoke(*few, "--out", tmp_path / "out")
+    assert "digits is left out: it needs `pip install 'oodbench[digits]'`" in text
+    assert "1 of 2 datasets" in text and "SEM" in text
+    text = one_sentence(*few, "--dataset", "digits", "--out", tmp_path / "other")
+    assert "digits needs the package digits-of-a-package" in text
 
 
 def test_a_board_may_be_trained_dataset_by_dataset(

@@ -314,7 +314,7 @@ def test_selection_costs_what_the_oracle_has_more(runs: pd.DataFrame, text: str)
         (told,) = [s for s in sentences(text) if s.startswith(f"Selection by {rule} ")]
         assert f"costs {lost:.1f} points" in told  # alpha alone has accuracies by the oracle
         assert table(text, "What selection costs")[rule] == dict.fromkeys(
-            ("alpha", "all"), f"{lost:z.1f}"
+            ("alpha", "mean"), f"{lost:z.1f}"
         )
 
 
@@ -333,6 +333,18 @@ def test_rows_beyond_the_critical_difference_are_found(tmp_path: Path, text: str
     of_oracle, own = (averages(runs.assign(value=runs["t"]), x) for x in ("oracle", "val_env"))
     lost = 100 * (of_oracle - own).groupby("dataset").mean()
     assert f"most on {lost.idxmax()} ({lost.max():.1f})." in found
+
+
+def test_what_selection_costs_counts_a_dataset_with_few_rows_as_much(tmp_path: Path) -> None:
+    means: Means = {"few": {"ERM": 0.5}, "many": {"ERM": 0.5} | {f"R{i}": 0.6 for i in range(4)}}
+    rules = dict.fromkeys(means, ("val_env", "oracle"))
+    runs = made_board(tmp_path / "b", means, 3, 2, rules=rules)
+    of_oracle, own = (averages(runs.assign(value=runs["t"]), x) for x in ("oracle", "val_env"))
+    lost = 100 * (of_oracle - own).groupby("dataset").mean().mean()
+    assert lost.round(1) != (100 * (of_oracle - own)).mean().round(1)
+    found = page(str(tmp_path / "b"))
+    assert f"Selection by val_env costs {lost:.1f} points" in found
+    assert table(found, "What selection costs")["val_env"]["mean"] == f"{lost:z.1f}"
 
 
 def test_many_rows_that_gain_are_counted(tmp_path: Path) -> None:

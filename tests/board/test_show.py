@@ -147,6 +147,18 @@ def test_fewer_datasets_are_all_that_is_shown(board: Path, tmp_path: Path) -> No
     assert frames.notes[0].startswith("Partial: 1 of 2 datasets of the board")
 
 
+def test_a_dataset_that_is_still_without_results_is_left_out(
+    board: Path, mine: Path, tmp_path: Path
+) -> None:
+    interrupted = Path(shutil.copytree(mine, tmp_path / "interrupted"))
+    runs = joined([mine]).runs
+    for run in runs.loc[runs["dataset_label"] == "digits", "id"]:
+        shutil.rmtree(interrupted / "runs" / run)
+    frames = beside_board(str(board), [interrupted])
+    assert set(frames.runs["dataset_label"]) == {"SEM"}
+    assert frames.notes[0].startswith("Partial: 1 of 2 datasets of the board")
+
+
 def test_a_frozen_row_trained_again_counts_once(board: Path, half: Path, mine: Path) -> None:
     frames = beside_board(str(board), [half, mine])
     assert frames.runs["id"].is_unique

@@ -321,7 +321,7 @@ def _risks(
     out.buffers.update(buffers)
     detached = {name: value.detach() for name, value in buffers.items()}
     if algorithm.reduction is None:
-        loss = algorithm.objective(out)
+        loss = algorithm.minimised(out)
         return loss, loss, out.metrics, detached
     return out.risks.sum(), out.risks.mean(), out.metrics, detached
 
