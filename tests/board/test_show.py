@@ -15,11 +15,12 @@ from oodbench.report.html.contents import contents
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
 from oodbench.results.beside import beside_board
-from oodbench.results.frames import Frames
+from oodbench.results.frames import Frames, load_frames
 from oodbench.results.hparam_ranges import range_notes
 from oodbench.results.join import joined
 from oodbench.selection import candidates, choose
 from tests.helpers.boards import ONE_RUN, SEM, trained
+from tests.helpers.made import Made, rising
 
 RULES = ["train_val", "val_env", "oracle"]
 
@@ -83,6 +84,20 @@ def test_what_is_trained_here_has_its_rank_and_its_gains(board: Path, mine: Path
         shown = f"{100 * gains[row[0], 'VREx']:+.1f}" if row[0] == "digits" else row[3]
         assert row[3] == shown
         assert row[5] in ("ERM", "IRM")
+
+
+def test_a_row_that_lacks_a_dataset_has_no_mean_over_them(tmp_path: Path) -> None:
+    made = Made(tmp_path / "results")
+    for dataset, labels in (("D", ("ERM", "A", "B")), ("E", ("ERM", "A"))):
+        for i, label in enumerate(labels):
+            for trial in (0, 1):
+                made.add(dataset, label, ("a",), trial, rising(0.5 + 0.1 * i + 0.01 * trial))
+    frames = load_frames(made.results)
+    found = standing(replace(frames, runs=frames.runs.assign(frozen=False)), "train_val")
+    assert found is not None
+    mean = {row[1]: row[2:] for row in found.rows if row[0] == "datasets in %"}
+    assert set(mean) == {"ERM", "A", "B"} and set(mean["B"]) == {"-"}
+    assert mean["A"][:2] == ["1.00", "+10.0"] and mean["ERM"][0] == "2.00"
 
 
 def test_a_transductive_method_is_ranked_apart(board: Path, tmp_path: Path) -> None:
