@@ -69,23 +69,28 @@ class Terminal(Console):
         """A table of texts as wide as the terminal, of which no number is cut: a wide one as several.
 
         Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, all
-        others but the keys are justified to the right. A line follows the first `line_after` rows;
-        `styles` are those of cells by (row, column).
+        others but the keys are justified to the right. Where all columns are wider than the terminal,
+        long titles are wrapped, too. A line follows the first `line_after` rows; `styles` are those of
+        cells by (row, column).
         """
-        widths = [
-            max(cell_len(self.render_str(text).plain) for text in column)
-            for column in zip(header, *rows, strict=True)
-        ]
+        titles = [self.render_str(title).plain for title in header]
+        columns = [[self.cells_of(row[c]) for row in rows] for c in range(len(header))]
+        widths = [max(cell_len(t), *own, 0) for t, own in zip(titles, columns, strict=True)]
+        if sum(widths) + GAP * (len(widths) - 1) > self.width:
+            rooms = [max(TITLE, *own) for own in columns]
+            titles = [wrapped(t, room) for t, room in zip(titles, rooms, strict=True)]
+            lengths = [max(map(cell_len, t.split("\n"))) for t in titles]
+            widths = [max(n, *own, 0) for n, own in zip(lengths, columns, strict=True)]
         parts: list[RenderableType] = []
         for block in _blocks(widths, keys, self.width):
             table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
             room = self.width - sum(widths[c] + GAP for c in block[:-1])
             for c in block:
                 if c in prose and widths[c] > room:
-                    table.add_column(self.render_str(header[c]), max_width=max(room, 20))
+                    table.add_column(self.render_str(titles[c]), max_width=max(room, 20))
                 else:
                     justify: JustifyMethod = "left" if c < keys or c in prose else "right"
-                    table.add_column(self.render_str(header[c]), justify=justify, no_wrap=True)
+                    table.add_column(self.render_str(titles[c]), justify=justify, no_wrap=True)
             for r, row in enumerate(rows):
                 cells = [self.render_str(row[c], style=styles.get((r, c), "")) for c in block]
                 table.add_row(*cells, end_section=r + 1 == line_after)
@@ -94,9 +99,15 @@ class Terminal(Console):
             parts += [table, Text()]
         return Group(*parts)
 
+    def cells_of(self, text: str) -> int:
+        """The width of a text of one line as it is printed."""
+        return cell_len(self.render_str(text).plain)
+
 
 GAP = 3
 """Blanks between two columns of a table."""
+TITLE = 16
+"""The width to which a longer title is wrapped, at words, in a column of shorter texts."""
 
 
 def _blocks(widths: Sequence[int], keys: int, width: int) -> Iterator[list[int]]:

@@ -13,7 +13,7 @@ from oodbench.report.numbers import gain
 from oodbench.report.ranking import block_table
 from oodbench.report.ranking import ranks as ranks_of
 from oodbench.report.sheet import Block
-from oodbench.report.statistics import BAND, Difference, paired_differences
+from oodbench.report.statistics import BAND, paired_differences
 from oodbench.results.beside import origins
 from oodbench.results.frames import Frames
 from oodbench.results.metrics import is_proportion
@@ -43,9 +43,8 @@ def standing(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block |
     if not rows:
         return None
     header = ["dataset", "algorithm", "rank"]
-    header += [f"gain over {baseline}", "95 % interval"]
-    header += ["best of the board", "gain over it", "95 % interval"]
-    return Block("Trained here, beside the board", header, rows, len(rows))
+    header += [f"gain over {baseline} [95 %]", "best of the board", "gain over it [95 %]"]
+    return Block("Trained here, beside the board", header, rows, len(rows), keys=2)
 
 
 def _ranked(own: pd.DataFrame) -> "pd.Series[float]":
@@ -71,22 +70,19 @@ def _row(dataset: str, own: pd.DataFrame, label: str, baseline: str, best: str |
     place = "-"
     if label in ranked.index:
         place = f"{ranked[label]:.2f}" if several else f"{ranked[label]:g} of {len(ranked)}"
-    cells = [dataset, label, place, *_gain(own, label, baseline)]
-    return [*cells, best or "-", *_gain(own, label, best)]
+    gains = [_gain(own, label, other) for other in (baseline, best)]
+    return [dataset, label, place, gains[0], best or "-", gains[1]]
 
 
-def _gain(own: pd.DataFrame, label: str, other: str | None) -> list[str]:
-    """The paired gain of a label over another, and its interval."""
+def _gain(own: pd.DataFrame, label: str, other: str | None) -> str:
+    """The paired gain of a label over another, with its interval."""
     if other is None or other == label or other not in set(own["label"]):
-        return ["-", "-"]
+        return "-"
     metric = str(own["metric"].iloc[0])
     both = own[own["label"].isin((label, other))]
     band = BAND if is_proportion(metric) else 0.0
     (found,) = paired_differences(both, other, band)
-    return [gain(found.gain.mean, metric) if found.pairs else "-", _interval(found, metric)]
-
-
-def _interval(found: Difference, metric: str) -> str:
-    if not found.pairs or math.isnan(found.gain.low):
+    if not found.pairs:
         return "-"
-    return f"[{gain(found.gain.low, metric)}, {gain(found.gain.high, metric)}]"
+    mean, low, high = (gain(v, metric) for v in (found.gain.mean, found.gain.low, found.gain.high))
+    return mean if math.isnan(found.gain.low) else f"{mean} [{low}, {high}]"

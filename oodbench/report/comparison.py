@@ -51,7 +51,7 @@ def comparison(
         blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
     common = shared(choose(frames, rule), sweep_runs(frames), baseline)
     notes = (*main.notes, *_notes(found, baseline, common))
-    return Sheet(blocks, notes, main.remarks, _frame(found, rule))
+    return Sheet(blocks, notes, main.remarks, _frame(found, rule), main.marks)
 
 
 Gains = list[tuple[str, list[Difference]]]
@@ -158,6 +158,7 @@ def _noise_block(frames: Frames, rule: str) -> list[Block]:
             header,
             texts,
             len(texts),
+            keys=2,
         )
     ]
 

@@ -48,9 +48,12 @@ def to_terminal(sheet: Sheet, console: Terminal | None = None) -> str:
             styles = dict.fromkeys(block.near, "underline") | dict.fromkeys(block.best, "bold")
             styles |= dict.fromkeys(block.grey_places, "bright_black")
             ranked = block.ranked if block.ranked < len(block.rows) else 0
-            tables = console.tables(block.header, block.rows, line_after=ranked, styles=styles)
+            tables = console.tables(
+                block.header, block.rows, keys=block.keys, line_after=ranked, styles=styles
+            )
             console.print(tables, soft_wrap=True)
-        for note in (*sheet.notes, *sheet.remarks):
+        styled = console.color_system is not None
+        for note in (*sheet.notes, *(sheet.marks if styled else ()), *sheet.remarks):
             console.say(note)
     return capture.get()
 
@@ -61,12 +64,15 @@ def markdown(sheet: Sheet) -> str:
     for block in sheet.blocks:
         rows = _marked(block, _markdown_escaped, "**{}**", "<u>{}</u>", "*{}*")
         header = [_markdown_escaped(name) for name in block.header]
-        align = ["left", *["right"] * (len(header) - 1)]
+        align = [*["left"] * block.keys, *["right"] * (len(header) - block.keys)]
         table = tabulate(rows, header, "pipe", disable_numparse=True, colalign=align)
         parts.append(f"### {_markdown_escaped(block.title)}\n\n{table}\n")
-    return "\n".join(
-        [*parts, *[f"- {_markdown_escaped(note)}" for note in (*sheet.notes, *sheet.remarks)], ""]
-    )
+    return "\n".join([*parts, *[f"- {_markdown_escaped(note)}" for note in _notes(sheet)], ""])
+
+
+def _notes(sheet: Sheet) -> tuple[str, ...]:
+    """All notes, of a format that shows what is bold and underlined."""
+    return (*sheet.notes, *sheet.marks, *sheet.remarks)
 
 
 def _markdown_escaped(text: str) -> str:
@@ -78,9 +84,8 @@ def latex(sheet: Sheet) -> str:
 
     The caption is the title alone, the label `tab:` and the title's letters and digits.
     """
-    notes = [*sheet.notes, *sheet.remarks]
     packages = "booktabs, xcolor" if any(block.grey for block in sheet.blocks) else "booktabs"
-    parts = [f"% needs \\usepackage{{{packages}}}", *[f"% {_one_line(note)}" for note in notes]]
+    parts = [f"% needs \\usepackage{{{packages}}}", *[f"% {_one_line(n)}" for n in _notes(sheet)]]
     for block in itertools.chain.from_iterable(map(_by_metric, sheet.blocks)):
         title = block.title.partition(";")[0].lower()
         label = re.sub("[^a-z0-9]+", "-", title).strip("-")
@@ -93,7 +98,7 @@ def latex(sheet: Sheet) -> str:
             r"\centering",
             f"\\caption{{{_latex_escaped(block.title)}}}",
             f"\\label{{tab:{label}}}",
-            f"\\begin{{tabular}}{{l{'r' * (len(block.header) - 1)}}}",
+            f"\\begin{{tabular}}{{{'l' * block.keys}{'r' * (len(block.header) - block.keys)}}}",
             r"\toprule",
             f"{' & '.join(_latex_escaped(name) for name in block.header)} \\\\",
             r"\midrule",
@@ -184,7 +189,7 @@ def html(sheet: Sheet) -> str:
         lines = [f"<tr>{''.join(f'<th>{_html_escaped(name)}</th>' for name in block.header)}</tr>"]
         lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
         parts += [f"<h3>{_html_escaped(block.title)}</h3>", "<table>", *lines, "</table>"]
-    notes = [f"<li>{_html_escaped(note)}</li>" for note in (*sheet.notes, *sheet.remarks)]
+    notes = [f"<li>{_html_escaped(note)}</li>" for note in _notes(sheet)]
     return "\n".join([*parts, "<ul>", *notes, "</ul>", ""])
 
 

@@ -36,6 +36,8 @@ class Block:
     """The number of last rows that are no methods: the constant answer and ceilings."""
     one_metric: bool = True
     """Whether the columns of numbers are of one metric; else each but the last has its own."""
+    keys: int = 1
+    """The number of first columns that name a row."""
 
     @property
     def grey_places(self) -> list[tuple[int, int]]:
@@ -55,6 +57,8 @@ class Sheet:
     """The notes that a paper does not repeat: counts and code."""
     frame: pd.DataFrame
     """The numbers behind the tables, a row each."""
+    marks: tuple[str, ...] = ()
+    """The notes on what is bold and underlined, for formats that show it."""
 
 
 def sheet(board: Leaderboard) -> Sheet:
@@ -65,13 +69,14 @@ def sheet(board: Leaderboard) -> Sheet:
         marks.append("Bold: the best value.")
     if any(block.near for block in found):
         marks.append("Underlined: no further from it than its standard error.")
+    apart = []
     if any(block.title.endswith(APART) for block in found):
-        marks.append("Predictions of transductive methods depend on the other test inputs, too.")
-    notes = (*board.notes, *([" ".join(marks)] if marks else []), *board.findings)
+        apart.append("Predictions of transductive methods depend on the other test inputs, too.")
+    notes = (*board.notes, *apart, *board.findings)
     frame = board.frame
     if board.origins:
         frame = frame.assign(**{FROM: frame["label"].map(board.origins).fillna("")})
-    return Sheet(found, notes, board.remarks, frame)
+    return Sheet(found, notes, board.remarks, frame, (" ".join(marks),) if marks else ())
 
 
 def blocks(board: Leaderboard) -> list[Block]:

@@ -173,6 +173,7 @@ def test_search_noise_is_shown_where_draws_differ(tmp_path: Path) -> None:
             made.add(spec("D", "ERM", "t", draw, trial), value + trial / 100, score=0.1 * draw)
     found = comparison(joined([tmp_path]), "ERM")
     (block,) = [b for b in found.blocks if b.title.startswith("Noise")]
+    assert block.keys == 2
     # the better draw is drawn with 3/4: sqrt(3)/4 of .2
     assert block.rows[0][:3] == ["D", "ERM", "1.0"]
     assert float(block.rows[0][3]) == pytest.approx(100 * 0.2 * math.sqrt(3) / 4, rel=0.05)
@@ -242,9 +243,8 @@ def test_what_is_near_the_best_is_marked(tmp_path: Path) -> None:
     (block,) = found.blocks
     assert [row[0] for row in block.rows] == ["A", "B", "C"]
     assert block.best == {(0, 1), (0, 2)} and block.near == {(1, 1), (1, 2)}
-    assert found.notes[-1] == (
-        "Bold: the best value. Underlined: no further from it than its standard error."
-    )
+    marks = "Bold: the best value. Underlined: no further from it than its standard error."
+    assert found.marks == (marks,) and marks not in found.notes
     assert r"\underline{59.0 $\pm$ 0.1}" in FORMATS["latex"](found)
     assert "<u>59.0 ± 0.1</u>" in FORMATS["markdown"](found)
 

@@ -1,9 +1,13 @@
+import io
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from oodbench.report.formats import FORMATS
+from oodbench.report.formats import FORMATS, to_terminal
+from oodbench.report.sheet import Block, Sheet
+from oodbench.terminal import Terminal
 from tests.report.test_comparison import NASTY, Sweep, command, spec
 
 
@@ -31,3 +35,49 @@ def test_special_characters_stay_what_they_are(tmp_path: Path, format_: str) -> 
         assert r"\textless{}script\textgreater{}" in text and r"a\_b\%" in text
     if format_ == "markdown":
         assert r"\<script>" in text and not re.search(r"(?<!\\)<script>", text)
+
+
+def found_sheet(*columns: str, keys: int = 1) -> Sheet:
+    """A sheet of two rows with names, and with a number for each of these columns."""
+    names = ["dataset", "algorithm"][:keys]
+    rows = [
+        [*("the same" for _ in names[1:]), f"row {r}", *("-12.3" for _ in columns)] for r in (1, 2)
+    ]
+    block = Block("A title", [*names, *columns], rows, 2, best={(0, keys)}, keys=keys)
+    return Sheet([block], ("A note.",), ("A remark.",), pd.DataFrame(), ("Bold: the best value.",))
+
+
+@pytest.mark.parametrize("format_", ["markdown", "latex", "html"])
+def test_bold_is_explained_where_it_is_shown(format_: str) -> None:
+    text = FORMATS[format_](found_sheet("gain"))
+    assert text.index("A note.") < text.index("Bold: the best value.") < text.index("A remark.")
+
+
+def test_bold_is_explained_on_a_terminal_with_styles_alone() -> None:
+    found = found_sheet("gain")
+    plain = to_terminal(found, Terminal(file=io.StringIO(), width=80))
+    assert "A note.\nA remark." in plain and "Bold" not in plain and "\x1b" not in plain
+    styled = Terminal(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
+    text = to_terminal(found, styled)
+    assert "\x1b[1m-12.3" in text and "A note.\nBold: the best value.\nA remark." in text
+
+
+def test_each_part_of_a_wide_table_has_all_that_names_a_row() -> None:
+    columns = ["interval", "detectable", "probability", "differences", "wins", "a longer title"]
+    found = found_sheet(*columns, keys=2)
+    text = to_terminal(found, Terminal(file=io.StringIO(), width=50))
+    assert max(map(len, text.splitlines())) <= 50
+    assert text.count("dataset") >= 2
+    assert text.count("dataset") == text.count("algorithm") == text.count("row 1")
+    assert "| the same  | row 1       |" in FORMATS["markdown"](found)
+    assert r"\begin{tabular}{llrrrrrr}" in FORMATS["latex"](found)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_title_of_a_column_is_wrapped(width: int) -> None:
+    title = "the shortcut's sign pattern; in the test environment it says nothing (%)"
+    text = to_terminal(found_sheet("scale", title), Terminal(file=io.StringIO(), width=width))
+    assert max(map(len, text.splitlines())) <= width
+    assert all(word in text for word in title.split()) and "…" not in text
+    assert (title in text) == (width == 120)
+    assert text.count("row 1") == 1
