@@ -1,17 +1,30 @@
 """Numbers as texts: values with their errors, gains, durations. Imports no torch, and no pandas."""
 
 import math
+from decimal import Decimal
 
 from oodbench.results.metrics import is_proportion
 
+ROUND_OFF = 1e-8
+"""The error below which a number is written with a power of ten, whatever its size."""
+
 
 def number(mean: float, stderr: float, metric: str) -> str:
-    """A value as tables print it: a proportion in % with one decimal, others to 4 digits."""
+    """A value as tables print it: a proportion in % with one decimal, others to 4 digits.
+
+    Its error, to 2 digits, has a power of ten if the value has one.
+    """
     if is_proportion(metric):
-        texts = [f"{100 * v:.1f}" for v in (mean, stderr)]
+        text, error = (f"{100 * v:.1f}" for v in (mean, stderr))
     else:
-        texts = [f"{mean:#.4g}".rstrip("."), f"{stderr:.2g}"]
-    return texts[0] if math.isnan(stderr) else " ± ".join(texts)
+        text, error = f"{mean:#.4g}".rstrip("."), f"{stderr:.2g}"
+        if "e" not in text and 0 < stderr < ROUND_OFF:
+            text = f"{mean:.3e}"
+        if "e" in text:
+            error = f"{stderr:.1e}" if stderr else error
+        elif "e" in error:
+            error = f"{Decimal(error):f}"
+    return text if math.isnan(stderr) else f"{text} ± {error}"
 
 
 def gain(value: float, metric: str, sign: str = "+") -> str:

@@ -266,7 +266,7 @@ def test_numbers() -> None:
     assert number(0.12345, 0.0123, "accuracy") == "12.3 ± 1.2"
     assert number(1.0, math.nan, "agreement") == "100.0"
     assert number(0.1, 0.012345, "mse") == "0.1000 ± 0.012"
-    assert number(12345.6, 7.0, "kl") == "1.235e+04 ± 7"
+    assert number(12345.6, 7.0, "kl") == "1.235e+04 ± 7.0e+00"
     assert number(1234.5, math.nan, "kl") == "1234"
     assert mean_and_error(np.array([1.0, 3.0])) == (2.0, 1.0)
     assert np.isnan(mean_and_error(np.array([]))).all()

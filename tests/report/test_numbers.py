@@ -1,0 +1,30 @@
+import math
+
+import pytest
+
+from oodbench.report.numbers import number
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "text"),
+    [
+        (249.1, 15.0, "249.1 ± 15"),
+        (249.1, 150.0, "249.1 ± 150"),
+        (249.1, 99.6, "249.1 ± 100"),
+        (0.003634, 0.00026, "0.003634 ± 0.00026"),
+        (0.0002469, 0.000071, "0.0002469 ± 0.000071"),
+        (12340.0, 2300.0, "1.234e+04 ± 2.3e+03"),
+        (12340.0, 12.0, "1.234e+04 ± 1.2e+01"),
+        (12340.0, 0.0, "1.234e+04 ± 0"),
+        (1.0, 3e-17, "1.000e+00 ± 3.0e-17"),
+        (1.0, 0.0, "1.000 ± 0"),
+        (12340.0, math.nan, "1.234e+04"),
+        (math.inf, math.nan, "inf"),
+    ],
+)
+def test_a_value_and_its_error_have_one_notation(mean: float, error: float, text: str) -> None:
+    assert number(mean, error, "mse") == text
+
+
+def test_a_proportion_is_in_percent() -> None:
+    assert number(0.75, 0.0123, "accuracy") == "75.0 ± 1.2"
