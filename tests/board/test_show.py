@@ -1,6 +1,7 @@
 """A board beside runs trained here: exactly what one sweep of all of them would have printed."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -78,12 +79,14 @@ def test_what_is_trained_here_has_its_rank_and_its_gains(board: Path, mine: Path
     found = standing(frames, "val_env")
     assert found is not None
     gains = comparison(frames, "ERM", "val_env").frame.set_index(["dataset", "label"])["gain"]
+    assert found.keys == 2
     for row in found.rows:
         assert row[1] == "VREx"
         assert row[2].endswith(" of 3")
-        shown = f"{100 * gains[row[0], 'VREx']:+.1f}" if row[0] == "digits" else row[3]
-        assert row[3] == shown
-        assert row[5] in ("ERM", "IRM")
+        assert re.fullmatch(r"\S+ \[\S+, \S+\]", row[3])
+        if row[0] == "digits":
+            assert row[3].startswith(f"{100 * gains[row[0], 'VREx']:+.1f} [")
+        assert row[4] in ("ERM", "IRM")
 
 
 def test_a_row_that_lacks_a_dataset_has_no_mean_over_them(tmp_path: Path) -> None:
@@ -259,6 +262,12 @@ def test_results_under_another_protocol_are_refused(
     other = trained(tmp_path, "other", **ONE_RUN | changes)
     with pytest.raises(UserError, match=message):
         beside_board(str(board), [other])
+
+
+def test_the_page_knows_the_rows_that_are_trained_here(board: Path, mine: Path) -> None:
+    tree = contents([mine], board=str(board))
+    assert [tree["labels"][place] for place in tree["here"]] == ["VREx"]
+    assert contents([mine], baseline="VREx")["here"] == []
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ from oodbench.report.leaderboard import (
 from oodbench.report.numbers import number
 from oodbench.report.pairing import shared
 from oodbench.report.printing import with_kept
-from oodbench.results.beside import beside_board
+from oodbench.results.beside import beside_board, origins
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
@@ -80,11 +80,13 @@ def contents(
     constant = [CONSTANT] if any(isinstance(c, dict) and c for c in runs["constant"]) else []
     ceilings = set(runs.loc[runs["ceiling"], "label"])
     apart = set(runs.loc[runs["transductive"], "label"])
+    here = {name for name, origin in origins(runs).items() if "here" in origin}
     names = {
         "datasets": _datasets(runs),
         "labels": labels + constant,
         "apart": [i for i, name in enumerate(labels) if name in apart],
         "grey": [i for i, name in enumerate(labels + constant) if name in {*ceilings, *constant}],
+        "here": [i for i, name in enumerate(labels) if name in here],
         "tests": [list(t) for t in runs["test_environments"].unique()],
     }
     values = traces(frames, runs)
@@ -210,7 +212,10 @@ def _reason(state: str, error: object, step: int) -> str:
     if state == State.DIVERGED:
         return f"the loss was not finite at step {step}"
     if state == State.LOST:
-        return "nobody trains it any more; launching the sweep again goes on with it"
+        return (
+            "nobody trains it any more; launching the sweep again goes on with it "
+            "(`status` calls it paused where no error is known)"
+        )
     return ""
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from oodbench.report.html.render import write
+from oodbench.report.html.contents import contents
+from oodbench.report.html.render import render, write
 from oodbench.report.leaderboard import leaderboard
 from oodbench.results.frames import load_frames
 from tests.helpers.made import Made, flat
@@ -112,6 +113,23 @@ def test_a_header_sorts_and_incomplete_rows_stay_last(seen: Seen) -> None:
     page.get_by_role("button", name="algorithm").click()
     assert seen.rows() == ["ERM", "IRM", "VREx"]
     assert "sorted by algorithm" in page.locator("#said").inner_text()
+
+
+def test_own_rows_beside_a_board_and_grey_rows_are_explained(
+    browser: Any, made: Made, tmp_path: Path
+) -> None:
+    tree, file = contents([made.results.path]), tmp_path / "report.html"
+    own = [tree["labels"].index("VREx")]
+    for here, name in (([], "VREx"), (own, "VREx here")):
+        file.write_text(render(tree | {"here": here}))
+        seen = Seen(browser, file.as_uri())
+        assert seen.page.locator("#leaderboard tr.unranked th").inner_text() == name
+        legend = seen.page.locator("#leaderboard p.caption").last.inner_text()
+        assert "Grey rows are not ranked: incomplete ones" in legend
+        assert "in italics, constant answers and ceilings, which are no methods." in legend
+        assert ("here marks rows with runs trained here." in legend) == bool(here)
+        assert seen.problems == []
+        seen.page.context.close()
 
 
 def test_the_filter_keeps_the_named_rows_everywhere(seen: Seen) -> None:

@@ -149,7 +149,11 @@ def test_reasons_and_states(made: Made) -> None:
     assert found == {
         ("failed", "ValueError: <b>no</b>"),
         ("diverged", "the loss was not finite at step 30"),
-        ("lost", "nobody trains it any more; launching the sweep again goes on with it"),
+        (
+            "lost",
+            "nobody trains it any more; launching the sweep again goes on with it "
+            "(`status` calls it paused where no error is known)",
+        ),
     }
     assert len(tree["reasons"]) == 2 + 2 + 4
 

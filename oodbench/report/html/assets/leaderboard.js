@@ -122,7 +122,8 @@ function layOut(rows, columns, standard, caption) {
   return table(caption, head, body, { class: "board", label: "Leaderboard" });
 }
 
-const nameColumn = () => ({ id: '["algorithm"]', name: "algorithm", higher: false, value: (r) => label(r.label), cell: (r) => label(r.label) + (isApart(r.label) ? " (transductive)" : "") });
+const nameColumn = () => ({ id: '["algorithm"]', name: "algorithm", higher: false, value: (r) => label(r.label), cell: (r) => [label(r.label) + (isApart(r.label) ? " (transductive)" : ""), data().here.includes(r.label) ? [" ", hereMark()] : null] });
+const hereMark = () => el("span", { class: "here" }, "here");
 
 function datasetBoard(d) {
   const dataset = data().datasets[d], B = rule().board, { columns, at } = boardCells(d), average = averages(d);
@@ -171,5 +172,5 @@ function drawLeaderboard() {
   const board = state.dataset < 0 && data().datasets.length > 1 ? summaryBoard() : datasetBoard(detail());
   const several = new Set(data().runs.trial).size > 1;
   const findings = rule().findings.map((text) => el("p", { class: "alert" }, text));
-  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows; a row with trials such as 4/5 is incomplete and not ranked, as are transductive methods, whose predictions depend on other test inputs, and a grey row is no method. Every number opens the runs behind it.")];
+  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows. Grey rows are not ranked: incomplete ones, which lack trials (such as 4/5) or a dataset; transductive methods, whose predictions depend on other test inputs; and, in italics, constant answers and ceilings, which are no methods. ", data().here.length ? [hereMark(), " marks rows with runs trained here. "] : null, "Every number opens the runs behind it.")];
 }
