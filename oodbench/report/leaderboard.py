@@ -320,8 +320,8 @@ def _repeated(runs: pd.DataFrame) -> list[str]:
 
 
 def _mixed(runs: pd.DataFrame) -> list[str]:
-    """The settings in which the runs were trained differently, which can move the last bits."""
-    made = [p for p in runs["provenance"] if p]
+    """The settings in which runs that count were trained differently, which can move the last bits."""
+    made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
     words = {"True": "yes", "False": "no"}
     found = []
     for name in ("threads", "torch", "device", "vectorized"):

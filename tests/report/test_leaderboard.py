@@ -219,3 +219,5 @@ def test_runs_that_were_trained_differently_are_told(tmp_path: Path) -> None:
     )
     frames.runs["provenance"] = [{"threads": 1 + i % 2, "device": "cpu"} for i in range(3)]
     assert "threads: 1 (2 runs), 2 (1 runs)" in leaderboard(frames).remarks[-1]
+    frames.runs.loc[2, "state"] = "lost"  # it counts nowhere, and is missing
+    assert "threads: 1 (1 runs), 2 (1 runs)" in leaderboard(frames).remarks[-1]
