@@ -32,7 +32,7 @@ def check_algorithm(algorithm: str | type[Algorithm]) -> None:
         print(_outcome(cls, check, tried, broken))
     for kind, reason in reasons.items():
         if reason is not None:
-            print(f"- no {kind} task was tried: {reason}")
+            print(f"not tried: {kind} tasks, {reason}")
     assert not broken, "\n".join(broken)
 
 
@@ -44,7 +44,7 @@ def _outcome(cls: type[Algorithm], check: Check, tasks: Sequence[Task], broken: 
         try:
             check(cls, task)
         except DoesNotApply as reason:
-            return f"- {rule}: does not apply, {reason}"
+            return f"does not apply: {rule} ({reason})"
         except AssertionError as error:
             broken.append(str(error))
-    return f"{'x' if len(broken) > before else '+'} {rule}"
+    return f"{'broken' if len(broken) > before else 'kept'}: {rule}"
