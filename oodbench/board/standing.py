@@ -66,7 +66,7 @@ def _row(dataset: str, own: pd.DataFrame, label: str, baseline: str, best: str |
     ranked = _ranked(own)
     several = own["dataset"].nunique() > 1
     if several and label not in ranked.index:  # a mean over some of them compares with no other
-        return [dataset, label, *["-"] * 6]
+        return [dataset, label, *["-"] * 4]
     place = "-"
     if label in ranked.index:
         place = f"{ranked[label]:.2f}" if several else f"{ranked[label]:g} of {len(ranked)}"
