@@ -170,6 +170,9 @@ class VectorizedProgram:
             with torch.no_grad():
                 for algorithm in self._algorithms:
                     algorithm.start_stage(step)
+                if len(self.runs) == 1:  # its parameters are the last row's alone
+                    for rows in (self._matrix, *self._buffers.values()):
+                        rows[:-1] = rows[-1:]
         for k, algorithm in enumerate(self._algorithms):
             if algorithm.restarts(step):
                 self._optimizer.restart(k)

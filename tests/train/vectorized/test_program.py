@@ -200,6 +200,13 @@ def test_penalties_are_annealed_and_optimizers_restarted_run_by_run(
     require_as_alone(alike, 1e-9)
 
 
+def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_float64(monkeypatch)
+    alike = specs("JTT", DIGITS, lr=[1e-3], batch_size=16, first_stage=0.3)
+    (alone, *_) = alike
+    require_as_alone([alone], 1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "DANN", "GroupDRO", "Mixup"])
 def test_a_run_does_not_depend_on_its_company(algorithm: str) -> None:
