@@ -202,7 +202,7 @@ def test_penalties_are_annealed_and_optimizers_restarted_run_by_run(
 
 def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
-    alike = specs("JTT", DIGITS, lr=[1e-3], batch_size=16, first_stage=0.3)
+    alike = specs("JTT", DIGITS, lr=1e-3, batch_size=16, first_stage=0.3)
     (alone, *_) = alike
     require_as_alone([alone], 1e-9)
 
