@@ -14,7 +14,7 @@ from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.averages import AVERAGES
-from oodbench.train.execute import execute_group
+from oodbench.train.execute import execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.packing import why_not
@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {"name": "MLP", "hparams": {"width": 64, "depth": 2}}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Runs of one group that are trained in both ways."""
+    """Runs of one bundle that are trained in both ways."""
 
     what: str
     algorithm: str
@@ -64,7 +64,7 @@ CASES = (
 
 
 def specs(algorithm: str, changes: Mapping[str, Any], average: str = "none") -> list[RunSpec]:
-    """The runs of a case, all of one group; 4 draws and 8 trials unless it says otherwise."""
+    """The runs of a case, all of one bundle; 4 draws and 8 trials unless it says otherwise."""
     small = "network" in changes
     hparams = {"batch_size": 32} if small else {}
     entry = {"name": algorithm, "average": average, "hparams": hparams}
@@ -81,7 +81,7 @@ def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) 
     start = clock()
     for first in range(0, len(runs), vectorize):
         some = [(run, results.run(run.id)) for run in runs[first : first + vectorize]]
-        left = execute_group(some, settings, lambda run_id, state, message: ends.append(state))
+        left = execute_bundle(some, settings, lambda run_id, state, message: ends.append(state))
         assert not left
     assert all(state.complete for state in ends) and len(ends) == len(runs)
     return clock() - start
@@ -105,7 +105,7 @@ def vectorized(
     rows = []
     for number, case in enumerate(CASES):
         runs = specs(case.algorithm, {**case.sweep, "steps": steps}, case.average)
-        assert len({run.group_key for run in runs}) == 1
+        assert len({run.bundle_key for run in runs}) == 1
         ratio = median_ratio(runs, folder / f"{number}", device, rounds)
         what = f"{case.what}, {runs[0].label}: one at a time / together, {device}"
         rows.append(Row(what=what, reach=case.reach, measured=f"{ratio:.1f}"))

@@ -118,10 +118,10 @@ class RunSpec:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def group_key(self) -> tuple[str, ...]:
-        """What runs that may be vectorized together have in common: all that is no number to try.
+    def bundle_key(self) -> tuple[str, ...]:
+        """What runs that may be vectorized together have in common: everything but numbers to try.
 
-        Runs of a group differ in trial, draw, label and in numbers among the hyperparameters; what a method
+        The runs of a bundle differ in trial, draw, label and numeric hyperparameters; what a method
         switches at a share of the steps is the same step for all.
         """
         fixed = {

@@ -26,7 +26,7 @@ from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import terminal
-from oodbench.train.settings import TrainSettings, large_groups
+from oodbench.train.settings import TrainSettings, large_bundles
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -80,7 +80,7 @@ def plan(
     settings = TrainSettings(
         data_dir=data_dir,
         vectorize=vectorize_at_most(batch_runs or vectorize),
-        large_groups=large_groups(specs),
+        large_bundles=large_bundles(specs),
     )
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=1.0)

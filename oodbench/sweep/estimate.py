@@ -56,7 +56,7 @@ def forecast(
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
         kinds = rows.setdefault(f"{spec.label} on {spec.dataset_name}", {})
-        kinds.setdefault(spec.group_key, []).append(spec)
+        kinds.setdefault(spec.bundle_key, []).append(spec)
     result = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
     start, mixed = time.perf_counter(), random.Random(0)

@@ -33,7 +33,7 @@ from oodbench.sweep.status import show_plan
 from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.sweep.weights import check_rules, lacking
 from oodbench.terminal import Terminal, terminal
-from oodbench.train.settings import TrainSettings, large_groups
+from oodbench.train.settings import TrainSettings, large_bundles
 
 LAUNCHERS: dict[str, Callable[[Job], dict[str, State]]] = {
     "local": local,
@@ -241,8 +241,8 @@ def _run(job: Job, options: LaunchOptions, console: Terminal) -> dict[str, State
     is_search = "search" in job.results.plan()["settings"]
     if not is_search:  # a search chooses too few runs at a time to train many together
         at_hand = job.resources.runs_per_job if options.launcher == "slurm" else math.inf
-        together = large_groups(job.specs.values(), at_hand)
-        job = replace(job, settings=replace(job.settings, large_groups=together))
+        together = large_bundles(job.specs.values(), at_hand)
+        job = replace(job, settings=replace(job.settings, large_bundles=together))
     if options.launcher == "slurm":
         job = replace(job, devices=(device_of_runs(options.devices, job.resources),))
     else:

@@ -1,4 +1,4 @@
-"""Runs of one group from start to end in one process, vectorized where it is possible and pays."""
+"""Runs of one bundle from start to end in one process, vectorized where it is possible and pays."""
 
 import contextlib
 import errno
@@ -47,7 +47,7 @@ def execute(
     process holds the run) and, for a failure, one sentence; the traceback is in failed.json.
     """
     states: list[tuple[State, str]] = []
-    execute_group(
+    execute_bundle(
         [(spec, directory)],
         settings,
         lambda run_id, state, message: states.append((state, message)),
@@ -57,16 +57,16 @@ def execute(
     return states[0]
 
 
-def execute_group(
+def execute_bundle(
     runs: Iterable[tuple[RunSpec, RunDirectory]],
     settings: TrainSettings,
     ended: Ended,
     progress: Steps = lambda step: None,
     interrupts: Interrupts | None = None,
 ) -> list[str]:
-    """Train runs of one `RunSpec.group_key`, each as `execute` would.
+    """Train runs of one `RunSpec.bundle_key`, each as `execute` would.
 
-    Returns the ids of those that were not started, as they are to be trained one at a time. A group
+    Returns the ids of those that were not started, as they are to be trained one at a time. A bundle
     that does not fit into memory is trained in halves, from its runs' last checkpoints on.
     """
     # the runs of one trial side by side, as they share its data
@@ -85,27 +85,27 @@ def _execute(
     interrupts: Interrupts,
     heartbeats: Heartbeats,
 ) -> list[str]:
-    """Do what `execute_group` does, in a clean process."""
+    """Do what `execute_bundle` does, in a clean process."""
     limit = settings.vectorize or MAX_VECTORIZED
     while waiting and not interrupts.stop:
-        group = _Group(settings, ended, heartbeats)
+        bundle = _Bundle(settings, ended, heartbeats)
         try:
-            group.acquire(waiting, limit)
-            group.train(progress, interrupts)
+            bundle.acquire(waiting, limit)
+            bundle.train(progress, interrupts)
         except Exception as error:
-            if not group.held:
+            if not bundle.held:
                 raise
-            left = [(item.spec, item.directory) for item in group.held]
-            if group.vectorized and not is_disk_full(error, left[0][1].path):
+            left = [(item.spec, item.directory) for item in bundle.held]
+            if bundle.vectorized and not is_disk_full(error, left[0][1].path):
                 waiting.extendleft(reversed(left))
                 limit = len(left) // 2 if _is_memory(error) else 0
                 if not limit:
                     _warn_one_at_a_time(left[0][0], error)
             else:
-                group.fail(group.held[0], error)
+                bundle.fail(bundle.held[0], error)
         finally:
-            group.release()
-        if limit > 1 and not group.vectorized:
+            bundle.release()
+        if limit > 1 and not bundle.vectorized:
             return [spec.id for spec, _ in waiting]
     for spec, _ in waiting:
         ended(spec.id, State.INTERRUPTED, "")
@@ -127,7 +127,7 @@ class _Held:
         return 0 if self.training is None else self.training.run.step
 
 
-class _Group:
+class _Bundle:
     """Runs that one process trains at the same time."""
 
     def __init__(self, settings: TrainSettings, ended: Ended, heartbeats: Heartbeats) -> None:
@@ -199,7 +199,7 @@ class _Group:
         return held.training.run
 
     def train(self, progress: Steps, interrupts: Interrupts) -> None:
-        """Train the runs that the group holds."""
+        """Train the runs that the bundle holds."""
         trainings = {t: held for held in self.held if (t := held.training) is not None}
         settings = self.settings
         made_by = provenance(settings.device, settings.threads, settings.plugins)

@@ -108,8 +108,8 @@ class KeptWeights:
             if rule in before and before[rule] != self._safe.get(rule):
                 self._delete(rule, before[rule][1])
 
-    def settle(self) -> None:
-        """Delete what no resumed run needs any more: a checkpoint of now is written, or the run ends."""
+    def delete_superseded(self) -> None:
+        """Delete the files that no resumed run needs. Call it after a checkpoint, or when the run ends."""
         for rule, (_, step) in self._safe.items():
             if step != self._best[rule][1]:
                 self._delete(rule, step)

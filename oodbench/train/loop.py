@@ -137,7 +137,7 @@ class Training:
         else:
             status = State.DONE if self.run.step == self.run.spec.steps else None
         if status is not None:
-            self.weights.settle()
+            self.weights.delete_superseded()
             self.directory.finish(status, self.run.step, self.run.seconds)
         return status
 
@@ -191,7 +191,7 @@ def train(
             at_work.sync_to_runs()
         for t in due:
             save_checkpoint(t.run, t.directory)
-            t.weights.settle()
+            t.weights.delete_superseded()
         saved = time.monotonic()
         for t in due:
             t.saved, t.saving = saved, saved - now

@@ -81,7 +81,7 @@ def _read() -> dict[str, Any]:
 
 
 def _write(values: dict[str, Any]) -> dict[str, Any]:
-    """Give settings these values; returns the former values of those that had others."""
+    """Set the values; return those that were replaced."""
     former = {}
     for name, value in values.items():
         now = _SETTINGS[name].read()

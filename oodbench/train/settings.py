@@ -8,12 +8,12 @@ from pathlib import Path
 
 from oodbench.results.run_spec import RunSpec
 
-GroupKey = tuple[str, ...]
-"""What the runs of a group have in common, see `RunSpec.group_key`."""
+BundleKey = tuple[str, ...]
+"""What the runs of a bundle have in common, see `RunSpec.bundle_key`."""
 MAX_VECTORIZED = 64
 """The most runs that are trained as one program unless the user gives a number: more gain little."""
 MIN_TO_VECTORIZE = 16
-"""The fewest runs of a group that are vectorized on a CPU, where fewer gain nothing."""
+"""The fewest runs of a bundle that are vectorized on a CPU, where fewer gain nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class TrainSettings:
     the launcher has cores for, or none without a launcher."""
     vectorize: int | None = None
     """The most runs that are trained as one program; None: as many as pay."""
-    large_groups: frozenset[GroupKey] = frozenset()
-    """The groups that are vectorized on a CPU, see the function `large_groups`."""
+    large_bundles: frozenset[BundleKey] = frozenset()
+    """The bundles that are vectorized on a CPU, see the function `large_bundles`."""
     device_share: float = 1.0
     """The part of its device that a worker has for itself."""
 
@@ -42,15 +42,15 @@ class TrainSettings:
     """Seconds after which a process ends whose run has not, and the run counts as failed; with it
     those that are vectorized together. None: never."""
 
-    def why_alone(self, group: GroupKey) -> str | None:
-        """Why the runs of a group are trained one at a time whatever they are, or None.
+    def why_alone(self, bundle: BundleKey) -> str | None:
+        """Why the runs of a bundle are trained one at a time whatever they are, or None.
 
         What the runs themselves rule out, `oodbench.train.vectorized.packing` says.
         """
         if self.vectorize == 1:
             return "--vectorize is 1"
-        if self.vectorize is None and self.device == "cpu" and group not in self.large_groups:
-            return f"fewer than {MIN_TO_VECTORIZE} runs of its group"
+        if self.vectorize is None and self.device == "cpu" and bundle not in self.large_bundles:
+            return f"fewer than {MIN_TO_VECTORIZE} runs in its bundle"
         return None
 
 
@@ -70,14 +70,14 @@ class Interrupts:
         self.stop = True
 
 
-def large_groups(specs: Iterable[RunSpec], at_hand: float = math.inf) -> frozenset[GroupKey]:
-    """The groups with at least `MIN_TO_VECTORIZE` runs in a whole sweep, given all its `specs`.
+def large_bundles(specs: Iterable[RunSpec], at_hand: float = math.inf) -> frozenset[BundleKey]:
+    """The bundles with at least `MIN_TO_VECTORIZE` runs in a whole sweep, given all its `specs`.
 
     On a CPU their runs are always vectorized, even when few are left to train, so that a resumed
     sweep gives the same bits. `at_hand` is the most runs that one process may be given at once;
-    below the minimum there are no large groups.
+    below the minimum there are no large bundles.
     """
-    counts = Counter(spec.group_key for spec in specs)
+    counts = Counter(spec.bundle_key for spec in specs)
     return frozenset(
-        group for group, count in counts.items() if min(count, at_hand) >= MIN_TO_VECTORIZE
+        bundle for bundle, count in counts.items() if min(count, at_hand) >= MIN_TO_VECTORIZE
     )

@@ -48,12 +48,12 @@ def test_the_identity_is_frozen() -> None:
     assert SPEC.id == "517ded89c2d199c7"
 
 
-def test_runs_of_a_group_differ_in_trial_draw_and_numbers_to_try_alone() -> None:
+def test_runs_of_a_bundle_differ_in_trial_draw_and_numbers_to_try_alone() -> None:
     for alike in ({"trial": 2}, {"draw": 1}, {"hparams": {"lr": 0.2}}, {"label": "B"}):
-        assert changed(**alike).group_key == SPEC.group_key
-    # what a method switches at a share of the steps is the same step for all of a group
+        assert changed(**alike).bundle_key == SPEC.bundle_key
+    # what a method switches at a share of the steps is the same step for the whole bundle
     for unlike in ({"steps": 11}, {"hparams": {"lr": "0.1"}}, {"average": {"name": "ema"}}):
-        assert changed(**unlike).group_key != SPEC.group_key
+        assert changed(**unlike).bundle_key != SPEC.bundle_key
 
 
 def test_a_spec_survives_json() -> None:

@@ -12,7 +12,7 @@ from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train import evaluate
 from oodbench.train.run import Run
-from oodbench.train.settings import TrainSettings, large_groups
+from oodbench.train.settings import TrainSettings, large_bundles
 
 SWEEP = {
     "name": "plain",
@@ -48,7 +48,7 @@ def test_a_long_evaluation_is_judged_by_its_beginning(monkeypatch: pytest.Monkey
 def test_runs_of_one_program_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "BUDGET", 0.001)
     specs = list(make_plan(validate({**SWEEP, "trials": 16}, "plain")).runs.values())
-    together = forecast(specs, TrainSettings(large_groups=large_groups(specs)))
+    together = forecast(specs, TrainSettings(large_bundles=large_bundles(specs)))
     assert together.seconds and not together.alone
 
 
@@ -62,7 +62,7 @@ def test_what_is_not_measured_in_time_is_like_the_rest(
     kinds = []
 
     def measured(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
-        kinds.append(alike[0].group_key)
+        kinds.append(alike[0].bundle_key)
         if alike[0].label == slow:
             Event().wait()  # it never ends by itself
         return len(alike) * (2.0 if alike[0].label == "ERM" else 5.0), None

@@ -343,7 +343,7 @@ def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:
         "name": "swad", "optimum_patience": 3, "overfit_patience": 6, "tolerance": 0.3
     }  # fmt: skip
     assert len({s.id for s in (plain, named, other)}) == 3
-    assert named.label == "ERM + SWAD" and named.group_key != plain.group_key
+    assert named.label == "ERM + SWAD" and named.bundle_key != plain.bundle_key
 
 
 def test_a_method_stands_beside_itself_with_averages() -> None:

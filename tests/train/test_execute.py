@@ -1,4 +1,4 @@
-"""Groups of runs from start to end: who leaves, who is resumed, what does not fit."""
+"""Bundles of runs from start to end: who leaves, who is resumed, what does not fit."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import execute as module
 from oodbench.train import loop as training
-from oodbench.train.execute import execute_group
+from oodbench.train.execute import execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
@@ -42,7 +42,7 @@ def trained(
         found[run_id] = state, message
 
     runs = [(spec, results.run(spec.id)) for spec in specs]
-    left = execute_group(runs, settings, ended, **more)
+    left = execute_bundle(runs, settings, ended, **more)
     assert not left and set(found) == {spec.id for spec in specs}
     return found
 
@@ -52,7 +52,7 @@ def vectorized(results: Results) -> list[bool]:
     return [info.provenance["vectorized"] for info in infos if info is not None]
 
 
-def test_a_group_keeps_the_records_of_each_run(tmp_path: Path) -> None:
+def test_a_bundle_keeps_the_records_of_each_run(tmp_path: Path) -> None:
     together, specs = prepared(tmp_path / "together")
     assert set(trained(together, specs).values()) == {("done", "")}
     assert vectorized(together) == [True] * 4
@@ -85,7 +85,7 @@ def test_each_run_is_locked_until_its_own_end(tmp_path: Path) -> None:
         ended.append(run_id)
         assert [s.id for s in specs if not locked(s)] == ended
 
-    execute_group([(s, results.run(s.id)) for s in specs], TOGETHER, check)
+    execute_bundle([(s, results.run(s.id)) for s in specs], TOGETHER, check)
     assert ended == [s.id for s in specs]
 
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_holds_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))])
-def test_a_killed_group_goes_on_in_any_grouping(
+def test_a_killed_bundle_goes_on_in_any_bundling(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint_every(15, monkeypatch)
@@ -128,7 +128,7 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
     short, more = prepared(tmp_path / "b", **changes, steps=70)
     both = [(s, results.run(s.id)) for s in specs] + [(s, short.run(s.id)) for s in more]
     states: dict[str, str] = {}
-    execute_group(both, TOGETHER, lambda i, state, _: states.update({i: state}))
+    execute_bundle(both, TOGETHER, lambda i, state, _: states.update({i: state}))
     for spec in (*specs, *more):
         assert states[spec.id] == ("diverged" if spec.draw else "done")
         target = results if spec in specs else short
@@ -158,10 +158,10 @@ def test_a_diverging_run_is_recorded_where_it_would_be_by_itself(tmp_path: Path)
     assert results.run(diverging.id).state() == "diverged"
 
 
-def test_runs_of_other_shapes_make_a_group_of_their_own(tmp_path: Path) -> None:
+def test_runs_of_other_shapes_make_a_bundle_of_their_own(tmp_path: Path) -> None:
     entry = {"name": "DANN", "hparams": {"discriminator_width": [8, 16]}}
     results, specs = prepared(tmp_path, algorithms=[entry], hparam_draws=2, trials=2)
-    assert len({spec.group_key for spec in specs}) == 1
+    assert len({spec.bundle_key for spec in specs}) == 1
     assert set(trained(results, specs).values()) == {("done", "")}
     assert vectorized(results) == [True] * 4
 
@@ -236,7 +236,7 @@ def test_runs_that_cannot_be_together_are_handed_back(tmp_path: Path) -> None:
     results, specs = prepared(tmp_path, algorithms=["Slow"])
     states: dict[str, str] = {}
     runs = [(spec, results.run(spec.id)) for spec in specs]
-    left = execute_group(runs, TOGETHER, lambda i, state, _: states.update({i: state}))
+    left = execute_bundle(runs, TOGETHER, lambda i, state, _: states.update({i: state}))
     assert left == [s.id for s in specs[1:]] and states == {specs[0].id: "done"}
 
 
@@ -266,11 +266,11 @@ def test_an_error_of_the_caller_is_the_callers(tmp_path: Path) -> None:
 
     results, (spec, *_) = prepared(tmp_path)
     with pytest.raises(LookupError, match=spec.id):
-        execute_group([(spec, results.run(spec.id))], TOGETHER, ended)
+        execute_bundle([(spec, results.run(spec.id))], TOGETHER, ended)
     assert results.run(spec.id).state() == "done"
 
 
-def test_a_failing_run_leaves_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_run_leaves_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results, specs = prepared(tmp_path)
     begin = training.begin
 

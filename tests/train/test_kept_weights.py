@@ -18,7 +18,7 @@ from oodbench.selection import choose
 from oodbench.sweep.plan import Plan
 from oodbench.train import loop
 from oodbench.train.evaluate import evaluate
-from oodbench.train.execute import execute, execute_group
+from oodbench.train.execute import execute, execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import Killed
@@ -145,7 +145,7 @@ def test_vectorized_runs_keep_theirs(tmp_path: Path) -> None:
     results = Results(tmp_path)
     runs = [(spec, results.run(spec.id)) for spec in noisy().runs.values()]
     settings = TrainSettings(keep_weights=RULES, vectorize=3)
-    execute_group(runs, settings, lambda *_: None)
+    execute_bundle(runs, settings, lambda *_: None)
     for spec, directory in runs:
         info = json.loads((directory.path / "run.json").read_text())
         assert info["provenance"]["vectorized"] is True

@@ -11,7 +11,7 @@ import torch
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
-from oodbench.train.execute import execute, execute_group
+from oodbench.train.execute import execute, execute_bundle
 from oodbench.train.process import clean_process, seed_process, unchanged
 from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import outcome, tiny
@@ -123,7 +123,7 @@ def test_a_group_is_told_of_once(tmp_path: Path) -> None:
     ends: list[State] = []
     before = Path.cwd()
     with pytest.warns(UserWarning, match="working directory") as warned:
-        execute_group(
+        execute_bundle(
             [(s, Results(tmp_path).run(i)) for i, s in plan.runs.items()],
             TrainSettings(vectorize=8),
             lambda run_id, state, message: ends.append(state),

@@ -1,9 +1,9 @@
-from oodbench.train.settings import MIN_TO_VECTORIZE, large_groups
+from oodbench.train.settings import MIN_TO_VECTORIZE, large_bundles
 from tests.helpers.sweeps import tiny
 
 
 def test_few_runs_of_a_kind_are_no_crowd() -> None:
     few = tiny(algorithms=["ERM"], trials=MIN_TO_VECTORIZE - 1).runs.values()
     many = tiny(algorithms=["ERM"], trials=MIN_TO_VECTORIZE).runs.values()
-    assert not large_groups(few) and not large_groups(many, at_hand=MIN_TO_VECTORIZE - 1)
-    assert large_groups(many) == large_groups([*few, *many]) == {next(iter(many)).group_key}
+    assert not large_bundles(few) and not large_bundles(many, at_hand=MIN_TO_VECTORIZE - 1)
+    assert large_bundles(many) == large_bundles([*few, *many]) == {next(iter(many)).bundle_key}

@@ -21,7 +21,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.launchers.job import Job
 from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.worker import SIGNALS, work
-from oodbench.train.settings import MAX_VECTORIZED, GroupKey
+from oodbench.train.settings import MAX_VECTORIZED, BundleKey
 
 LOCK_RETRY_SECONDS = 5.0
 """Seconds for which the pool tries again to train a run that another process holds."""
@@ -83,9 +83,9 @@ class _Pool:
         self.held: dict[str, float] = {}
         """When each run that another process holds was first asked for."""
         self.returned: Counter[str] = Counter()
-        self.group_keys: dict[str, GroupKey] = {}
-        self.alone: set[GroupKey] = set()
-        """The groups whose runs turned out to be trained one at a time."""
+        self.bundle_keys: dict[str, BundleKey] = {}
+        self.alone: set[BundleKey] = set()
+        """The bundles whose runs turned out to be trained one at a time."""
         self.limits: dict[str, int] = {}
         """How many runs are given to a worker together with one of those that had one die."""
         self.searches = job.searches()
@@ -111,7 +111,7 @@ class _Pool:
             if not self._requeued(run_id, State(value), message):
                 self._run_ended(run_id, State(value), message, display)
         elif kind == "idle":
-            self.alone.update(map(self._group_key, worker.run_ids))
+            self.alone.update(map(self._bundle_key, worker.run_ids))
             self.queue.extendleft(reversed(worker.run_ids))
             worker.run_ids, worker.busy = [], False
             display.idle(worker.index)
@@ -164,22 +164,22 @@ class _Pool:
         self.states[run_id] = state
         self.queue.extend(self.job.add(self.searches.advance(run_id)))
 
-    def _group_key(self, run_id: str) -> GroupKey:
-        if run_id not in self.group_keys:
-            self.group_keys[run_id] = self.job.specs[run_id].group_key
-        return self.group_keys[run_id]
+    def _bundle_key(self, run_id: str) -> BundleKey:
+        if run_id not in self.bundle_keys:
+            self.bundle_keys[run_id] = self.job.specs[run_id].bundle_key
+        return self.bundle_keys[run_id]
 
     def _take(self, worker: int) -> list[str]:
-        """Take the next run out of the queue, and of its group as many as a worker is to have."""
+        """Take the next run out of the queue, and of its bundle as many as a worker is to have."""
         settings = self.job.settings_of(worker)
-        first, group = self.queue[0], self._group_key(self.queue[0])
+        first, bundle = self.queue[0], self._bundle_key(self.queue[0])
         limit = self.limits.get(first, settings.vectorize or MAX_VECTORIZED)
-        if limit == 1 or group in self.alone or settings.why_alone(group) is not None:
+        if limit == 1 or bundle in self.alone or settings.why_alone(bundle) is not None:
             return [self.queue.popleft()]
         alike = [
             i
             for i in self.queue
-            if self._group_key(i) == group and self.limits.get(i, limit) == limit
+            if self._bundle_key(i) == bundle and self.limits.get(i, limit) == limit
         ]
         taken = alike[: min(limit, -(-len(alike) // len(self.workers)))]
         chosen = set(taken)

@@ -25,7 +25,7 @@ def work(
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.registry import load_plugins
-    from oodbench.train.execute import execute_group
+    from oodbench.train.execute import execute_bundle
     from oodbench.train.process import unchanged
     from oodbench.train.settings import Interrupts
 
@@ -58,7 +58,7 @@ def work(
             specs = connection.recv()
         except (EOFError, OSError):
             return
-        execute_group(
+        execute_bundle(
             [(spec, Results(results).run(spec.id)) for spec in specs],
             settings,
             lambda run_id, state, message: tell("end", state, message, run_id),

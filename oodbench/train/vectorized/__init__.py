@@ -1,6 +1,6 @@
 """Many runs trained as one program, with the same numbers whoever is trained beside them.
 
-Runs of a group differ in numbers alone: trial, draw, and hyperparameters that fix no shape. `program`
+Runs of a bundle differ in numbers alone: trial, draw, and hyperparameters that fix no shape. `program`
 holds their parameters in one matrix, one run a row, and does their updates and evaluations under
 `vmap`; `linear` and `optimizers` are its layers and updates; `packing` says which runs are vectorized
 and how many at once.
@@ -10,8 +10,8 @@ its program: those that were at hand when it started differ from those that are 
 and a resumed sweep is to end with the results of an undisturbed one. These rules see to it:
 
 - Whether a run is vectorized depends on the whole sweep and on the run itself, never on what is
-  left to train. On a CPU a group is vectorized if the sweep has at least `MIN_TO_VECTORIZE` runs of
-  it (`settings.large_groups`) and nothing about the run rules it out (`packing.why_alone`). Launcher
+  left to train. On a CPU a bundle is vectorized if the sweep has at least `MIN_TO_VECTORIZE` runs of
+  it (`settings.large_bundles`) and nothing about the run rules it out (`packing.why_alone`). Launcher
   and process ask the same two functions.
 - A program of one run holds it twice, because batched kernels round a batch of one differently
   (`program._at_least_two`).
@@ -22,7 +22,7 @@ and a resumed sweep is to end with the results of an undisturbed one. These rule
 - Runs at the same step are trained together; those behind catch up first, and each stops at the
   steps at which it would evaluate or could save if it were by itself (`loop.Training.stop`).
 - A checkpoint holds one run, as if it had been by itself, and any program goes on from it.
-- A run whose group cannot be vectorized, or has failed at it, is trained by itself from its last
+- A run whose bundle cannot be vectorized, or has failed at it, is trained by itself from its last
   checkpoint on.
 
 On a GPU the kernels that are chosen depend on the sizes, and the same runs agree up to round-off.

@@ -27,7 +27,7 @@ def why_alone(run: Run, settings: TrainSettings) -> str | None:
     On a CPU, where results are to be the same bit for bit, this does not depend on how many runs
     are left to train.
     """
-    reason = why_not(run) or settings.why_alone(run.spec.group_key)
+    reason = why_not(run) or settings.why_alone(run.spec.bundle_key)
     if reason is not None or settings.vectorize is not None or settings.device != "cpu":
         return reason
     examples = _inputs(run)
@@ -115,7 +115,7 @@ def _linear_only(network: nn.Module) -> bool:
 
 
 def program_key(run: Run) -> tuple[object, ...]:
-    """What the runs of one program have in common beyond `RunSpec.group_key`.
+    """What the runs of one program have in common beyond `RunSpec.bundle_key`.
 
     These are the shapes of parameters and buffers, the batch's size and the optimizer's options.
     """

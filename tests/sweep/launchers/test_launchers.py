@@ -11,7 +11,7 @@ from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.launch import LAUNCHERS
 from oodbench.sweep.launchers.job import Job
-from oodbench.train.settings import MIN_TO_VECTORIZE, large_groups
+from oodbench.train.settings import MIN_TO_VECTORIZE, large_bundles
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
     together = {}
     for launcher, workers in (("local", 2), ("local", 1), ("debug", 1)):
         asked = job(plan, tmp_path / f"{launcher}{workers}", workers)
-        settings = replace(asked.settings, large_groups=large_groups(plan.runs.values()))
+        settings = replace(asked.settings, large_bundles=large_bundles(plan.runs.values()))
         assert set(LAUNCHERS[launcher](replace(asked, settings=settings)).values()) == {"done"}
         infos = [asked.results.run(i).info() for i in plan.runs]
         assert all(info is not None and info.provenance["vectorized"] for info in infos)

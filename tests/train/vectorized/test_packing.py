@@ -8,14 +8,14 @@ import torch
 
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
-from oodbench.train.settings import MIN_TO_VECTORIZE, TrainSettings, large_groups
+from oodbench.train.settings import MIN_TO_VECTORIZE, TrainSettings, large_bundles
 from oodbench.train.vectorized import packing
 from oodbench.train.vectorized.packing import DEVICE_SHARE, capacity, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.sweeps import tiny
 
 
-def group(**changes: Any) -> list[RunSpec]:
+def bundle(**changes: Any) -> list[RunSpec]:
     runs = tiny(
         **{"algorithms": ["ERM"], "network": "Linear", "trials": MIN_TO_VECTORIZE} | changes
     ).runs
@@ -25,13 +25,13 @@ def group(**changes: Any) -> list[RunSpec]:
 @pytest.mark.parametrize(
     ("specs", "settings", "reason"),
     [
-        (group(), TrainSettings(), None),
-        (group(trials=MIN_TO_VECTORIZE - 1), TrainSettings(), "fewer than 16 runs"),
-        (group(trials=1), TrainSettings(vectorize=8), None),
-        (group(), TrainSettings(vectorize=1), "--vectorize is 1"),
-        (group(algorithms=["LeastSquares"]), TrainSettings(), "an update of its own"),
+        (bundle(), TrainSettings(), None),
+        (bundle(trials=MIN_TO_VECTORIZE - 1), TrainSettings(), "fewer than 16 runs"),
+        (bundle(trials=1), TrainSettings(vectorize=8), None),
+        (bundle(), TrainSettings(vectorize=1), "--vectorize is 1"),
+        (bundle(algorithms=["LeastSquares"]), TrainSettings(), "an update of its own"),
         (
-            group(network={"name": "MLP", "hparams": {"width": 1024}}, datasets=["Spirals"]),
+            bundle(network={"name": "MLP", "hparams": {"width": 1024}}, datasets=["Spirals"]),
             TrainSettings(),
             "its steps are long enough",
         ),
@@ -41,16 +41,18 @@ def group(**changes: Any) -> list[RunSpec]:
 def test_who_is_trained_alone(
     specs: list[RunSpec], settings: TrainSettings, reason: str | None
 ) -> None:
-    found = why_alone(Run(specs[0], settings), replace(settings, large_groups=large_groups(specs)))
+    found = why_alone(
+        Run(specs[0], settings), replace(settings, large_bundles=large_bundles(specs))
+    )
     assert found is None if reason is None else found is not None and reason in found
 
 
 def test_long_steps_are_those_of_many_products_whatever_the_biases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    specs = group(network="MLP")
+    specs = bundle(network="MLP")
     run = Run(specs[0], TrainSettings())
-    settings = TrainSettings(large_groups=large_groups(specs))
+    settings = TrainSettings(large_bundles=large_bundles(specs))
     matrices = sum(p.numel() for p in run.algorithm.parameters() if p.dim() == 2)
     assert 0 < matrices < sum(p.numel() for p in run.algorithm.parameters())
     products = len(run.names) * run.batches.batch_size * matrices
@@ -62,7 +64,7 @@ def test_long_steps_are_those_of_many_products_whatever_the_biases(
 
 def test_the_capacity_on_a_cpu_is_by_size_and_never_none(monkeypatch: pytest.MonkeyPatch) -> None:
     small, large = (
-        Run(group(datasets=[{"name": "LinearSEM", "num_examples": n}])[0], TrainSettings())
+        Run(bundle(datasets=[{"name": "LinearSEM", "num_examples": n}])[0], TrainSettings())
         for n in (200, 2000)
     )
     assert capacity(small, TrainSettings()) > 5 * capacity(large, TrainSettings()) > 5
@@ -76,7 +78,7 @@ def test_the_capacity_on_a_gpu_keeps_within_the_share() -> None:
     settings = TrainSettings(device="cuda:0")
     entry = {"name": "ERM", "hparams": {"batch_size": 512}}
     changes: dict[str, Any] = {"datasets": ["Spirals"], "network": "MLP", "algorithms": [entry]}
-    run = Run(group(**changes)[0], settings)
+    run = Run(bundle(**changes)[0], settings)
     whole = capacity(run, settings)
     eighth = replace(settings, device_share=8.5 / whole)
     free, _ = torch.cuda.mem_get_info("cuda:0")
