@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 GAME := "procgen-mirror==0.10.7; python_version < '3.13'" "procgen-gym==0.1.1; python_version >= '3.13'" \
   gym3==0.3.3 gym==0.26.2 gym-notices gymnasium farama-notifications cloudpickle cffi pycparser imageio
 
-.PHONY: quickstart install test check bench gpu race
+.PHONY: quickstart install test check nightly bench gpu race
 
 quickstart: install
 	$(BIN)/python -m oodbench.board quickstart
@@ -24,17 +24,21 @@ $(VENV)/tested: $(VENV)/installed
 	touch $@
 
 # two processes of one thread each
-test check: export OMP_NUM_THREADS := 1
+test check nightly: export OMP_NUM_THREADS := 1
 
 test: $(VENV)/tested
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not nightly"
 
 check: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20 -m "not nightly"
+
+# what takes long and seldom breaks: full grids, the wheel, torture; .ci/run deals a few of them
+nightly: $(VENV)/tested
+	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20 -m nightly
 
 bench: $(VENV)/tested
 	$(BIN)/python -m oodbench.bench
@@ -45,5 +49,5 @@ gpu: $(VENV)/tested
 
 # DOMAINBED: a checkout to race against; DOMAINBED_PYTHON: a Python that has what it imports
 race: $(VENV)/installed
-	$(BIN)/python -m oodbench.race $(if $(DOMAINBED),--domainbed $(DOMAINBED)) \
+	$(BIN)/python -m oodbench.bench race $(if $(DOMAINBED),--domainbed $(DOMAINBED)) \
 	  $(if $(DOMAINBED_PYTHON),--python $(DOMAINBED_PYTHON))

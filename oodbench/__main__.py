@@ -1,13 +1,13 @@
 """The commands in one: `oodbench sweep launch`, `oodbench report table`, `oodbench data list`, ..."""
 
-from oodbench.bench.cli import bench
+from oodbench.bench.cli import app as bench
 from oodbench.board.cli import app as board
-from oodbench.commands import commands
 from oodbench.data.cli import app as data
 from oodbench.diagnose.cli import app as diagnose
 from oodbench.list.cli import list_
 from oodbench.report.cli import app as report
 from oodbench.sweep.cli import app as sweep
+from oodbench.terminal import commands
 from oodbench.train.cli import app as train
 from oodbench.verify.cli import verify
 
@@ -18,7 +18,7 @@ main.add_typer(board, name="board")
 main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
 main.add_typer(train, name="train")
-main.command("bench")(bench)
+main.add_typer(bench, name="bench")
 main.command("list")(list_)
 main.command("verify")(verify)
 

@@ -1,21 +1,12 @@
 """A user's mistake: one sentence that names the thing, the place and the nearest right name."""
 
 import difflib
-import errno
 import inspect
-import io
-import os
-import shutil
-import sys
-import warnings
 from collections.abc import Callable, Iterable
 from functools import wraps
 from itertools import accumulate
 from numbers import Integral
-from pathlib import Path
-from typing import NoReturn, ParamSpec, TypeVar
-
-from oodbench.printable import printable, wrapped
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,69 +83,3 @@ def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return named
-
-
-def fail(message: object) -> NoReturn:
-    """Print the message to stderr and leave with exit code 2, as for every mistake of the user.
-
-    It is wrapped at words where a person reads it, or where COLUMNS is set.
-    """
-    print(_as_wide_as_the_terminal(f"error: {message}"), file=sys.stderr)
-    raise SystemExit(2)
-
-
-def _as_wide_as_the_terminal(text: str) -> str:
-    text = printable(text, keep="\n")
-    if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
-        return wrapped(text, shutil.get_terminal_size().columns)
-    return text
-
-
-def _is_adrift() -> bool:
-    """Whether the working directory has been removed, so that no relative path is there."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return True
-    return False
-
-
-def reports_mistakes(command: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2.
-
-    A `UserWarning` costs a line, too, without its place in the code.
-    """
-
-    @wraps(command)
-    def told(*args: P.args, **kwargs: P.kwargs) -> R:
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # closed, it is None
-                stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
-        usual = warnings.formatwarning
-
-        def formatted(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            line: str | None = None,
-        ) -> str:
-            if category is UserWarning:
-                return _as_wide_as_the_terminal(f"warning: {message}") + "\n"
-            return usual(message, category, filename, lineno, line)
-
-        warnings.formatwarning = formatted
-        try:
-            return command(*args, **kwargs)
-        except UserError as error:
-            fail(error)
-        except OSError as error:
-            if _is_adrift():
-                fail("the working directory has been removed; change to one that is there")
-            if error.strerror is None or (error.filename is None and error.errno != errno.ENOSPC):
-                raise
-            fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-        finally:
-            warnings.formatwarning = usual
-
-    return told

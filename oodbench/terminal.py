@@ -1,21 +1,179 @@
-"""How text reaches the terminal.
+"""How a command speaks: how it is declared, how it asks, prints and fails.
 
 All output of a command goes through `terminal` or through `print` of a text of `printable`.
 """
 
+import errno
+import io
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+import shutil
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
+import typer
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
-from oodbench.printable import printable, wrapped
+from oodbench.errors import UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Commands(TyperGroup):
+    """A group whose help shows the whole first paragraph of each command's, not its first words."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and command.help and not command.short_help:
+            command.short_help = command.help.partition("\n\n")[0]
+        return command
+
+
+class DefaultCommands(_Commands):
+    """A group whose first command may be left out: arguments that name no command are its."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Put the first command's name before arguments that do not begin with a command's."""
+        if not args or args[0] not in (*self.commands, *ctx.help_option_names):
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def commands(
+    help: str | None = None, *, cls: type[TyperGroup] = _Commands, **settings: Any
+) -> typer.Typer:
+    """A `typer.Typer` whose help and errors are plain text; `settings` are further ones of Typer's."""
+    plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+    return typer.Typer(cls=cls, help=help, add_completion=False, **plain, **settings)
+
+
+def confirmed(question: str) -> bool:
+    """The user's answer to a question; raises UserError where nobody can answer."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise UserError(f"'{question}' cannot be answered as stdin is closed; add --yes")
+    return typer.confirm(question, default=None)
+
+
+def _exit(message: object) -> NoReturn:
+    """Print the message to stderr and leave with exit code 2, as for every mistake of the user.
+
+    It is wrapped at words where a person reads it, or where COLUMNS is set.
+    """
+    print(_as_wide_as_the_terminal(f"error: {message}"), file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _as_wide_as_the_terminal(text: str) -> str:
+    text = printable(text, keep="\n")
+    if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
+        return wrapped(text, shutil.get_terminal_size().columns)
+    return text
+
+
+def _is_adrift() -> bool:
+    """Whether the working directory has been removed, so that no relative path is there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2.
+
+    A `UserWarning` costs a line, too, without its place in the code.
+    """
+
+    @wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # closed, it is None
+                stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
+        usual = warnings.formatwarning
+
+        def formatted(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            line: str | None = None,
+        ) -> str:
+            if category is UserWarning:
+                return _as_wide_as_the_terminal(f"warning: {message}") + "\n"
+            return usual(message, category, filename, lineno, line)
+
+        warnings.formatwarning = formatted
+        try:
+            return command(*args, **kwargs)
+        except UserError as error:
+            _exit(error)
+        except OSError as error:
+            if _is_adrift():
+                _exit("the working directory has been removed; change to one that is there")
+            if error.strerror is None or (error.filename is None and error.errno != errno.ENOSPC):
+                raise
+            _exit(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        finally:
+            warnings.formatwarning = usual
+
+    return wrapper
+
+
+CONTROLS = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0, delete and C1: escape sequences start with one of them
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, order of writing
+    "\ufeff\ud800-\udfff]"  # the byte order mark, and half characters that UTF-8 cannot encode
+)
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""The text with every control character but those in `keep` as an escape such as `\x1b`."""
+
+    def escaped(match: re.Match[str]) -> str:
+        character = match[0]
+        return character if character in keep else character.encode("unicode_escape").decode()
+
+    return CONTROLS.sub(escaped, text)
+
+
+def printable_json(text: str) -> str:
+    """JSON text with the control characters that JSON allows in strings as escapes of its own."""
+    return re.sub(CONTROLS, lambda m: m[0] if m[0] == "\n" else f"\\u{ord(m[0]):04x}", text)
+
+
+def wrapped(text: str, width: int) -> str:
+    """Each line of the text wrapped at words; a longer word, such as a path, stays whole.
+
+    Further lines are indented as the first is, and under the words of an item (`- `).
+    """
+    lines = []
+    for line in text.split("\n"):
+        words = re.sub("^ *(- )?", "", line)
+        start = line.removesuffix(words)
+        lines += textwrap.wrap(
+            words,
+            width,
+            initial_indent=start,
+            subsequent_indent=" " * len(start),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    return "\n".join(lines)
+
 
 ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→": "->"})
 """What stands for our own signs where the terminal's encoding lacks them."""
@@ -48,7 +206,7 @@ class Terminal(Console):
         self.print(self.wrapped(text), soft_wrap=True)
 
     def wrapped(self, text: str) -> str:
-        """The text with its lines wrapped at words, as `printable.wrapped` does it.
+        """The text with its lines wrapped at words, as the function `wrapped` does it.
 
         Lines that a program reads, in a file or a pipe, stay as they are unless COLUMNS is set.
         """

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,32 @@ settings.register_profile(
     "seeded", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("seeded")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--deal", type=int, metavar="N", help="of the chosen tests, N at random")
+    parser.addoption("--deal-seed", default="", metavar="TEXT", help="the same text, the same N")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    count, seed = config.getoption("--deal"), config.getoption("--deal-seed")
+    return [f"dealt: {count} tests, --deal-seed '{seed}'"] if count is not None else []
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one random case each of N random test functions, so that no large grid takes all places."""
+    count = config.getoption("--deal")
+    if count is None:
+        return
+    rng = random.Random(config.getoption("--deal-seed"))
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    functions = rng.sample(sorted(cases), min(count, len(cases)))
+    chosen = {rng.choice(cases[function]).nodeid for function in functions}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+    items[:] = [item for item in items if item.nodeid in chosen]
 
 
 @pytest.fixture(autouse=True)

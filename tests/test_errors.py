@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.errors import UserError, unknown
+from oodbench.terminal import exit_on_user_error
 from tests.helpers.paths import ROOT
 
 
@@ -39,7 +40,7 @@ def test_the_place_is_named_and_a_long_list_is_cut() -> None:
 def test_a_mistake_ends_a_command_with_one_line_and_code_2(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    @reports_mistakes
+    @exit_on_user_error
     def command(what: str) -> str:
         if what == "mistake":
             raise UserError("the sentence")
@@ -69,7 +70,7 @@ def test_a_working_directory_that_is_gone_costs_one_line(
     tmp_path: Path,
     path: str | None,
 ) -> None:
-    @reports_mistakes
+    @exit_on_user_error
     def command() -> None:
         print(Path(path).stat() if path else Path.cwd())
 
@@ -85,7 +86,7 @@ def test_a_working_directory_that_is_gone_costs_one_line(
 def test_a_mistake_is_wrapped_at_words_as_wide_as_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @reports_mistakes
+    @exit_on_user_error
     def command() -> None:
         raise UserError("here has 2 problems:\n- steps must be a number\n- a/path/that/stays/whole")
 
@@ -103,7 +104,7 @@ def test_a_mistake_is_wrapped_at_words_as_wide_as_the_terminal(
 
 def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code() -> None:
     code = (
-        "import warnings; from oodbench.errors import reports_mistakes as r\n"
+        "import warnings; from oodbench.terminal import exit_on_user_error as r\n"
         "r(lambda: warnings.warn('the images are small'))()\n"
         "warnings.warn('afterwards')\n"
     )
@@ -117,7 +118,7 @@ def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code() -> No
 
 
 def test_an_operating_system_error_without_a_path_is_a_bug() -> None:
-    @reports_mistakes
+    @exit_on_user_error
     def command() -> None:
         raise OSError("no path")
 

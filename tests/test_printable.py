@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.__main__ import main
-from oodbench.printable import printable
 from oodbench.report.formats import FORMATS
+from oodbench.terminal import printable
 from tests.helpers.made import Made, rising
 from tests.helpers.sweeps import tiny_file
 

@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 from tabulate import tabulate
 
+from oodbench.bench.race import race
 from oodbench.bench.rows import Row
-from oodbench.commands import commands
-from oodbench.errors import reports_mistakes, unknown
+from oodbench.errors import unknown
+from oodbench.terminal import DefaultCommands, commands, exit_on_user_error
 
-app = commands(__doc__)
+app = commands(__doc__, cls=DefaultCommands)
 
 
 def _steps(folder: Path) -> list[Row]:
@@ -108,8 +109,8 @@ PARTS: dict[str, Callable[[Path], list[Row]]] = {
 """The functions that measure each part; they import what they need, and are given an empty folder."""
 
 
-@app.command()
-@reports_mistakes
+@app.command("measure")
+@exit_on_user_error
 def bench(
     part: Annotated[
         list[str] | None, typer.Argument(metavar="[PART]...", help=f"{', '.join(PARTS)}.")
@@ -127,3 +128,6 @@ def bench(
         with tempfile.TemporaryDirectory() as folder:
             rows += [dataclasses.astuple(row) for row in PARTS[name](Path(folder))]
     print(tabulate(rows, ["what", "reach", "measured", "DomainBed"], disable_numparse=True))
+
+
+app.command("race")(race)

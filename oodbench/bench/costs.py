@@ -27,9 +27,8 @@ from scipy.optimize import nnls
 from tabulate import tabulate
 
 from oodbench.bench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
-from oodbench.commands import commands
-from oodbench.errors import reports_mistakes
 from oodbench.report.figures import Finding, save
+from oodbench.terminal import commands, exit_on_user_error
 
 BLOCKS = 5
 """A figure is the median of so many blocks of calls."""
@@ -219,7 +218,7 @@ app = commands(__doc__)
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def costs(
     vectorize: Annotated[
         list[str] | None, typer.Option(help="As of `sweep launch`; several: a line each.")

@@ -26,8 +26,8 @@ import typer
 from tabulate import tabulate
 
 from oodbench.bench.rows import Row
-from oodbench.commands import commands
-from oodbench.errors import UserError, reports_mistakes
+from oodbench.errors import UserError
+from oodbench.terminal import commands, exit_on_user_error
 
 app = commands(__doc__)
 
@@ -275,7 +275,7 @@ FasterRCNN wait in their own passes."""
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def gpu(
     device: Annotated[
         str, typer.Option(help="cuda:N, or cpu at small sizes to try it.")

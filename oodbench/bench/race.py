@@ -26,11 +26,11 @@ import yaml
 from tabulate import tabulate
 
 from oodbench.bench.process_tree import Cost, cost_of
-from oodbench.commands import commands
-from oodbench.errors import UserError, reports_mistakes
+from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import State
+from oodbench.terminal import exit_on_user_error
 
 ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2
@@ -248,11 +248,7 @@ def table(laps: Sequence[Lap]) -> str:
     )
 
 
-app = commands(__doc__)
-
-
-@app.command()
-@reports_mistakes
+@exit_on_user_error
 def race(
     domainbed: Annotated[
         Path | None, typer.Option(help="A checkout; our side alone without.")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oodbench.commands import commands
-from oodbench.errors import UserError, reports_mistakes
+from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.results.board_files import (
     PROTOCOL_FILE,
@@ -20,7 +19,7 @@ from oodbench.results.board_files import (
     part_files,
     reported_names,
 )
-from oodbench.terminal import terminal
+from oodbench.terminal import commands, exit_on_user_error, terminal
 
 if TYPE_CHECKING:
     from oodbench.report.sheet import Sheet
@@ -42,7 +41,7 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per cor
 
 
 @app.command("list")
-@reports_mistakes
+@exit_on_user_error
 def list_() -> None:
     """Say which boards there are: datasets, rows, runs, size and the code that trained them."""
     from oodbench.results.board import read_parts
@@ -78,7 +77,7 @@ def list_() -> None:
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def show(
     name: Name,
     directories: Directories = None,
@@ -175,7 +174,7 @@ def _show_reported(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def run(
     name: Name,
     algorithms: Annotated[
@@ -230,7 +229,7 @@ def run(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def quickstart(
     out: Annotated[Path, typer.Option(help="The results directory.")] = Path("results/quickstart"),
     workers: Workers = None,
@@ -257,7 +256,7 @@ def quickstart(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def rerun(
     name: Name,
     count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
@@ -299,7 +298,7 @@ def rerun(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def freeze(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="A board, or a folder.")],
@@ -328,7 +327,7 @@ def freeze(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def validate(
     what: Annotated[
         str, typer.Argument(metavar="NAME_OR_RESULTS", help="A board, or a results directory.")
@@ -365,7 +364,7 @@ def validate(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def page(
     name: Name,
     out: Annotated[
@@ -386,7 +385,7 @@ def page(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def html(
     name: Name,
     directories: Directories = None,

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oodbench.commands import commands
-from oodbench.errors import UserError, reports_mistakes
-from oodbench.terminal import terminal
+from oodbench.errors import UserError
+from oodbench.terminal import commands, exit_on_user_error, terminal
 from oodbench.yaml_values import assignments
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ Plugins = Annotated[
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Fetch the files of a dataset, then verify them."""
     dataset = _dataset(name, data_dir, set_, plugin)
@@ -39,14 +38,14 @@ def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugi
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Say whether the files of a dataset are there and have the right checksums."""
     _verify(_dataset(name, data_dir, set_, plugin))
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def check(
     name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
 ) -> None:
@@ -95,7 +94,7 @@ def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def cache(
     name: Name,
     data_dir: DataDir,
@@ -108,7 +107,7 @@ def cache(
 
 
 @app.command("list")
-@reports_mistakes
+@exit_on_user_error
 def list_(plugin: Plugins = None) -> None:
     """Show which files each dataset reads under the data directory."""
     from oodbench.datasets import datasets
@@ -127,7 +126,7 @@ app.add_typer(making, name="make")
 
 
 @making.command()
-@reports_mistakes
+@exit_on_user_error
 def coinrun(
     data_dir: DataDir,
     levels: Annotated[int, typer.Option(min=1, max=1_000_000, help="Training levels.")] = 64,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oodbench.commands import commands
-from oodbench.errors import UserError, reports_mistakes
+from oodbench.errors import UserError
+from oodbench.terminal import commands, exit_on_user_error
 
 if TYPE_CHECKING:
     from oodbench.report.figures import Finding
@@ -19,7 +19,7 @@ OUT = Path("results/diagnose")
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def kept(
     run: Annotated[Path | None, typer.Option(help="A recorded run: RESULTS/runs/ID.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Of the new run, without --run.")] = 300,
@@ -34,7 +34,7 @@ def kept(
 
 
 @app.command("random-gradients")
-@reports_mistakes
+@exit_on_user_error
 def random_gradients(
     environments: Counts = "2,3,5,7,10,15,20,30,40,60,80,100,150,200",
     tau: Annotated[float, typer.Option()] = 0.6,
@@ -50,7 +50,7 @@ def random_gradients(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def correlation(
     environments: Annotated[int, typer.Option(min=2)] = 16,
     examples: Annotated[int, typer.Option(min=2, help="Per environment.")] = 1024,
@@ -64,7 +64,7 @@ def correlation(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def consistency(out: Out = OUT) -> None:
     """Consistency scores of minima where they are known: diagonal Hessians and the patchwork."""
     from oodbench.diagnose.patchwork import consistency
@@ -73,7 +73,7 @@ def consistency(out: Out = OUT) -> None:
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def environments(
     environments: Counts = "2,4,8,16,32",
     trials: Annotated[int, typer.Option(min=1)] = 3,
@@ -88,7 +88,7 @@ def environments(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def memorization(
     results: Annotated[Path, typer.Argument(help="Of a sweep on NoisyLabels or CIFARNoise.")],
     out: Out = OUT,
@@ -100,7 +100,7 @@ def memorization(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def trials(
     results: Annotated[Path, typer.Argument(help="Of a sweep on one dataset.")],
     selection: Annotated[str, typer.Option(help="Rules, with commas.")] = "train_val,val_env",

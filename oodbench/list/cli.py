@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from oodbench.commands import commands
-from oodbench.errors import reports_mistakes
 from oodbench.list.catalogue import entries, listing, markdown
-from oodbench.printable import printable
+from oodbench.terminal import commands, exit_on_user_error, printable
 
 app = commands()
 
@@ -32,7 +30,7 @@ Formats = Annotated[Format, typer.Option("--format", help="markdown: as docs/cat
 
 
 @app.command(name="list", help=__doc__)
-@reports_mistakes
+@exit_on_user_error
 def list_(name: Name = None, plugin: Plugins = None, format_: Formats = Format.TERMINAL) -> None:
     """Print the catalogue, or the page of one class."""
     width = shutil.get_terminal_size().columns

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from oodbench.commands import commands
-from oodbench.errors import reports_mistakes, unknown
+from oodbench.errors import unknown
 from oodbench.registry import load_plugins
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet, print_table, with_kept
@@ -16,7 +15,7 @@ from oodbench.results.beside import beside_board
 from oodbench.results.frames import Frames
 from oodbench.results.join import joined, only_dataset
 from oodbench.selection import RULES
-from oodbench.terminal import terminal
+from oodbench.terminal import commands, exit_on_user_error, terminal
 
 app = commands("Leaderboards, figures and pages of results.", no_args_is_help=True)
 
@@ -54,7 +53,7 @@ BoardName = Annotated[
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def table(
     directories: Directories,
     selection: Selection = None,
@@ -80,7 +79,7 @@ def table(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def export(
     directories: Directories,
     out: Annotated[Path, typer.Option(help="The file, or for tensorboard the folder, to write.")],
@@ -99,7 +98,7 @@ def export(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def merge(
     directories: Annotated[
         list[Path], typer.Argument(metavar="DIR...", help="Results directories of one sweep.")
@@ -117,7 +116,7 @@ def merge(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def import_domainbed(
     folder: Annotated[Path, typer.Argument(metavar="SWEEP_DIR", help="DomainBed's output folder.")],
     out: Annotated[Path, typer.Option(help="The results directory to write.")],
@@ -129,7 +128,7 @@ def import_domainbed(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def compare(
     directories: Directories,
     baseline: Baseline = "ERM",
@@ -150,7 +149,7 @@ def compare(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def figure(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
     directories: Directories,
@@ -169,7 +168,7 @@ def figure(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def html(
     directories: Directories,
     out: Annotated[
@@ -191,7 +190,7 @@ def html(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def watch(
     directories: Directories,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
@@ -208,7 +207,7 @@ def watch(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def why(
     directories: Directories,
     dataset: Annotated[str | None, typer.Option(help="As the table names it.")] = None,

@@ -9,8 +9,7 @@ import matplotlib
 from cycler import cycler
 from matplotlib.figure import Figure
 
-from oodbench.printable import printable
-from oodbench.terminal import terminal
+from oodbench.terminal import printable, terminal
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Colours of the lines of a picture, which the colour-blind tell apart too (Okabe and Ito, 2008)."""

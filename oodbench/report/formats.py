@@ -11,10 +11,9 @@ from html import escape
 import pandas as pd
 from tabulate import tabulate
 
-from oodbench.printable import printable, printable_json
 from oodbench.report.sheet import Block, Sheet
 from oodbench.report.statistics import half_width
-from oodbench.terminal import Terminal, terminal
+from oodbench.terminal import Terminal, printable, printable_json, terminal
 
 LATEX = {
     "\\": r"\textbackslash{}",

@@ -19,7 +19,6 @@ from matplotlib.lines import Line2D
 
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_file
-from oodbench.printable import printable
 from oodbench.report.comparison import gains
 from oodbench.report.figures import COLOURS, STYLE, plain
 from oodbench.report.html.curves import inside_and_test, judged_runs, traces
@@ -28,6 +27,7 @@ from oodbench.report.ranking import ranked
 from oodbench.results.frames import Frames, sweep_runs
 from oodbench.results.metrics import is_proportion
 from oodbench.selection import candidates, usual
+from oodbench.terminal import printable
 
 WIDTHS = {1: 3.25, 2: 6.75}
 """Inches of one and of two columns of a paper."""

@@ -9,8 +9,8 @@ import pandas as pd
 
 from oodbench.errors import UserError, missing_package
 from oodbench.files import whole_file, whole_folder
-from oodbench.printable import printable
 from oodbench.results.frames import Frames, sweep_runs
+from oodbench.terminal import printable
 
 TIMES = ("training_seconds", "waiting_seconds")
 RUN_COLUMNS = (

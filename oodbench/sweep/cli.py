@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-from oodbench.commands import commands, confirmed
-from oodbench.errors import reports_mistakes
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep
@@ -25,7 +23,7 @@ from oodbench.sweep.flags import (
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.sweep.weights import weights_files
-from oodbench.terminal import terminal
+from oodbench.terminal import commands, confirmed, exit_on_user_error, terminal
 from oodbench.train.settings import TrainSettings, large_bundles
 
 app = commands(__doc__, no_args_is_help=True)
@@ -55,7 +53,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def plan(
     sweep: Name = "quickstart",
     data_dir: DataDir = None,
@@ -111,7 +109,7 @@ def plan(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 @training_flags
 def launch(
     how: Flags,
@@ -147,7 +145,7 @@ def launch(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 @training_flags
 def retry(
     how: Flags,
@@ -169,7 +167,7 @@ def retry(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def status(
     sweep: Name = "quickstart",
     out: Out = None,
@@ -186,7 +184,7 @@ def status(
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
     from oodbench.sweep.launchers.slurm_commands import cancel as cancel_jobs
@@ -201,7 +199,7 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def clean(
     sweep: Name = "quickstart",
     out: Out = None,

@@ -14,7 +14,6 @@ from typing import Any
 import typer
 
 from oodbench.errors import UserError, unknown
-from oodbench.printable import printable
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
@@ -32,7 +31,7 @@ from oodbench.sweep.plan import make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.sweep.weights import check_rules, lacking
-from oodbench.terminal import Terminal, terminal
+from oodbench.terminal import Terminal, printable, terminal
 from oodbench.train.settings import TrainSettings, large_bundles
 
 LAUNCHERS: dict[str, Callable[[Job], dict[str, State]]] = {

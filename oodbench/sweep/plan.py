@@ -11,7 +11,6 @@ from typing import Any
 
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import identity, neutral_values
-from oodbench.printable import printable
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.draws import (
     chosen_network,
@@ -31,6 +30,7 @@ from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.rows import average_of, check_rows, row_label, rows_of
 from oodbench.sweep.search import MAX_RUNS, Study, make_studies
 from oodbench.sweep.search import check as check_search
+from oodbench.terminal import printable
 
 NO_MEMORY = "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension"
 """What the errors of torch and numpy say of arrays that are too large."""

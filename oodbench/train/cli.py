@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from oodbench.commands import DefaultCommands, commands
-from oodbench.errors import UserError, reports_mistakes, unknown
+from oodbench.errors import UserError, unknown
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.terminal import terminal
+from oodbench.terminal import DefaultCommands, commands, exit_on_user_error, terminal
 from oodbench.train.directory import prepared_directory
 from oodbench.train.settings import TrainSettings
 
@@ -41,7 +40,7 @@ class _Source:
 
 
 @app.command("run")
-@reports_mistakes
+@exit_on_user_error
 def train(
     spec: Source,
     out: Out = None,
@@ -70,7 +69,7 @@ def train(
 
 
 @app.command("average")
-@reports_mistakes
+@exit_on_user_error
 def average(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="The results of a sweep.")],
     rule: Annotated[

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oodbench.commands import commands
-from oodbench.errors import MissingError, UserError, reports_mistakes, unknown
+from oodbench.errors import MissingError, UserError, unknown
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet
 from oodbench.results.directory import Results
@@ -18,7 +17,7 @@ from oodbench.results.provenance import commit
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.sweep.plan import check_requirements
-from oodbench.terminal import terminal
+from oodbench.terminal import commands, exit_on_user_error, terminal
 from oodbench.verify.measure import measure_experiment
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, experiment_names, load_experiment
@@ -29,7 +28,7 @@ app = commands(__doc__)
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def verify(
     name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,

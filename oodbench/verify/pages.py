@@ -11,10 +11,10 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from oodbench.commands import commands
-from oodbench.errors import UserError, reports_mistakes
+from oodbench.errors import UserError
 from oodbench.report.figures import COLOURS, STYLE
 from oodbench.report.formats import markdown
+from oodbench.terminal import commands, exit_on_user_error
 from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.targets import Experiment, Target, experiment_names, load_experiment
 from oodbench.verify.verdicts import Comparison, compare_targets, verdict_sheet
@@ -29,7 +29,7 @@ app = commands(__doc__)
 
 
 @app.command()
-@reports_mistakes
+@exit_on_user_error
 def write_pages(
     docs: Annotated[Path, typer.Argument(help="Holds results/NAME.json; gets the pages.")] = DOCS,
 ) -> None:

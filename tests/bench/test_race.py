@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.bench import race
+from oodbench.bench.cli import app
 from oodbench.bench.process_tree import Cost
 from oodbench.datasets import make
 from oodbench.errors import UserError
@@ -125,7 +126,7 @@ def test_a_sweep_of_theirs_that_lacks_runs_is_no_result(checkout: Path, tmp_path
 @pytest.mark.slow
 def test_our_side_alone(tmp_path: Path) -> None:
     arguments = ["--steps", "2", "--only", "12 and 29", "--out", str(tmp_path)]
-    result = CliRunner().invoke(race.app, arguments)
+    result = CliRunner().invoke(app, ["race", *arguments])
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads((tmp_path / "race.json").read_text())
     (ours,) = found["laps"]
@@ -159,7 +160,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         (["--domainbed", str(tmp_path)], "is no checkout of DomainBed"),
         (["--only", "128"], "no batch setting '128' (256, 12 and 29)"),
     ):
-        result = CliRunner().invoke(race.app, [*arguments, "--out", str(tmp_path / "out")])
+        result = CliRunner().invoke(app, ["race", *arguments, "--out", str(tmp_path / "out")])
         assert result.exit_code == 2
         assert message in " ".join(result.output.split())
         assert not (tmp_path / "out").exists()

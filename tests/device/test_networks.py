@@ -83,7 +83,7 @@ def marked(names: list[str], waits: dict[str, str]) -> list[Any]:
     """Each network as a parameter, expected to wait where it does."""
     found = []
     for name in names:
-        marks = [] if name in ("MLP", "ConvNet", "TextCNN") else [pytest.mark.slow]
+        marks = [] if name in ("MLP", "ConvNet", "TextCNN") else [pytest.mark.nightly]
         if name in waits:
             marks.append(pytest.mark.xfail(strict=True, reason=waits[name]))
         found.append(pytest.param(name, marks=marks))

@@ -20,7 +20,7 @@ from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
 from tests.helpers.paths import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

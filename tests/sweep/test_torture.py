@@ -9,7 +9,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from tests.sweep import torture
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.files import write_whole
-from oodbench.printable import printable, printable_json
 from oodbench.report.html.contents import BASELINE, contents
+from oodbench.terminal import printable, printable_json
 
 WEB = Path(__file__).resolve().parent / "assets"
 SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app")
