@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oodbench.errors import UserError
-from oodbench.files import write_whole
-from oodbench.results.board_files import (
+from oodbench.board.files import (
     PROTOCOL_FILE,
     board_names,
     find_board,
@@ -19,6 +17,8 @@ from oodbench.results.board_files import (
     part_files,
     reported_names,
 )
+from oodbench.errors import UserError
+from oodbench.files import write_whole
 from oodbench.terminal import commands, exit_on_user_error, terminal
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ Directories = Annotated[
     typer.Argument(metavar="[DIR]...", help="Results of runs under the board's protocol."),
 ]
 Selection = Annotated[str | None, typer.Option(help="A rule, such as train_val; the protocol's.")]
+Format = Annotated[
+    str, typer.Option("--format", help="terminal, markdown, html, latex, csv or json.")
+]
+Dataset = Annotated[str | None, typer.Option(help="This one alone.")]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
+Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
 Plugins = Annotated[
     list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
 ]
@@ -44,8 +49,8 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per cor
 @exit_on_user_error
 def list_() -> None:
     """Say which boards there are: datasets, rows, runs, size and the code that trained them."""
-    from oodbench.results.board import read_parts
-    from oodbench.results.reported import read_reported
+    from oodbench.board.parts import read_parts
+    from oodbench.board.reported import read_reported
 
     console = terminal()
     rows = []
@@ -82,14 +87,13 @@ def show(
     name: Name,
     directories: Directories = None,
     selection: Selection = None,
-    format_: Annotated[
-        str, typer.Option("--format", help="terminal, markdown, html, latex, csv or json.")
-    ] = "terminal",
-    dataset: Annotated[str | None, typer.Option(help="This one alone.")] = None,
+    format_: Format = "terminal",
+    dataset: Dataset = None,
     baseline: Baseline = "ERM",
+    metric: Metric = None,
 ) -> None:
     """Print a board, and beside it the runs of results directories, as if all had been run together."""
-    _show(name, directories or [], selection, format_, dataset, baseline)
+    _show(name, directories or [], selection, format_, dataset, baseline, metric)
 
 
 def _show(
@@ -99,6 +103,7 @@ def _show(
     format_: str = "terminal",
     dataset: str | None = None,
     baseline: str = "ERM",
+    metric: str | None = None,
 ) -> None:
     from oodbench.board.shown import kept_text
 
@@ -110,11 +115,11 @@ def _show(
     def made() -> str:
         from oodbench.report.printing import sheet_text
 
-        return sheet_text(_beside(name, directories, selection, dataset, baseline), format_)
+        return sheet_text(_beside(name, directories, selection, dataset, baseline, metric), format_)
 
     if not directories and baseline != "ERM":
         raise UserError("--baseline compares rows trained here: name their results directories")
-    key = (selection, dataset, format_)
+    key = (selection, dataset, format_, metric)
     print(made() if directories else kept_text(find_board(name), key, made), end="")
 
 
@@ -124,18 +129,19 @@ def _beside(
     selection: str | None,
     dataset: str | None,
     baseline: str,
+    metric: str | None,
 ) -> "Sheet":
     """The tables of a board and of what was trained here."""
+    from oodbench.board.beside import beside_board
     from oodbench.board.standing import standing
     from oodbench.report.leaderboard import leaderboard
     from oodbench.report.sheet import sheet
-    from oodbench.results.beside import beside_board
     from oodbench.results.join import only_dataset
 
     frames = beside_board(name, directories, allow_mixed=True)  # each is held to the protocol
     if dataset is not None:
         frames = only_dataset(frames, dataset)
-    found = sheet(leaderboard(frames, selection))
+    found = sheet(leaderboard(frames, selection, metric))
     own = standing(frames, selection, baseline) if directories else None
     return found if own is None else replace(found, blocks=[*found.blocks, own])
 
@@ -148,12 +154,11 @@ def _show_reported(
     dataset: str | None,
 ) -> None:
     """Print reported numbers, and above them runs of the same datasets, by the same rule."""
-    from oodbench.board.reported_tables import reported_sheet
+    from oodbench.board.reported import read_reported, reported_sheet
     from oodbench.report.leaderboard import leaderboard
     from oodbench.report.printing import print_sheet
     from oodbench.report.sheet import sheet
     from oodbench.results.join import joined, only_dataset
-    from oodbench.results.reported import read_reported
     from oodbench.selection import usual
 
     numbers = read_reported(board)
@@ -171,6 +176,29 @@ def _show_reported(
     else:
         found = reported_sheet(numbers, selection, datasets)
     print_sheet(found, format_)
+
+
+@app.command()
+@exit_on_user_error
+def compare(
+    name: Name,
+    directories: Directories = None,
+    baseline: Baseline = "ERM",
+    selection: Selection = None,
+    format_: Format = "terminal",
+    metric: Metric = None,
+    dataset: Dataset = None,
+) -> None:
+    """Compare all rows of a board, and of results beside it, with a baseline: gains, ranks, noise."""
+    from oodbench.board.beside import beside_board
+    from oodbench.report.comparison import comparison
+    from oodbench.report.printing import print_sheet
+    from oodbench.results.join import only_dataset
+
+    frames = beside_board(name, directories or [], allow_mixed=True)
+    if dataset is not None:
+        frames = only_dataset(frames, dataset)
+    print_sheet(comparison(frames, baseline, selection, metric), format_)
 
 
 @app.command()
@@ -198,10 +226,10 @@ def run(
 
     Datasets whose data or package are not there are left out, unless --dataset names them.
     """
+    from oodbench.board.beside import check_planned
+    from oodbench.board.parts import read_parts
     from oodbench.board.protocol import possible, protocol_of, restricted
     from oodbench.registry import load_plugins
-    from oodbench.results.beside import check_planned
-    from oodbench.results.board import read_parts
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
 
@@ -235,11 +263,11 @@ def quickstart(
     workers: Workers = None,
 ) -> None:
     """Train four methods again, in about a minute, and print them among all that the board has."""
+    from oodbench.board.beside import beside_board
     from oodbench.board.protocol import protocol_of, restricted
     from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quick_sheet
     from oodbench.report.html.render import write
     from oodbench.report.printing import print_sheet
-    from oodbench.results.beside import beside_board
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 
     sweep = restricted(protocol_of(find_board(BOARD)), ROWS, datasets=[DATASET])
@@ -250,7 +278,7 @@ def quickstart(
     if not is_complete(counts):
         raise SystemExit(1)
     page = out / "report.html"
-    write([out], page, board=BOARD)
+    write([out], page, beside=(BOARD, frames))
     for line in next_lines(frames, page):
         terminal().say(line)
 
@@ -391,9 +419,12 @@ def html(
     directories: Directories = None,
     out: Annotated[Path, typer.Option(help="The file.")] = Path("board.html"),
     baseline: Baseline = "ERM",
+    metric: Metric = None,
 ) -> None:
     """Write a board, with the runs of results directories beside it, as one HTML file."""
+    from oodbench.board.beside import beside_board
     from oodbench.report.html.render import write
 
-    write(directories or [], out, baseline, board=name)
+    frames = beside_board(name, directories or [], allow_mixed=True)
+    write(directories or [], out, baseline, metric=metric, beside=(name, frames))
     terminal().say(f"{out}: {out.stat().st_size / 2**20:.1f} MB")

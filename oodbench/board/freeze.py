@@ -10,13 +10,13 @@ from typing import Any, cast
 import pandas as pd
 import torch
 
+from oodbench.board.files import PROTOCOL_FILE, part_path
+from oodbench.board.frames import part_of, spec_of
+from oodbench.board.parts import Part, PartProvenance, read_part, write_part
 from oodbench.board.protocol import read_protocol
 from oodbench.board.validate import refuse, wrong_results
 from oodbench.errors import UserError
 from oodbench.files import write_whole
-from oodbench.results.board import Part, PartProvenance, read_part, write_part
-from oodbench.results.board_files import PROTOCOL_FILE, part_path
-from oodbench.results.board_frames import part_of, spec_of
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import only_dataset, records_of

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from oodbench.board.beside import frozen
+from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.report.comparison import OVERALL
 from oodbench.report.comparison import gains as gains_over
 from oodbench.report.leaderboard import Leaderboard, is_average, scores, standings
@@ -16,8 +18,6 @@ from oodbench.report.ranking import block_table, critical_difference, kendall, m
 from oodbench.report.references import CEILING, METHOD
 from oodbench.report.sheet import Block, blocks
 from oodbench.report.statistics import Difference
-from oodbench.results.beside import frozen
-from oodbench.results.board_files import PROTOCOL_FILE, find_board
 from oodbench.results.frames import Frames
 from oodbench.results.join import of_runs
 from oodbench.results.metrics import is_proportion

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from oodbench.board.files import PROTOCOL_FILE
 from oodbench.errors import UserError, unknown
-from oodbench.results.board_files import PROTOCOL_FILE
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.sweep.plan import absent_data
 from oodbench.terminal import terminal

@@ -9,8 +9,7 @@ from oodbench.report.leaderboard import is_average, leaderboard, standings
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD
 from oodbench.report.sheet import Sheet, sheet
-from oodbench.results.beside import origins
-from oodbench.results.frames import Frames
+from oodbench.results.frames import Frames, origins
 from oodbench.results.join import of_runs
 from oodbench.results.run_spec import CONSTANT
 

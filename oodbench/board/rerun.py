@@ -12,11 +12,11 @@ from pathlib import Path
 import pandas as pd
 
 from oodbench.algorithms import algorithms
+from oodbench.board.frames import board_frames
 from oodbench.board.freeze import FROZEN_RULES, data_digests
+from oodbench.board.parts import Part, read_parts
 from oodbench.errors import UserError
 from oodbench.report.statistics import BAND
-from oodbench.results.board import Part, read_parts
-from oodbench.results.board_frames import board_frames
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import only_dataset

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from oodbench.board.files import PROTOCOL_FILE, part_files
 from oodbench.files import write_whole
 from oodbench.registry import checkout
-from oodbench.results.board_files import PROTOCOL_FILE, part_files
 from oodbench.terminal import terminal
 
 

@@ -14,8 +14,7 @@ from oodbench.report.ranking import block_table
 from oodbench.report.ranking import ranks as ranks_of
 from oodbench.report.sheet import Block
 from oodbench.report.statistics import BAND, paired_differences
-from oodbench.results.beside import origins
-from oodbench.results.frames import Frames
+from oodbench.results.frames import Frames, origins
 from oodbench.results.metrics import is_proportion
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from oodbench.board.files import part_files
+from oodbench.board.parts import Part, read_part
 from oodbench.board.protocol import label_of, protocol_of, restricted
 from oodbench.errors import UserError
-from oodbench.results.board import Part, read_part
-from oodbench.results.board_files import part_files
 from oodbench.results.frames import Frames, sweep_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile

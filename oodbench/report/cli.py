@@ -11,7 +11,6 @@ from oodbench.errors import unknown
 from oodbench.registry import load_plugins
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet, print_table, with_kept
-from oodbench.results.beside import beside_board
 from oodbench.results.frames import Frames
 from oodbench.results.join import joined, only_dataset
 from oodbench.selection import RULES
@@ -46,10 +45,6 @@ Plugins = Annotated[
 AllowMixed = Annotated[
     bool, typer.Option("--allow-mixed", help="Although protocol or code of the directories differ.")
 ]
-BoardName = Annotated[
-    str | None,
-    typer.Option("--board", metavar="NAME", help="Beside the frozen rows of this board."),
-]
 
 
 @app.command()
@@ -63,13 +58,12 @@ def table(
     rules: Annotated[str, typer.Option(help=f"{', '.join(TABLES)}: whose tables.")] = "ours",
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
-    board: BoardName = None,
 ) -> None:
     """Print the leaderboard: test environments, their average, mean ± standard error, counts."""
     load_plugins(plugin or [])
     if rules not in TABLES:
         raise unknown("rules", rules, TABLES)
-    frames = _frames(directories, allow_mixed, dataset, board)
+    frames = _frames(directories, allow_mixed, dataset)
     if rules == "domainbed":
         from oodbench.report.domainbed_tables import tables
 
@@ -138,13 +132,12 @@ def compare(
     dataset: Dataset = None,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
-    board: BoardName = None,
 ) -> None:
     """Compare sweeps, also other people's, with a baseline: gains, intervals, ranks, noise."""
     from oodbench.report.comparison import comparison
 
     load_plugins(plugin or [])
-    frames = with_kept(_frames(directories, allow_mixed, dataset, board), [selection], metric)
+    frames = with_kept(_frames(directories, allow_mixed, dataset), [selection], metric)
     print_sheet(comparison(frames, baseline, selection, metric), format_)
 
 
@@ -178,14 +171,13 @@ def html(
     metric: Metric = None,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
-    board: BoardName = None,
 ) -> None:
     """Write the report as one HTML file that needs no network."""
     from oodbench.report.html.render import write
 
     load_plugins(plugin or [])
     path = out or directories[0] / "report.html"
-    write(directories, path, baseline, allow_mixed, metric, board)
+    write(directories, path, baseline, allow_mixed, metric)
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
 
@@ -227,11 +219,6 @@ def why(
     room.show(cell, terminal())
 
 
-def _frames(
-    directories: Sequence[Path], allow_mixed: bool, dataset: str | None, board: str | None = None
-) -> Frames:
-    if board is None:
-        frames = joined(directories, allow_mixed)
-    else:
-        frames = beside_board(board, directories, allow_mixed)
+def _frames(directories: Sequence[Path], allow_mixed: bool, dataset: str | None) -> Frames:
+    frames = joined(directories, allow_mixed)
     return frames if dataset is None else only_dataset(frames, dataset)

@@ -14,8 +14,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD, beside_constant, constant_values, kinds
 from oodbench.report.statistics import mean_and_error
-from oodbench.results.beside import origins
-from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
+from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_runs, test_values
 from oodbench.results.metrics import is_higher_better
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State

@@ -91,6 +91,19 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
     return runs
 
 
+def origins(runs: pd.DataFrame) -> dict[str, str]:
+    """Where the rows of a table beside a board come from: `board`, `here` or both; by label."""
+    if "frozen" not in runs:
+        return {}
+    again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
+    found = {}
+    for label, group in runs.groupby("label", sort=False):
+        words = ["board"] if group["frozen"].eq(True).any() else []
+        words += ["here"] if (~group["frozen"].eq(True) | again[group.index]).any() else []
+        found[str(label)] = ", ".join(words)
+    return found
+
+
 def test_values(
     frames: Frames, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
 ) -> pd.DataFrame:

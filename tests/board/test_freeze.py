@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from oodbench.board.files import part_files, part_path
 from oodbench.board.freeze import data_digests, freeze
+from oodbench.board.parts import Part, read_part, read_parts, write_part
 from oodbench.errors import UserError
-from oodbench.results.board import Part, read_part, read_parts, write_part
-from oodbench.results.board_files import part_files, part_path
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose

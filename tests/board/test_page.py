@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from oodbench.board.files import board_names, find_board, part_files
 from oodbench.board.page import html_page, page
-from oodbench.results.board_files import board_names, find_board, part_files
 from tests.helpers.made_boards import Means, made_board
 from tests.helpers.paths import ROOT
 

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from oodbench.board import quickstart
+from oodbench.board.beside import beside_board
+from oodbench.board.files import find_board
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quick_sheet
 from oodbench.report.formats import FORMATS
-from oodbench.results.beside import beside_board
-from oodbench.results.board_files import find_board
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
 from tests.helpers.boards import trained

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.board.reported_tables import reported_sheet
+from oodbench.board.files import NUMBERS_FILE, find_reported, frozen_folder, reported_names
+from oodbench.board.reported import ABOUT_FILE, read_reported, reported_sheet
 from oodbench.errors import UserError
-from oodbench.results.board_files import NUMBERS_FILE, find_reported, frozen_folder, reported_names
-from oodbench.results.reported import ABOUT_FILE, read_reported
 from tests.helpers.boards import invoke
 from tests.helpers.made import Made
 

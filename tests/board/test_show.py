@@ -9,15 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from oodbench.board.beside import beside_board, range_notes
 from oodbench.board.standing import standing
 from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
 from oodbench.report.html.contents import contents
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
-from oodbench.results.beside import beside_board
 from oodbench.results.frames import Frames, load_frames
-from oodbench.results.hparam_ranges import range_notes
 from oodbench.results.join import joined
 from oodbench.selection import candidates, choose
 from tests.helpers.boards import ONE_RUN, SEM, trained
@@ -267,14 +266,15 @@ def test_results_under_another_protocol_are_refused(
 
 
 def test_the_page_knows_the_rows_that_are_trained_here(board: Path, mine: Path) -> None:
-    tree = contents([mine], board=str(board))
+    tree = contents([mine], beside=("the board", beside_board(str(board), [mine])))
     assert [tree["labels"][place] for place in tree["here"]] == ["VREx"]
     assert contents([mine], baseline="VREx")["here"] == []
 
 
 @pytest.mark.slow
 def test_the_page_has_the_numbers_of_the_whole_sweep(board: Path, mine: Path, whole: Path) -> None:
-    ours, theirs = contents([mine], board=str(board)), contents([whole])
+    ours = contents([mine], beside=("the board", beside_board(str(board), [mine])))
+    theirs = contents([whole])
     for rule in RULES:
         mixed, plain = ours["rules"][rule]["board"], theirs["rules"][rule]["board"]
         for name in ("dataset", "environment", "mean", "error", "text", "n"):

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from oodbench.board.beside import frozen
 from oodbench.board.shown import kept_text
 from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
-from oodbench.results.beside import frozen
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from oodbench.board.beside import frozen
 from oodbench.board.quickstart import BOARD, DATASET, ROWS
 from oodbench.report.leaderboard import standings
 from oodbench.report.numbers import number
-from oodbench.results.beside import frozen
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from tests.helpers.paths import ROOT

@@ -9,8 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import yaml
 
-from oodbench.results.board import COUNT, RUN, SCORE, VALUE, About, Part, write_part
-from oodbench.results.board_files import part_path
+from oodbench.board.files import part_path
+from oodbench.board.parts import COUNT, RUN, SCORE, VALUE, About, Part, write_part
 
 STEP = 7
 Means = Mapping[str, Mapping[str, float | None]]

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from oodbench.board.files import board_names, find_board, frozen_folder, part_files, reported_names
+from oodbench.board.reported import read_reported
 from oodbench.list.sources import own_entries
-from oodbench.results.board_files import (
-    board_names,
-    find_board,
-    frozen_folder,
-    part_files,
-    reported_names,
-)
-from oodbench.results.reported import read_reported
 from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
 from tests.helpers.paths import ROOT
@@ -84,9 +78,9 @@ print(",".join(load_experiment(n).name for n in experiment_names()))
 
 def test_the_wheel_holds_every_board(site: Path) -> None:
     code = """
-from oodbench.results.board_files import board_names, find_board, part_files
-from oodbench.results.board_files import find_reported, reported_names
-from oodbench.results.reported import read_reported
+from oodbench.board.files import board_names, find_board, part_files
+from oodbench.board.files import find_reported, reported_names
+from oodbench.board.reported import read_reported
 print(",".join(reported_names()))
 print(sum(len(read_reported(find_reported(n)).table) for n in reported_names()))
 print(",".join(f"{n} {len(list(part_files(find_board(n))))}" for n in board_names()))

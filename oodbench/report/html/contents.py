@@ -36,9 +36,8 @@ from oodbench.report.leaderboard import (
 from oodbench.report.numbers import number
 from oodbench.report.pairing import shared
 from oodbench.report.printing import with_kept
-from oodbench.results.beside import beside_board, origins
 from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
+from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
 from oodbench.results.metrics import is_higher_better, is_proportion
 from oodbench.results.run_spec import CONSTANT, State
@@ -54,18 +53,17 @@ def contents(
     baseline: str = BASELINE,
     allow_mixed: bool = False,
     metric: str | None = None,
-    board: str | None = None,
+    beside: tuple[str, Frames] | None = None,
 ) -> dict[str, Any]:
-    """Everything on the page of these results directories, beside the frozen rows of a `board` if given.
+    """Everything on the page of these results directories.
+
+    `beside` has the title of a board and the frames of its rows with those of the directories beside them.
 
     `metric` is shown instead of the datasets' own, and changes nothing that is chosen; one of kept
     predictions is known where a rule chose. Raises UserError if there is no sweep, for an unknown
-    baseline or metric, and as `join.joined` and `beside.beside_board` do.
+    baseline or metric, and as `join.joined` does.
     """
-    if board is None:
-        frames = joined(directories, allow_mixed)
-    else:
-        frames = beside_board(board, directories, allow_mixed)
+    title, frames = beside or ("", joined(directories, allow_mixed))
     frames = with_kept(frames, served(frames), metric)
     runs = sweep_runs(frames)
     if metric is not None:
@@ -106,7 +104,7 @@ def contents(
     plans = [Results(directory).plan() for directory in directories]
     return {
         "title": " + ".join(
-            dict.fromkeys([*([board] if board else []), *(str(plan["name"]) for plan in plans)])
+            dict.fromkeys([*([title] if title else []), *(str(plan["name"]) for plan in plans)])
         ),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,

@@ -14,6 +14,7 @@ from typing import Any
 
 from oodbench.files import write_whole
 from oodbench.report.html.contents import BASELINE, contents
+from oodbench.results.frames import Frames
 from oodbench.terminal import printable, printable_json
 
 WEB = Path(__file__).resolve().parent / "assets"
@@ -33,10 +34,10 @@ def write(
     baseline: str = BASELINE,
     allow_mixed: bool = False,
     metric: str | None = None,
-    board: str | None = None,
+    beside: tuple[str, Frames] | None = None,
 ) -> None:
     """Write the report of results directories; raises UserError as `contents.contents` does."""
-    write_whole(out, render(contents(directories, baseline, allow_mixed, metric, board)))
+    write_whole(out, render(contents(directories, baseline, allow_mixed, metric, beside)))
 
 
 def render(tree: dict[str, Any]) -> str:

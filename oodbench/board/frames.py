@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oodbench.results.board import (
+from oodbench.board.files import PROTOCOL_FILE
+from oodbench.board.parts import (
     COUNT,
     OF_A_RUN,
     OWN_COUNT,
@@ -23,7 +24,6 @@ from oodbench.results.board import (
     Part,
     PartProvenance,
 )
-from oodbench.results.board_files import PROTOCOL_FILE
 from oodbench.results.frames import Frames
 from oodbench.results.parse import COSTS
 from oodbench.results.run_spec import RunSpec, State

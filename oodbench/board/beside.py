@@ -8,17 +8,18 @@ from typing import Any
 
 import pandas as pd
 
+from oodbench.board.files import find_board
+from oodbench.board.frames import board_frames, in_order
+from oodbench.board.parts import Part, read_parts
 from oodbench.errors import UserError
-from oodbench.results.board import Part, read_parts
-from oodbench.results.board_files import find_board
-from oodbench.results.board_frames import board_frames, in_order
 from oodbench.results.frames import Frames
-from oodbench.results.hparam_ranges import range_notes
 from oodbench.results.join import completed, joined, of_runs, records_of, stacked
 from oodbench.results.run_spec import COMPLETE, RunSpec
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
 """What all runs of a dataset share with those of the board, besides the environments."""
+BASELINE = "ERM"
+"""The row whose hyperparameters are those that all methods share."""
 BATCH = ("batch_size", "environments_per_step")
 """The hyperparameters by which a step sees more or fewer examples: where a protocol fixes them, for all."""
 
@@ -250,14 +251,36 @@ def _renamed(board: Frames, ids: set[str]) -> Frames:
     )
 
 
-def origins(runs: pd.DataFrame) -> dict[str, str]:
-    """Where the rows of a table beside a board come from: `board`, `here` or both; by label."""
-    if "frozen" not in runs:
-        return {}
-    again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
-    found = {}
-    for label, group in runs.groupby("label", sort=False):
-        words = ["board"] if group["frozen"].eq(True).any() else []
-        words += ["here"] if (~group["frozen"].eq(True) | again[group.index]).any() else []
-        found[str(label)] = ", ".join(words)
-    return found
+def range_notes(*tables: pd.DataFrame) -> list[str]:
+    """The rows with own hyperparameters of several ranges, and those with shared ones of their own.
+
+    A draw of a trial takes a hyperparameter at one quantile on all datasets: an own one has several
+    ranges where its values for a trial and draw differ between datasets. A shared one is a row's own
+    where its value is not that of the baseline's run of the same dataset, trial and draw.
+    """
+    columns = ["dataset_label", "trial", "draw", "label", "hparams"]
+    told = pd.concat([runs.loc[~runs["ceiling"].eq(True), columns] for runs in tables])
+    plain = told[told["label"] == BASELINE]
+    if plain.empty:
+        return []
+    shared = {tuple(key): hparams for *key, _, hparams in plain.itertuples(index=False, name=None)}
+    several: dict[str, None] = {}
+    others: dict[str, set[str]] = {}
+    first: dict[tuple[object, ...], object] = {}
+    for dataset, trial, draw, label, hparams in told.itertuples(index=False, name=None):
+        base = shared.get((dataset, trial, draw), {})
+        for name, value in hparams.items():
+            if name in base:
+                if base[name] != value:
+                    others.setdefault(label, set()).add(name)
+            elif first.setdefault((label, trial, draw, name), value) != value:
+                several[label] = None
+    notes = []
+    if several:
+        notes.append(
+            f"{', '.join(several)}: own hyperparameters in ranges that follow the kind of data, not in one."
+        )
+    if others:
+        names = ", ".join(sorted(set().union(*others.values())))
+        notes.append(f"{', '.join(others)}: not {BASELINE}'s values of {names} in each draw.")
+    return notes

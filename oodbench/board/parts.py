@@ -34,9 +34,9 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from oodbench.board.files import part_files
 from oodbench.errors import UserError
 from oodbench.files import whole_file
-from oodbench.results.board_files import part_files
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.schemas import Context, DamagedFile, parse_json
 

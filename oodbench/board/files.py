@@ -1,4 +1,4 @@
-"""Where boards lie, frozen and reported ones. Imports neither torch nor pandas."""
+"""Where boards lie: frozen ones and reported ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
