@@ -22,13 +22,15 @@ LONGEST_REASON = 200
 
 
 class Registry(Generic[T]):
-    """The classes of one kind by name; the files of the folder `package` and the entry points of that
-    group, which register them, are imported at the first look-up.
+    """The classes of one kind by name; the module or the files of the folder `package` and the entry
+    points of `group`, which register them, are imported at the first look-up.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, group: str, package: str | None = None) -> None:
+        """`package` is the one that has the group's name, unless another is given."""
         self.kind = kind
-        self._package = package
+        self._group = group
+        self._package = package or group
         self._classes: dict[str, T] = {}
         self._loaded = False
 
@@ -66,9 +68,9 @@ class Registry(Generic[T]):
             return
         self._loaded = True
         package = importlib.import_module(self._package)
-        for module in pkgutil.iter_modules(package.__path__):
+        for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
             importlib.import_module(f"{self._package}.{module.name}")
-        for point in entry_points(group=self._package):
+        for point in entry_points(group=self._group):
             with _imported("entry point", point.value):
                 point.load()
 

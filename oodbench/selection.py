@@ -8,15 +8,17 @@ one, and its oracle sees a run's last step only. Imports no torch.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
+from oodbench.registry import Registry
 from oodbench.results.frames import CELL, Frames, sweep_runs
 from oodbench.results.metrics import is_higher_better
 from oodbench.results.run_spec import COMPLETE, RunSpec
@@ -24,99 +26,171 @@ from oodbench.results.run_spec import COMPLETE, RunSpec
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A selection rule."""
-
-    name: str
-    summary: str
-    """What a footer says of it."""
-    needs: str
-    """What a sweep must have for it."""
-    evidence: Callable[[pd.DataFrame], pd.DataFrame]
-    """From the runs to rows of `id` (the run that is judged), `source` (the run whose records
-    count; missing if it is not in the sweep), `environment` and `split`."""
-    metric: str | None = None
-    """The metric whose score decides; None: each dataset's main one."""
+selection_rules: Registry[type["Rule"]] = Registry(
+    "selection rule", "oodbench.selection_rules", "oodbench.selection"
+)
+register = selection_rules.add
+USUAL = "train_val"
+"""The rule of sweeps for which no other rule says that it is the usual one."""
 
 
-def _own(environments: str, *splits: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """Evidence: the run's own records on `splits` of the environments in a column of the runs."""
+class Rule(ABC):
+    """A selection rule: the records by which a run is judged, and what may be said and done with it.
 
-    def evidence(runs: pd.DataFrame) -> pd.DataFrame:
-        own = runs[["id", "holdout", environments]].explode(environments)
-        own = own.rename(columns={environments: "environment"}).dropna(subset=["environment"])
-        own = own.assign(source=own["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
-        return own.query("split == 'in' or holdout > 0")
-
-    return evidence
-
-
-def _pairs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Evidence for test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
-    sizes = runs["test_environments"].map(len)
-    singles = runs[sizes == 1]
-    singles = singles.assign(test=singles["test_environments"].str[0])
-    singles = singles.explode("training_environments")
-    singles = singles.rename(columns={"training_environments": "environment"})
-    pairs = runs[sizes == 2].rename(columns={"id": "source"})
-    ends = pairs["test_environments"]
-    pairs = pd.concat([pairs.assign(test=ends.str[i], environment=ends.str[1 - i]) for i in (0, 1)])
-    same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
-    singles = singles.dropna(subset=["environment"])
-    judged = singles[["id", *same]].merge(pairs[["source", *same]], on=same, how="left")
-    return judged.assign(split="in")
-
-
-RULES: Mapping[str, Rule] = {
-    rule.name: rule
-    for rule in (
-        Rule(
-            "train_val",
-            "mean over the out splits of the training environments; where a shortcut also holds on "
-            "unseen examples of these, it prefers the shortcut, and only held-out environments can "
-            "tell (val_env)",
-            "a holdout above 0, so that the training environments have an out split",
-            _own("training_environments", "out"),
-        ),
-        Rule(
-            "val_env",
-            "mean over the validation environments (all their examples), which no run trained on",
-            "`validation_environments:` (names, or a number of them drawn per trial)",
-            _own("validation_environments", "in", "out"),
-        ),
-        Rule(
-            "leave_one_out",
-            "mean over the training environments, each scored by the run of the same draw, trial "
-            "and step that also leaves it out (no value where the sweep lacks such a run)",
-            "each test environment alone and in a pair with every other environment "
-            "(`test_environments: pairs`)",
-            _pairs,
-        ),
-        Rule(
-            "oracle",
-            "mean over the out splits of the test environments, which no other rule sees: not "
-            "comparable with them",
-            "a holdout above 0, so that the test environments have an out split",
-            _own("test_environments", "out"),
-        ),
-    )
-}
-"""The selection rules by name."""
-
-
-def usual(frames: Frames) -> str:
-    """The rule that tables use unless they are told another.
-
-    It is the one that the sweep names (its key `selection`); else `val_env` where every run holds
-    validation environments out, and `train_val` where one does not.
+    A rule is one class, registered by `@register("NAME")` in this module, in a module that an entry
+    point of the group `oodbench.selection_rules` names, or in a plug-in. Tables, pages, searches,
+    kept weights and boards ask the class; none of them knows a rule by its name.
     """
-    runs = frames.runs
-    named = set(runs["selection"].dropna()) if "selection" in runs else set()
-    if len(named) == 1:
-        return str(named.pop())
-    declared = len(runs) and runs["validation_environments"].map(bool).all()
-    return "val_env" if declared else "train_val"
+
+    summary: ClassVar[str]
+    """What a footer says of it."""
+    needs: ClassVar[str]
+    """What a sweep must have for it."""
+    sees_test: ClassVar[bool] = False
+    """Whether it sees the test environments: no table compares it with others, no board ranks by it."""
+    judges_alone: ClassVar[bool] = True
+    """Whether a run's records are enough to judge it, as searches and kept weights must."""
+    frozen: ClassVar[bool] = False
+    """Whether boards freeze its choices."""
+
+    def __init__(self, name: str, metric: str | None = None) -> None:
+        """`metric` is the metric whose score decides; None: each dataset's main one."""
+        self.name = name
+        self.metric = metric
+
+    @property
+    def description(self) -> str:
+        """What a footer says of it, after the metric that decides if that is not the dataset's."""
+        return f"{self.metric}, {self.summary}" if self.metric else self.summary
+
+    @abstractmethod
+    def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """The records that decide: rows of `id` (the run that is judged), `source` (the run whose
+        records count; missing if it is not in the sweep), `environment` and `split`.
+        """
+
+    @classmethod
+    def is_usual(cls, runs: pd.DataFrame) -> bool:
+        """Whether tables of these runs use it where neither the user nor the sweep names a rule."""
+        return False
+
+    def evidence_of(
+        self, spec: RunSpec, training_environments: Sequence[str]
+    ) -> list[tuple[str, str]]:
+        """The environments and splits by which the rule judges a run; none where it cannot."""
+        evidence = self.evidence(_frame([spec], training_environments))
+        return list(zip(evidence["environment"], evidence["split"], strict=True))
+
+    def judged(self, specs: Sequence[RunSpec]) -> set[str]:
+        """The ids of the runs that the rule can judge by their records alone, whatever they train on."""
+        return set(self.evidence(_frame(specs, ("any",)))["id"]) if specs else set()
+
+
+def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
+    """Evidence: a run's records on `splits` of the environments in a column of the runs."""
+    table = runs[["id", "holdout", environments]].explode(environments)
+    table = table.rename(columns={environments: "environment"}).dropna(subset=["environment"])
+    table = table.assign(source=table["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
+    return table.query("split == 'in' or holdout > 0")
+
+
+@register(USUAL)
+class TrainVal(Rule):
+    """The training environments' held-out examples decide."""
+
+    summary = (
+        "mean over the out splits of the training environments; where a shortcut also holds on "
+        "unseen examples of these, it prefers the shortcut, and only held-out environments can "
+        "tell (val_env)"
+    )
+    needs = "a holdout above 0, so that the training environments have an out split"
+    frozen = True
+
+    def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """The `out` splits of the training environments."""
+        return records_on(runs, "training_environments", "out")
+
+
+@register("val_env")
+class ValEnv(Rule):
+    """The validation environments decide."""
+
+    summary = "mean over the validation environments (all their examples), which no run trained on"
+    needs = "`validation_environments:` (names, or a number of them drawn per trial)"
+    frozen = True
+
+    @classmethod
+    def is_usual(cls, runs: pd.DataFrame) -> bool:
+        """It is where every run holds validation environments out."""
+        return bool(len(runs) and runs["validation_environments"].map(bool).all())
+
+    def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """All examples of the validation environments."""
+        return records_on(runs, "validation_environments", "in", "out")
+
+
+@register("leave_one_out")
+class LeaveOneOut(Rule):
+    """The runs that leave out a training environment, too, decide."""
+
+    summary = (
+        "mean over the training environments, each scored by the run of the same draw, trial "
+        "and step that also leaves it out (no value where the sweep lacks such a run)"
+    )
+    needs = (
+        "each test environment alone and in a pair with every other environment "
+        "(`test_environments: pairs`)"
+    )
+    judges_alone = False
+
+    def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """For test set {T}: v's `in` split in the run {T, v}, for each training environment v."""
+        sizes = runs["test_environments"].map(len)
+        singles = runs[sizes == 1]
+        singles = singles.assign(test=singles["test_environments"].str[0])
+        singles = singles.explode("training_environments")
+        singles = singles.rename(columns={"training_environments": "environment"})
+        pairs = runs[sizes == 2].rename(columns={"id": "source"})
+        ends = pairs["test_environments"]
+        both = [pairs.assign(test=ends.str[i], environment=ends.str[1 - i]) for i in (0, 1)]
+        same = ["dataset_label", "label", "draw", "trial", "test", "environment"]
+        singles = singles.dropna(subset=["environment"])
+        judges = pd.concat(both)[["source", *same]]
+        return singles[["id", *same]].merge(judges, on=same, how="left").assign(split="in")
+
+
+@register("oracle")
+class Oracle(Rule):
+    """The test environments decide."""
+
+    summary = (
+        "mean over the out splits of the test environments, which no other rule sees: not "
+        "comparable with them"
+    )
+    needs = "a holdout above 0, so that the test environments have an out split"
+    sees_test = True
+    frozen = True
+
+    def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """The `out` splits of the test environments."""
+        return records_on(runs, "test_environments", "out")
+
+
+def _frame(specs: Sequence[RunSpec], training_environments: Sequence[str]) -> pd.DataFrame:
+    """The runs' frame of some specs, as far as a rule that judges runs alone reads it."""
+    names = ("id", "holdout", "test_environments", "validation_environments")
+    rows = [{name: getattr(spec, name) for name in names} for spec in specs]
+    return pd.DataFrame([row | {"training_environments": training_environments} for row in rows])
+
+
+def rule_names() -> list[str]:
+    """The names of the rules: first those that judge a run alone, last those that see the test set."""
+
+    def place(name: str) -> tuple[bool, bool, str]:
+        rule = selection_rules.get(name)
+        return rule.sees_test, not rule.judges_alone, name
+
+    return sorted(selection_rules, key=place)
 
 
 def find_rule(name: str, place: str = "") -> Rule:
@@ -125,22 +199,40 @@ def find_rule(name: str, place: str = "") -> Rule:
     Raises UserError with the nearest names if there is no such rule, `place` being where it was named.
     """
     base, colon, metric = name.partition(":")
-    if base not in RULES or (colon and not metric):
-        raise unknown("selection rule", name, RULES, place)
-    if not metric:
-        return RULES[base]
-    rule = RULES[base]
-    return replace(rule, summary=f"{metric}, {rule.summary}", metric=metric)
+    if base not in selection_rules or (colon and not metric):
+        raise unknown(selection_rules.kind, name, rule_names(), place)
+    return selection_rules.get(base)(base, metric or None)
 
 
-def own_evidence(
-    rule: Rule, spec: RunSpec, training_environments: Sequence[str]
-) -> list[tuple[str, str]]:
-    """The environments and splits by which a rule judges a run; none where it cannot."""
-    names = ("id", "holdout", "test_environments", "validation_environments")
-    row = {name: getattr(spec, name) for name in names}
-    found = rule.evidence(pd.DataFrame([row | {"training_environments": training_environments}]))
-    return list(zip(found["environment"], found["split"], strict=True))
+def sees_test(name: str) -> bool:
+    """Whether the rule of that name, which may end in `:METRIC`, is known to see the test environments."""
+    base = name.partition(":")[0]
+    return base in selection_rules and selection_rules.get(base).sees_test
+
+
+def usual(frames: Frames) -> str:
+    """The rule that tables use unless they are told another.
+
+    It is the one that the sweep names (its key `selection`); else the one that is usual for such runs,
+    as `val_env` where every run holds validation environments out; else `train_val`.
+    """
+    runs = frames.runs
+    named = set(runs["selection"].dropna()) if "selection" in runs else set()
+    return str(named.pop()) if len(named) == 1 else _usual(runs)
+
+
+def usual_objective(specs: Sequence[RunSpec]) -> str:
+    """The rule that a search optimises unless it is told another.
+
+    It is `train_val`, or the one that is usual for such runs where `train_val` cannot judge them all.
+    """
+    everyone = {spec.id for spec in specs}
+    return USUAL if find_rule(USUAL).judged(specs) == everyone else _usual(_frame(specs, ("any",)))
+
+
+def _usual(runs: pd.DataFrame) -> str:
+    names = [name for name in rule_names() if selection_rules.get(name).is_usual(runs)]
+    return names[0] if names else USUAL
 
 
 def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
@@ -158,12 +250,12 @@ def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
 
 def served(frames: Frames) -> list[str]:
     """The names of the rules that can choose among these runs."""
-    found = []
-    for rule in RULES:
+    names = []
+    for name in rule_names():
         with suppress(UserError):
-            choose(frames, rule)
-            found.append(rule)
-    return found
+            choose(frames, name)
+            names.append(name)
+    return names
 
 
 def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:

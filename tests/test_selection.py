@@ -1,4 +1,5 @@
 import math
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, sweep_runs
 from oodbench.results.run_spec import RunSpec
-from oodbench.selection import RULES, choose, usual
+from oodbench.selection import choose, rule_names, usual
 from tests.helpers.made import write_run
 
 ENVIRONMENTS = ("A", "B", "T")
@@ -324,7 +326,7 @@ def allowed(frames: Frames, rule: str) -> pd.Series:
     return pd.Series(seen, index=frames.metrics.index)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", rule_names())
 @pytest.mark.parametrize("poison", [math.nan, 1e9, -1e9])
 def test_a_rule_sees_nothing_but_its_splits(tmp_path: Path, rule: str, poison: float) -> None:
     if rule == "val_env":
@@ -437,7 +439,7 @@ def test_a_sweep_without_runs_is_an_error(tmp_path: Path) -> None:
         choose(load(tmp_path, []))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", rule_names())
 def test_a_sweep_that_has_not_started_has_no_choice(tmp_path: Path, rule: str) -> None:
     assert choose(load(tmp_path, [Trained(state="planned")]), rule).empty
 
@@ -459,6 +461,49 @@ def test_pairs_that_stand_for_themselves_are_cells(tmp_path: Path) -> None:
         tmp_path, [Trained({0: out(1, 1)}, ("A", "B")), Trained({0: out(1, 1)}, ("A", "T"))]
     )
     assert choose(frames)["test_environments"].tolist() == [("A", "B"), ("A", "T")]
+
+
+TOY_RULE = """
+from oodbench.selection import Rule, records_on, register
+
+@register("seen")
+class Seen(Rule):
+    summary = "mean over the training examples"
+    needs = "nothing"
+
+    def evidence(self, runs):
+        return records_on(runs, "training_environments", "in")
+"""
+
+
+@pytest.mark.slow
+def test_an_installed_package_brings_a_rule_in_one_class(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(TOY_RULE)
+    information = tmp_path / "toy-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
+    points = "[oodbench.selection_rules]\ntoy = toy\n"
+    (information / "entry_points.txt").write_text(points)
+    values = {
+        **{"name": "toy", "datasets": ["Spirals"], "algorithms": ["ERM"], "trials": 1},
+        **{"steps": 20, "evaluate_every": 10, "selection": "seen"},
+    }
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(values))
+
+    def oodbench(*words: str) -> str:
+        path = os.pathsep.join([str(tmp_path), *sys.path])
+        command = [sys.executable, "-m", "oodbench", *words]
+        environment = os.environ | {"PYTHONPATH": path}
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    oodbench("sweep", "launch", "toy.yaml", "--out", "out", "--keep-weights", "seen")
+    assert list(tmp_path.glob("out/runs/*/weights/seen*"))
+    table = oodbench("report", "table", "out", "--format", "markdown")
+    assert "Selection seen: mean over the training examples." in table
+    oodbench("report", "html", "out")
+    assert '"seen":{"summary":"mean over the training' in (tmp_path / "out/report.html").read_text()
 
 
 @pytest.mark.slow

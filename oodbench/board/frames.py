@@ -244,6 +244,7 @@ def _run_columns(part: Part) -> dict[str, list[Any]]:
         "error": "",
         "search": "random",
         "search_draws": None,
+        "search_objective": None,
         "selection": about.selection,
         "frozen": True,
     }

@@ -22,14 +22,14 @@ from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import only_dataset, records_of
 from oodbench.results.provenance import code, source
 from oodbench.results.run_spec import RunSpec
-from oodbench.selection import candidates
+from oodbench.selection import candidates, find_rule, rule_names
 
-FROZEN_RULES = (
-    *("train_val", "val_env", "oracle"),
-    *(f"{rule}:worst_group_accuracy" for rule in ("train_val", "val_env")),
-)
-"""The rules whose choices are frozen where a dataset serves them; the evidence of `leave_one_out` is in
-other runs."""
+
+def frozen_rules() -> list[str]:
+    """The rules whose choices are frozen where a dataset serves them, also by worst groups."""
+    rules = [rule for rule in map(find_rule, rule_names()) if rule.frozen]
+    by_group = [f"{rule.name}:worst_group_accuracy" for rule in rules if not rule.sees_test]
+    return [*(rule.name for rule in rules), *by_group]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _chosen(frames: Frames) -> pd.DataFrame:
     found = []
     for dataset in frames.runs["dataset_label"].unique():
         own = only_dataset(frames, str(dataset))
-        for rule in FROZEN_RULES:
+        for rule in frozen_rules():
             with suppress(UserError):
                 best = candidates(own, rule).drop_duplicates("id")
                 found.append(best[["id", "step", "score"]].assign(rule=rule))

@@ -21,6 +21,7 @@ from oodbench.report.leaderboard import standings
 from oodbench.report.ranking import block_table
 from oodbench.report.sheet import Block, Sheet
 from oodbench.results.metrics import is_proportion
+from oodbench.selection import USUAL
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -43,10 +44,10 @@ def page(name: str) -> str:
         _of_results(found),
         _tables(tables.results(found.board)),
     ]
-    if "train_val" in found.values and found.rule != "train_val":
-        own = standings(tables.serving(found.frames, "train_val"), "train_val")
+    if USUAL in found.values and found.rule != USUAL:
+        own = standings(tables.serving(found.frames, USUAL), USUAL)
         left_out = [d for d in found.datasets if d not in set(own.frame["dataset"])]
-        parts += ["## Results by train_val"]
+        parts += [f"## Results by {USUAL}"]
         parts += [f"Without {'; '.join(left_out)}, which this rule cannot judge."] * bool(left_out)
         parts += [_tables(tables.results(own))]
     parts += [

@@ -22,7 +22,7 @@ from oodbench.results.frames import Frames
 from oodbench.results.join import of_runs
 from oodbench.results.metrics import is_proportion
 from oodbench.results.run_spec import CONSTANT
-from oodbench.selection import usual
+from oodbench.selection import find_rule, rule_names, usual
 from oodbench.yaml_values import read_yaml
 
 BASELINE = "ERM"
@@ -91,7 +91,8 @@ def contents(name: str) -> Contents:
     frames = frozen(name)
     rule = usual(frames)
     values = {}
-    for other in dict.fromkeys([rule, "val_env", "train_val", "oracle"]):
+    shipped = [name for name in rule_names() if find_rule(name).frozen]
+    for other in dict.fromkeys([rule, *shipped]):
         own = serving(frames, other)
         if len(own.runs):
             values[other] = scores(own, other)

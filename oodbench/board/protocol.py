@@ -6,6 +6,7 @@ from typing import Any
 
 from oodbench.board.files import PROTOCOL_FILE
 from oodbench.errors import UserError, unknown
+from oodbench.selection import sees_test
 from oodbench.sweep.file import Row, Sweep, validate
 from oodbench.sweep.plan import absent_data
 from oodbench.terminal import terminal
@@ -26,9 +27,10 @@ def read_protocol(file: Path) -> Sweep:
     sweep = validate(values, str(file))
     if sweep.search is not None:
         raise UserError(f"{file} has a search: a board's draws are the same for all methods")
-    if sweep.selection is not None and sweep.selection.startswith("oracle"):
+    if sweep.selection is not None and sees_test(sweep.selection):
         raise UserError(
-            f"{file} selects by oracle, which sees the test environments: no board is ranked by it"
+            f"{file} selects by {sweep.selection}, which sees the test environments: no board is "
+            "ranked by it"
         )
     if sweep.test_environments == "pairs":
         raise UserError(f"{file} plans pairs of test environments, which a board cannot hold")

@@ -13,7 +13,7 @@ import pandas as pd
 
 from oodbench.algorithms import algorithms
 from oodbench.board.frames import board_frames
-from oodbench.board.freeze import FROZEN_RULES, data_digests
+from oodbench.board.freeze import data_digests, frozen_rules
 from oodbench.board.parts import Part, read_parts
 from oodbench.errors import UserError
 from oodbench.report.statistics import BAND
@@ -126,9 +126,9 @@ def _compared(chosen: Sequence[tuple[Part, RunSpec, bool]], own: Frames) -> list
 
 def _scored(own: Frames) -> Mapping[str, Mapping[str, pd.DataFrame]]:
     """The steps of each run by each rule, the best first: `step` and `score`."""
-    found: dict[str, dict[str, pd.DataFrame]] = {rule: {} for rule in FROZEN_RULES}
+    found: dict[str, dict[str, pd.DataFrame]] = {rule: {} for rule in frozen_rules()}
     for dataset in own.runs["dataset_label"].unique():
-        for rule in FROZEN_RULES:
+        for rule in frozen_rules():
             with suppress(UserError):
                 table = candidates(only_dataset(own, str(dataset)), rule)
                 found[rule] |= {str(i): group for i, group in table.groupby("id", sort=False)}

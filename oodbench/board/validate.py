@@ -12,6 +12,7 @@ from oodbench.errors import UserError
 from oodbench.results.frames import Frames, sweep_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
+from oodbench.selection import sees_test
 from oodbench.sweep.file import Sweep
 from oodbench.sweep.plan import make_plan
 
@@ -128,8 +129,9 @@ def _wrong_part(part: Part, parts: Sequence[Part]) -> list[str]:
     first = next(p for p in parts if p.dataset == part.dataset)
     if part.rules != first.rules:
         wrong.append(f"has the rules {part.rules}, and {first.label} has {first.rules}")
-    if set(part.rules) == {"oracle"}:
-        wrong.append("has no rule but oracle, which sees the test environments")
+    if part.rules and all(map(sees_test, part.rules)):
+        seeing = " and ".join(part.rules)
+        wrong.append(f"has no rule but {seeing}, which sees the test environments")
     runs = part.runs()
     both = zip(runs["training_environments"], runs["validation_environments"], strict=True)
     if any(set(training) & set(validation) for training, validation in both):

@@ -13,7 +13,6 @@ from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet, print_table, with_kept
 from oodbench.results.frames import Frames
 from oodbench.results.join import joined, only_dataset
-from oodbench.selection import RULES
 from oodbench.terminal import commands, exit_on_user_error, terminal
 
 app = commands("Leaderboards, figures and pages of results.", no_args_is_help=True)
@@ -26,8 +25,9 @@ TABLES = ("ours", "domainbed")
 Selection = Annotated[
     str | None,
     typer.Option(
-        help=f"{', '.join(RULES)}, or RULE:METRIC to judge by another metric; by default what the "
-        "sweep names, else val_env where it holds validation environments out, else train_val."
+        help="train_val, val_env, leave_one_out, oracle or a plug-in's, or RULE:METRIC to judge by "
+        "another metric; by default what the sweep names, else val_env where it holds validation "
+        "environments out, else train_val."
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]

@@ -17,7 +17,7 @@ from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.results.metrics import is_proportion
-from oodbench.selection import RULES, candidates, choose, usual
+from oodbench.selection import candidates, choose, rule_names, usual
 
 OVERALL = "all datasets"
 ERRORS = (
@@ -169,7 +169,7 @@ def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Blo
     if own.shape[0] < 2 or own.shape[1] < 3:
         return []
     changes = {f"without {block}": tau for block, tau in rank_stability(own).items()}
-    for other in RULES:
+    for other in rule_names():
         try:
             theirs = block_table(scores(frames, other)) if other != rule else own.iloc[:0]
         except UserError:

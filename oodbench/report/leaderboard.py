@@ -18,13 +18,11 @@ from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_run
 from oodbench.results.metrics import is_higher_better
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
-from oodbench.selection import RULES, choose, find_rule, usual
+from oodbench.selection import choose, find_rule, rule_names, sees_test, usual
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 AVERAGE = "average"
-ORACLE = "oracle"
-"""The rule that sees the test environments: no other is compared with it."""
 PLACES = ["label", "dataset_label", "test_environments", "trial"]
 """The columns of a run by which a remark names it."""
 NAMED = 3
@@ -64,8 +62,8 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
     own = rule or usual(frames)
     shown = standings(frames, own, metric)
     others = []
-    for other in RULES:
-        if other == own or ORACLE in (other, own.partition(":")[0]):
+    for other in rule_names():
+        if other == own or sees_test(other) or sees_test(own):
             continue
         with suppress(UserError):  # a rule that the sweep cannot serve
             others.append(standings(frames, other, metric))
@@ -105,14 +103,14 @@ def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboa
 def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:
     """The board with a finding where a rule of `others` moves a row by more than both errors.
 
-    `oracle`, which sees the test environments, is passed over, and a row without an error of its
+    A rule that sees the test environments is passed over, and so is a row without an error of its
     mean. The finding has both numbers of the row that moves furthest, counted in errors.
     """
     mine = _averages(shown.frame)
     moved = []
     for other in others:
         rule = str(other.frame["rule"].iloc[0])
-        if ORACLE in (rule, shown.frame["rule"].iloc[0].partition(":")[0]):
+        if sees_test(rule) or sees_test(shown.frame["rule"].iloc[0]):
             continue
         both = mine.join(_averages(other.frame), rsuffix="_other", how="inner")
         both["gap"] = (both["mean"] - both["mean_other"]).abs()
@@ -258,7 +256,7 @@ def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[s
     error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
     return (
-        f"Selection {rule}: {find_rule(rule).summary}.",
+        f"Selection {rule}: {find_rule(rule).description}.",
         f"Values: in split of the test environments; {error}"
         f"trials: {trials}, hparam draws: {_draws(runs)}.",
         *([f"{'; '.join(directions)}."] if directions else []),
@@ -331,15 +329,25 @@ def _mixed(runs: pd.DataFrame) -> list[str]:
     return [f"Trained differently, equal up to round-off: {'; '.join(found)}."] if found else []
 
 
+def _search(runs: pd.DataFrame) -> list[str]:
+    """How the draws of runs were chosen, each way once."""
+    ways = runs[["search", "search_objective"]].dropna(subset=["search"]).drop_duplicates()
+    seen = "; it has seen the test environments"
+    return [
+        way + (seen if isinstance(objective, str) and sees_test(objective) else "")
+        for way, objective in ways.itertuples(index=False, name=None)
+    ]
+
+
 def _draws(runs: pd.DataFrame) -> str:
     """The number of draws of the hyperparameters of a row, and how they were chosen."""
     told = {}
     for label, group in runs.groupby("label", sort=False):
-        count, search = str(group["draw"].nunique()), group["search"].dropna()
+        count, search = str(group["draw"].nunique()), _search(group)
         planned = group["search_draws"].dropna()
         if len(planned) and planned.max() > group["draw"].nunique():
             count += f" of {planned.max():,.0f}"
-        told[label] = count + (f" ({', '.join(search.unique())})" if count != "1" else "")
+        told[label] = count + (f" ({', '.join(search)})" if count != "1" else "")
     if len(set(told.values())) == 1:
         return next(iter(told.values()))
     return ", ".join(f"{label} {text}" for label, text in told.items())

@@ -155,7 +155,7 @@ def show(cell: Why, console: Terminal) -> None:
     console.say(f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: {metric}")
     if cell.classes:
         console.say(f"Classes: {', '.join(cell.classes)}.")
-    console.say(f"{cell.rule}: {find_rule(cell.rule).summary}.")
+    console.say(f"{cell.rule}: {find_rule(cell.rule).description}.")
     console.say(
         "In each trial the run and step with the best score is chosen; ties go to the lowest draw, "
         "then to the earliest step."

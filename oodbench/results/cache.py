@@ -24,7 +24,7 @@ from oodbench.results.parse import COSTS, METRICS, ParsedRuns, parse_runs
 from oodbench.results.run_spec import DIWA, RunSpec, State
 
 VERSION = 3
-NO_SEARCH: dict[str, Any] = {"search": "random", "search_draws": None}
+NO_SEARCH: dict[str, Any] = {"search": "random", "search_draws": None, "search_objective": None}
 """What the frames say of runs that no search has chosen."""
 STAMPED = ("done.json", "metrics.jsonl", "run.json")
 """The files of an ended run that never change again."""
@@ -146,9 +146,11 @@ def _frames(
     plan: Mapping[str, Any], found: ParsedRuns, settings: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     search = settings.get("search")
-    how = (
-        {"search": _search_label(search), "search_draws": search["draws"]} if search else NO_SEARCH
-    )
+    how = NO_SEARCH
+    if search:
+        how = {name: search[name] for name in ("draws", "objective")}
+        how = {f"search_{name}": value for name, value in how.items()}
+        how |= {"search": _search_label(search)}
     of_all = {"selection": settings.get("selection")}
     rows = [
         {"id": run_id, **spec, **info["context"]}
@@ -171,5 +173,4 @@ def _frames(
 
 def _search_label(search: Mapping[str, Any]) -> str:
     """How a search chose the draws, for a footer."""
-    text = f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"
-    return text + ("; it has seen the test environments" if search["objective"] == "oracle" else "")
+    return f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"

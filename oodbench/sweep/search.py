@@ -42,8 +42,7 @@ class Search(BaseModel):
     """The most runs of one (dataset, test environments, algorithm), all trials counted."""
     objective: str = Field(default="default", description="the name of a selection rule")
     """The selection rule whose score of the best step is optimised, as a mean over the trials that share
-    a draw. `default`: `train_val`, and `val_env` for a study whose runs keep back no part of their
-    training environments."""
+    a draw. `default`: that of `selection.usual_objective`, for each study."""
     at_a_time: int = Field(default=4, ge=1, le=MAX_RUNS, description="a number from 1 on")
     """Draws of a study in training at once; draw k is chosen from the results up to k - this."""
     seed: int = Field(default=0, description="a whole number")
@@ -127,11 +126,10 @@ def make_studies(
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks.base import networks
+    from oodbench.selection import usual_objective
 
     if search.objective == "default":
-        own = all(spec.holdout == 0 and spec.validation_environments for spec in specs)
-        rule = "val_env" if own else "train_val"
-        search = search.model_copy(update={"objective": rule})
+        search = search.model_copy(update={"objective": usual_objective(specs)})
     first = specs[0]
     trials = sum(spec.draw == first.draw for spec in specs)
     network = networks.get(first.network)
@@ -170,13 +168,12 @@ def check(studies: Sequence[Study], test_environments: object) -> None:
     optuna()
     for study in studies:
         rule = find_rule(study.search.objective)
-        if rule.name == "leave_one_out" or test_environments == "pairs":
+        if not rule.judges_alone or test_environments == "pairs":
             raise UserError(
                 "a search cannot serve leave_one_out and its pairs of test environments: it would "
                 "judge a draw by runs of other test environments, whose draws are not the same"
             )
-        in_val = rule.name == "val_env"
-        if not all(s.validation_environments if in_val else s.holdout > 0 for s in study.specs):
+        if rule.judged(study.specs) != {spec.id for spec in study.specs}:
             raise UserError(
                 f"search: on {study.specs[0].dataset} the objective {rule.name} needs {rule.needs}"
             )

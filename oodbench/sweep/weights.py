@@ -11,43 +11,30 @@ from oodbench.results.weights import LAST, kept_weights
 
 def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ...]:
     """The rules by which runs keep weights, each once; raises UserError for one that no run can serve."""
-    from oodbench.selection import RULES, find_rule
+    from oodbench.selection import find_rule, rule_names
 
-    specs, own = list(specs), [LAST, *(name for name in RULES if name != "leave_one_out")]
+    specs = list(specs)
     for name in rules:
         if name == LAST:
             continue
-        base = name.partition(":")[0]
-        if base == "leave_one_out":
+        if name.partition(":")[0] not in rule_names():
+            usable = [n for n in rule_names() if find_rule(n).judges_alone]
+            raise unknown("rule", name, [LAST, *usable], "keep_weights")
+        rule = find_rule(name)
+        if not rule.judges_alone:
             raise UserError(
-                "weights cannot be kept by leave_one_out: it judges a run by others, which may end later"
+                f"weights cannot be kept by {rule.name}: it judges a run by others, which may end later"
             )
-        if base not in own:
-            raise unknown("rule", name, own, "keep_weights")
-        if not served(name, specs):
-            raise UserError(f"weights cannot be kept by {name}: it needs {find_rule(name).needs}")
+        if not rule.judged(specs):
+            raise UserError(f"weights cannot be kept by {name}: it needs {rule.needs}")
     return tuple(dict.fromkeys(rules))
 
 
 def served(name: str, specs: Sequence[RunSpec]) -> set[str]:
     """The ids of the runs that a rule can judge by their own records; all for `last`."""
-    if name == LAST:
-        return {spec.id for spec in specs}
-    import pandas as pd
-
     from oodbench.selection import find_rule
 
-    rows = [
-        {
-            "id": spec.id,
-            "holdout": spec.holdout,
-            "test_environments": spec.test_environments,
-            "validation_environments": spec.validation_environments,
-            "training_environments": ("any",),
-        }
-        for spec in specs
-    ]
-    return set(find_rule(name).evidence(pd.DataFrame(rows))["id"]) if rows else set()
+    return {spec.id for spec in specs} if name == LAST else find_rule(name).judged(specs)
 
 
 def lacking(results: Results, specs: Mapping[str, RunSpec], rules: Sequence[str]) -> dict[str, int]:

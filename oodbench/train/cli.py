@@ -73,8 +73,11 @@ def train(
 def average(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="The results of a sweep.")],
     rule: Annotated[
-        str, typer.Option(help="The selection rule whose kept weights are averaged.")
-    ] = "train_val",
+        str | None,
+        typer.Option(
+            help="The selection rule whose kept weights are averaged; train_val unless given."
+        ),
+    ] = None,
     members: Annotated[
         str, typer.Option(help="uniform (all draws), greedy (by the rule's score), or both.")
     ] = "uniform,greedy",

@@ -124,12 +124,12 @@ def _judges(run: Run) -> dict[str, Judge]:
     names = [name for name in run.settings.keep_weights if name != LAST]
     if not names:
         return {}
-    from oodbench.selection import find_rule, own_evidence  # with pandas, which few runs need
+    from oodbench.selection import find_rule  # with pandas, which few runs need
 
     found = {}
     for name in names:
         rule = find_rule(name)
-        evidence = own_evidence(rule, run.spec, run.names)
+        evidence = rule.evidence_of(run.spec, run.names)
         if evidence:
             found[name] = Judge(rule, evidence, run.data.dataset)
     return found

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from oodbench.errors import UserError, unknown
-from oodbench.selection import RULES
+from oodbench.selection import rule_names
 from oodbench.yaml_values import read_yaml
 
 FOLDER = Path(__file__).parent / "papers"
@@ -100,7 +100,7 @@ class Target(Reading):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Target":
-        known = (LAST, ORACLE_LAST, *RULES)
+        known = (LAST, ORACLE_LAST, *rule_names())
         if self.selection not in known:
             raise unknown("selection", self.selection, known, f"the target of {self.row}")
         if self.error_is in (*SPREADS, "constant") and (self.trials or 0) < 2:

@@ -41,7 +41,7 @@ from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_run
 from oodbench.results.join import joined
 from oodbench.results.metrics import is_higher_better, is_proportion
 from oodbench.results.run_spec import CONSTANT, State
-from oodbench.selection import RULES, candidates, find_rule, served, usual
+from oodbench.selection import candidates, find_rule, rule_names, served, usual
 from oodbench.version import __version__
 
 STATES = tuple(State)
@@ -91,7 +91,7 @@ def contents(
     table, tables = _runs(runs, names)
     means = inside_and_test(values)
     grids = Distinct()
-    shown = dict.fromkeys([*RULES, usual(frames)])
+    shown = dict.fromkeys([*rule_names(), usual(frames)])
     found = {
         n: _rule(frames, runs, values, means, grids, names, n, baseline, metric) for n in shown
     }
@@ -262,7 +262,7 @@ def _rule(
     There is an `error` in place of all of it, and no leaderboard, where the sweep cannot serve the
     rule.
     """
-    summary = find_rule(rule).summary
+    summary = find_rule(rule).description
     try:
         found = candidates(frames, rule)
     except UserError as error:

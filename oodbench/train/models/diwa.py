@@ -22,7 +22,7 @@ from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.provenance import provenance
 from oodbench.results.run_spec import DIWA, Evaluation, RunSpec, State
 from oodbench.results.weights import kept_weights
-from oodbench.selection import find_rule, own_evidence
+from oodbench.selection import USUAL, find_rule
 from oodbench.train.kept_weights import Judge, keep_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -45,16 +45,18 @@ class Member:
 
 
 def average_runs(
-    results: Results, rule: str, kinds: Sequence[str], settings: TrainSettings, say: Say
+    results: Results, rule: str | None, kinds: Sequence[str], settings: TrainSettings, say: Say
 ) -> list[str]:
     """Average the runs of every cell of a sweep, record what that gives, and return the new runs' ids.
 
+    `rule` is the selection rule by which their weights are kept, `selection.USUAL` if there is none.
     `say` is told which runs that kept weights are left out, and why. A cell that is averaged already
     stays as it is. Raises UserError if nothing can be averaged.
     """
     for kind in kinds:
         if kind not in KINDS:
             raise unknown("way to choose members", kind, KINDS)
+    rule = rule or USUAL
     find_rule(rule)
     plan = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in plan["runs"].items()}
@@ -152,8 +154,9 @@ class _Average:
     def __init__(self, members: Sequence[Member], rule: str, settings: TrainSettings) -> None:
         first = members[0].spec
         self.run = Run(_evaluable(first), settings)
-        evidence = own_evidence(find_rule(rule), first, self.run.names)
-        self._judge = Judge(find_rule(rule), evidence, self.run.data.dataset)
+        judge = find_rule(rule)
+        evidence = judge.evidence_of(first, self.run.names)
+        self._judge = Judge(judge, evidence, self.run.data.dataset)
 
     def cost_of(self, member: Member) -> float:
         """What the member's own score costs, negative where more is better."""

@@ -1,6 +1,6 @@
 // The runs behind a number: a list in a dialog, and the facts of one run.
 const D = { now: null };
-const state = { rule: "train_val", dataset: -1, filter: "", sort: "", up: false, hparamsOf: -1, tests: -1, splits: false };
+const state = { rule: "", dataset: -1, filter: "", sort: "", up: false, hparamsOf: -1, tests: -1, splits: false };
 
 const data = () => D.now;
 const rule = () => data().rules[state.rule];
