@@ -295,10 +295,7 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
     waiting = set(evidence.loc[~evidence["source"].isin(ended), "id"])
     ready = runs["id"].isin((ended & set(evidence["id"])) - waiting)
     runs["cell"] = runs.groupby(CELL).ngroup()
-    whole = runs.groupby("cell")["draw"].transform("nunique") >= runs["search_draws"].astype(
-        float
-    ).fillna(0)
-    runs["complete"] = (ready & whole).groupby(runs["cell"]).transform("all")
+    runs["complete"] = ready.groupby(runs["cell"]).transform("all")
     table = _scores(frames.metrics, evidence, runs)
     if frames.scores is not None:
         table = _with_frozen(table, frames.scores, runs, name)

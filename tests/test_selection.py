@@ -284,15 +284,6 @@ def test_a_trial_with_a_run_that_has_not_ended_is_missing(tmp_path: Path, state:
     assert chosen["trial"].tolist() == [1]
 
 
-@pytest.mark.parametrize(("wanted", "chosen"), [(1, 1), (2, 1), (3, 0)])
-def test_a_searched_cell_is_complete_once_it_has_all_draws(
-    tmp_path: Path, wanted: int, chosen: int
-) -> None:
-    frames = load(tmp_path, [Trained({0: out(0.5, 0.5)}, draw=draw) for draw in (0, 1)])
-    frames = Frames(frames.runs.assign(search_draws=wanted), frames.metrics)
-    assert len(choose(frames)) == chosen
-
-
 def test_cells_are_apart(tmp_path: Path) -> None:
     runs = [
         Trained({0: out(0.1, 0.1), 5: out(0.2, 0.2)}, label="IRM"),

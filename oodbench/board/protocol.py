@@ -25,8 +25,6 @@ def read_protocol(file: Path) -> Sweep:
         raise UserError(f"{file} must hold keys and values, as the file of a sweep")
     values.pop("protocol", None)  # it names itself
     sweep = validate(values, str(file))
-    if sweep.search is not None:
-        raise UserError(f"{file} has a search: a board's draws are the same for all methods")
     if sweep.selection is not None and sees_test(sweep.selection):
         raise UserError(
             f"{file} selects by {sweep.selection}, which sees the test environments: no board is "

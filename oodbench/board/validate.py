@@ -35,7 +35,7 @@ def planned_rows(protocol: Sweep, labels: Sequence[str], data_dir: Path | None) 
 def wrong_results(frames: Frames, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """What keeps the runs of a results directory from being frozen under a protocol, a sentence each."""
     runs = sweep_runs(frames)
-    if (runs["search_draws"].notna()).any():
+    if (runs["search"] != "random").any():
         return ["the draws of a search depend on its own runs: they cannot be frozen"]
     labels = [str(label) for label in runs["label"].unique()]
     planned = planned_rows(protocol, labels, data_dir)

@@ -344,9 +344,6 @@ def _draws(runs: pd.DataFrame) -> str:
     told = {}
     for label, group in runs.groupby("label", sort=False):
         count, search = str(group["draw"].nunique()), _search(group)
-        planned = group["search_draws"].dropna()
-        if len(planned) and planned.max() > group["draw"].nunique():
-            count += f" of {planned.max():,.0f}"
         told[label] = count + (f" ({', '.join(search)})" if count != "1" else "")
     if len(set(told.values())) == 1:
         return next(iter(told.values()))

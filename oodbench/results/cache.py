@@ -24,7 +24,7 @@ from oodbench.results.parse import COSTS, METRICS, ParsedRuns, parse_runs
 from oodbench.results.run_spec import DIWA, RunSpec, State
 
 VERSION = 3
-NO_SEARCH: dict[str, Any] = {"search": "random", "search_draws": None, "search_objective": None}
+NO_SEARCH: dict[str, Any] = {"search": "random", "search_objective": None}
 """What the frames say of runs that no search has chosen."""
 STAMPED = ("done.json", "metrics.jsonl", "run.json")
 """The files of an ended run that never change again."""
@@ -148,9 +148,7 @@ def _frames(
     search = settings.get("search")
     how = NO_SEARCH
     if search:
-        how = {name: search[name] for name in ("draws", "objective")}
-        how = {f"search_{name}": value for name, value in how.items()}
-        how |= {"search": _search_label(search)}
+        how = {"search": _search_label(search), "search_objective": search["objective"]}
     of_all = {"selection": settings.get("selection")}
     rows = [
         {"id": run_id, **spec, **info["context"]}
@@ -172,5 +170,5 @@ def _frames(
 
 
 def _search_label(search: Mapping[str, Any]) -> str:
-    """How a search chose the draws, for a footer."""
+    """How a search of version 0.2.0 chose the draws, for a footer."""
     return f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"

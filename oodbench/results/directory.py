@@ -1,7 +1,8 @@
 """Results on disk: the only reader and writer of a results directory. Imports no torch.
 
 OUT/sweep.json           the sweep and its planned runs
-OUT/searches/<id>.jsonl  what a search has chosen since: one draw a line; appended under a lock
+OUT/sweep.lock           held by a process that adds runs to them
+OUT/searches/<id>.jsonl  what a search of version 0.2.0 has chosen since: one draw a line
 OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
               checkpoint.pt     what a resumed run needs
@@ -28,7 +29,7 @@ from filelock import FileLock
 from pydantic_core import from_json
 
 from oodbench.errors import UserError
-from oodbench.files import whole_file, write_whole
+from oodbench.files import is_part, whole_file, write_whole
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
@@ -285,57 +286,39 @@ class Results:
             raise UserError(f"{self.path} holds no sweep (no readable sweep.json)")
         check_ids(sweep.runs, str(path))
         stored: dict[str, Any] = from_json(path.read_bytes())
-        return stored | {"runs": stored["runs"] | self.chosen()}
+        return stored | {"runs": stored["runs"] | self._chosen()}
+
+    def plan_lock(self) -> FileLock:
+        """The lock of a process that adds runs to the plan; raises UserError for a foreign folder."""
+        if not (self.path / "sweep.json").exists() and self.path.exists():
+            ours = ("sweep.json", "sweep.lock", "runs")  # another process may have just begun
+            if not all(path.name in ours or is_part(path) for path in self.path.iterdir()):
+                raise UserError(
+                    f"{self.path} is not empty and holds no sweep; use another directory"
+                )
+        self.path.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path / "sweep.lock")
 
     def write_plan(
         self, name: str, settings: Mapping[str, Any], runs: Mapping[str, RunSpec]
     ) -> None:
         """Write sweep.json."""
         self.path.mkdir(parents=True, exist_ok=True)
-        chosen = self.chosen()
-        specs = {run_id: asdict(spec) for run_id, spec in runs.items() if run_id not in chosen}
+        specs = {run_id: asdict(spec) for run_id, spec in runs.items()}
         sweep = {"schema": SCHEMA, "name": name, "settings": settings, "runs": specs}
         write_whole(self.path / "sweep.json", _dumps(sweep))
 
-    def journal(self, study: str) -> "Journal":
-        """The journal of a search."""
-        return Journal(self.path / "searches" / f"{study}.jsonl")
-
-    def chosen(self) -> dict[str, Any]:
-        """The runs (id to spec) that searches have chosen."""
-        paths = sorted((self.path / "searches").glob("*.jsonl"))
-        draws = (draw for path in paths for draw in Journal(path).draws())
-        return {spec.id: asdict(spec) for draw in draws for spec in draw}
-
-
-class Journal:
-    """The draws that a search has chosen, on disk: one a line, which is there whole or not at all."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def lock(self) -> FileLock:
-        """The lock that a process holds while it looks at what can be chosen and appends it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path.with_suffix(".lock"))
-
-    def draws(self) -> list[tuple[RunSpec, ...]]:
-        """The runs of each draw in the order of the choice; a torn last line is left out.
+    def _chosen(self) -> dict[str, Any]:
+        """The runs (id to spec) that searches have chosen; a torn last line is left out.
 
         Raises DamagedFile for any other line that is no draw.
         """
-        found = []
-        whole, _, _ = (read_bytes(self.path) or b"").rpartition(b"\n")
-        for number, line in enumerate(whole.splitlines(), 1):
-            place = f"{self.path}: line {number}"
-            runs = parse_json(line, JournalLine, place).runs
-            check_ids(runs, place)
-            found.append(tuple(runs.values()))
-        return found
-
-    def append(self, draw: Sequence[RunSpec]) -> None:
-        """Add the runs of a draw, over a torn last line if there is one."""
-        with self.path.open("a+b") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(_dumps({"runs": {s.id: asdict(s) for s in draw}}).encode() + b"\n")
+        runs: dict[str, RunSpec] = {}
+        for path in sorted((self.path / "searches").glob("*.jsonl")):
+            whole, _, _ = (read_bytes(path) or b"").rpartition(b"\n")
+            for number, line in enumerate(whole.splitlines(), 1):
+                place = f"{path}: line {number}"
+                draw = parse_json(line, JournalLine, place).runs
+                check_ids(draw, place)
+                runs |= draw
+        return {run_id: asdict(spec) for run_id, spec in runs.items()}

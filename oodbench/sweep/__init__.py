@@ -1,1 +1,1 @@
-"""From a YAML file to finished runs, plan, search, launch and status: `python -m oodbench.sweep`."""
+"""From a YAML file to finished runs, plan, launch and status: `python -m oodbench.sweep`."""

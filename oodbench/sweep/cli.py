@@ -100,11 +100,10 @@ def plan(
         console.say(f"one at a time ({reason}): {', '.join(rows)}")
     if expected.seconds is None:
         return
-    seconds = expected.seconds * made.total / max(1, len(made.runs))
     count = workers or os.cpu_count() or 1
     console.say(
-        f"About {duration(seconds)} of training and evaluation on one core of this machine, "
-        f"{duration(seconds / count)} with {count} workers."
+        f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
+        f"{duration(expected.seconds / count)} with {count} workers."
     )
 
 

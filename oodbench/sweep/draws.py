@@ -18,19 +18,6 @@ def indices(value: int | list[int], key: str) -> list[int]:
     return numbers
 
 
-def draw_indices(sweep: Sweep) -> list[int]:
-    """The numbers of the draws that a sweep starts with: the default and random ones.
-
-    Raises UserError for a sweep that has both draws and a search.
-    """
-    if sweep.search is None:
-        return indices(sweep.hparam_draws, "hparam_draws")
-    if "hparam_draws" in sweep.model_fields_set:
-        raise UserError(f"sweep '{sweep.name}' has both hparam_draws and a search: leave one out")
-    draws = sweep.search.draws(len(indices(sweep.trials, "trials")))
-    return list(range(min(draws, sweep.search.startup)))
-
-
 def chosen_network(sweep: Sweep, dataset: Any) -> Component:
     """The network that a sweep trains on a dataset, with the values that the two fix."""
     named = sweep.network

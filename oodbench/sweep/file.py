@@ -11,7 +11,6 @@ from oodbench.errors import UserError, unknown
 from oodbench.registry import folder, load_plugins
 from oodbench.sweep.file_errors import explain, several, short, unknown_names
 from oodbench.sweep.protocols import under
-from oodbench.sweep.search import Search
 from oodbench.yaml_values import assignments, read_yaml
 
 MAX_INDEX = 2**31 - 1
@@ -51,6 +50,8 @@ def _chosen(value: Any) -> Any:
     return [f"{KIND}{v['kind']}" if is_kind else v for v, is_kind in zip(value, kinds, strict=True)]
 
 
+SEARCH_GUIDE = "docs/guide/search.md shows a parallel search by optuna around `oodbench.run`"
+"""Where the key `search` of version 0.2.0 has gone."""
 KIND = "kind: "
 """How a text starts that stands for all methods of a kind, see `oodbench.method_kinds`."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
@@ -138,8 +139,6 @@ class Sweep(BaseModel):
     shared_quantiles: bool = Field(default=True, description="true or false")
     """Whether a draw has the hyperparameters that all methods have, and those of the network, at the
     same quantile for all methods."""
-    search: Search | None = Field(default=None, description="names with values")
-    """Instead of `hparam_draws` random draws."""
     trials: Count | list[Index] = Field(default=3, description=COUNTED)
     steps: Literal["default"] | Count = Field(
         default="default", description="default or a number from 1 on"
@@ -177,7 +176,6 @@ class Sweep(BaseModel):
 
 PARTS: dict[str, type[BaseModel]] = {
     "": Sweep,
-    "search": Search,
     "network": Component,
     "algorithms": Row,
 }
@@ -271,6 +269,8 @@ def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ())
 
     Then it tells unknown names, too, for which it loads the file's plug-ins and further `plugins`.
     """
+    if "search" in values:
+        raise UserError(f"{place}: there is no key 'search' any more: {SEARCH_GUIDE}")
     try:
         sweep = Sweep.model_validate(values)
     except ValidationError as error:

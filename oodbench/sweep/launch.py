@@ -122,17 +122,22 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         ),
         resources=asked,
         snapshot=options.snapshot,
-        studies=plan.studies,
     )
     if options.dry_run:
         show_jobs(job, options.launcher, options.devices, console)
         return Counter()
     if options.launcher != "slurm":  # a cluster's devices are known where its jobs run
         _check_precision(job, available_devices(options.devices))
-    store_plan(job, options.launcher, sweep)
+    store_plan(
+        job.results,
+        sweep,
+        job.specs,
+        job.settings,
+        launcher=options.launcher,
+        resources=job.resources.model_dump(exclude_defaults=True),
+    )
     if options.confirm and sys.stdin is not None and sys.stdin.isatty():
         typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
-    job.add(job.searches().advance())
     ids = tuple(i for i in job.specs if not job.results.run(i).state().final)
     return _train(replace(job, ids=ids), options, console)
 
@@ -237,11 +242,9 @@ def _train(job: Job, options: LaunchOptions, console: Terminal) -> Counter[State
 
 def _run(job: Job, options: LaunchOptions, console: Terminal) -> dict[str, State]:
     """Train the runs `job.ids`; returns how they ended."""
-    is_search = "search" in job.results.plan()["settings"]
-    if not is_search:  # a search chooses too few runs at a time to train many together
-        at_hand = job.resources.runs_per_job if options.launcher == "slurm" else math.inf
-        together = large_bundles(job.specs.values(), at_hand)
-        job = replace(job, settings=replace(job.settings, large_bundles=together))
+    at_hand = job.resources.runs_per_job if options.launcher == "slurm" else math.inf
+    together = large_bundles(job.specs.values(), at_hand)
+    job = replace(job, settings=replace(job.settings, large_bundles=together))
     if options.launcher == "slurm":
         job = replace(job, devices=(device_of_runs(options.devices, job.resources),))
     else:

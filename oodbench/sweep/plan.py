@@ -14,8 +14,6 @@ from oodbench.hparams import identity, neutral_values
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.draws import (
     chosen_network,
-    draw_indices,
-    given_hparams,
     indices,
     row_hparams,
 )
@@ -28,10 +26,10 @@ from oodbench.sweep.file import Row, Sweep, training_of, validate
 from oodbench.sweep.file_errors import PLUGIN_HINT, several, short
 from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.sweep.rows import average_of, check_rows, row_label, rows_of
-from oodbench.sweep.search import MAX_RUNS, Study, make_studies
-from oodbench.sweep.search import check as check_search
 from oodbench.terminal import printable
 
+MAX_RUNS = 100_000
+"""The most runs of one sweep."""
 NO_MEMORY = "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension"
 """What the errors of torch and numpy say of arrays that are too large."""
 
@@ -52,14 +50,7 @@ class Plan:
 
     sweep: Sweep
     runs: dict[str, RunSpec]
-    """Of a search, those of the random draws that it starts with."""
     impossible: list[Impossible]
-    studies: tuple[Study, ...] = ()
-
-    @property
-    def total(self) -> int:
-        """How many runs the sweep has in the end."""
-        return sum(study.total for study in self.studies) or len(self.runs)
 
 
 def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
@@ -110,7 +101,6 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
 
     runs: dict[str, RunSpec] = {}
     impossible: list[Impossible] = []
-    studies: list[Study] = []
     for dataset, sets in zip(datasets, test_sets, strict=True):
         environments = _environments(sweep, dataset)
         sizes, discrete = _sizes(sweep, dataset, environments), is_discrete(dataset, environments)
@@ -122,11 +112,6 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
                 label = row_label(row)
                 impossible.append(Impossible(dataset.label, label, tests, reason))
                 continue
-            if sweep.search is not None:
-                fixed = {**chosen_network(sweep, dataset).hparams, **row.network}
-                per_trial = sweep.draws == "per trial"
-                given = given_hparams(dataset, row)
-                studies += make_studies(sweep.search, specs, dataset, given, fixed, per_trial)
             for run in specs:
                 _check_training(run, dataset, sizes)
                 if run.id in runs:
@@ -135,9 +120,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
                         "give algorithms with different hparams different labels"
                     )
                 runs[run.id] = run
-    if sweep.search is not None:
-        check_search(studies, sweep.test_environments)
-    return Plan(sweep, runs, impossible, tuple(studies))
+    return Plan(sweep, runs, impossible)
 
 
 @contextmanager
@@ -204,7 +187,7 @@ def _check_components(
     """Note every unknown algorithm and network and every impossible hyperparameter."""
     from oodbench.algorithms import algorithms
 
-    first = draw_indices(sweep)[0]
+    first = indices(sweep.hparam_draws, "hparam_draws")[0]
     for row in rows:
         with _noted(problems):
             algorithms.get(row.name)
@@ -234,8 +217,6 @@ def _check_size(sweep: Sweep, cells: int) -> None:
     """Raise UserError if a sweep with so many cells has more runs than anybody can train."""
     trials = _number(sweep.trials)
     draws = _number(sweep.hparam_draws)
-    if sweep.search is not None:
-        draws = max(1, sweep.search.runs // trials)
     if (runs := cells * draws * trials) > MAX_RUNS:
         raise UserError(
             f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {trials} trials); "
@@ -359,7 +340,7 @@ def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[
     network = networks.get(name)
     steps = _steps(sweep, dataset)
     specs = []
-    for index in draw_indices(sweep):
+    for index in indices(sweep.hparam_draws, "hparam_draws"):
         shared = row_hparams(sweep, dataset, row, index, None)
         for trial in indices(sweep.trials, "trials"):
             own = sweep.draws == "per trial"

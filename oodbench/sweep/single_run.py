@@ -12,10 +12,10 @@ from oodbench.results.directory import Results
 from oodbench.results.export import tidy
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.file import validate
+from oodbench.sweep.file import Sweep, validate
 from oodbench.sweep.plan import make_plan
+from oodbench.sweep.stored_plan import store_plan
 from oodbench.sweep.weights import check_rules
-from oodbench.train.directory import prepared_directory
 from oodbench.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ def run(
     options, or `hparams`; `keys` are further keys of the file, such as `steps`, `evaluate_every`,
     `network` or `test_environments: [["test"]]`. The run is the one that such a sweep trains, with the
     same id and the same records. With `out`, a results directory, it goes on where it was interrupted
-    there, is not trained again once it has ended, and `load_model` finds the weights that it keeps;
-    without it nothing is left on the disk. The process's settings and random generators are afterwards
+    there, is not trained again once it has ended, and `load_model` finds the weights that it keeps.
+    Several runs may share the directory, as those of a sweep do, and be trained there at once. Without
+    `out` nothing is left on the disk. The process's settings and random generators are afterwards
     as they were before.
 
     Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
@@ -66,7 +67,7 @@ def run(
     check_device(device)
     data = None if data_dir is None else Path(data_dir)
     with kept_generators():
-        spec = _planned(dataset, algorithm, trial, data, keys)
+        sweep, spec = _planned(dataset, algorithm, trial, data, keys)
         check_precision(spec.precision, device)
         settings = TrainSettings(
             data_dir=data,
@@ -77,7 +78,9 @@ def run(
         )
         with tempfile.TemporaryDirectory() as scratch:
             results = Results(Path(scratch) if out is None else Path(out))
-            directory = prepared_directory(results.path, spec, settings)
+            if not _is_planned(results, spec):
+                store_plan(results, sweep, {spec.id: spec}, settings)
+            directory = results.run(spec.id)
             state, message = execute(spec, directory, settings)
             if state is State.ELSEWHERE:
                 raise UserError(f"another process trains the run in {directory.path}")
@@ -94,8 +97,8 @@ def _planned(
     trial: int,
     data_dir: Path | None,
     keys: Mapping[str, Any],
-) -> RunSpec:
-    """The one run of the sweep; raises UserError if there is none, or more than one."""
+) -> tuple[Sweep, RunSpec]:
+    """A sweep of one run, and the run; raises UserError if there is none, or more than one."""
     entries = [each if isinstance(each, str) else dict(each) for each in (dataset, algorithm)]
     values = {"name": PLACE, "datasets": entries[:1], "algorithms": entries[1:]}
     plan = make_plan(validate({**values, "trials": [trial], **keys}, PLACE), data_dir)
@@ -104,4 +107,9 @@ def _planned(
     if len(plan.runs) != 1:
         raise UserError(f"{PLACE} trains one run, and these keys make {len(plan.runs)}")
     (spec,) = plan.runs.values()
-    return spec
+    return plan.sweep, spec
+
+
+def _is_planned(results: Results, spec: RunSpec) -> bool:
+    """Whether a results directory plans the run, whatever its sweep is called."""
+    return (results.path / "sweep.json").exists() and spec.id in results.plan()["runs"]

@@ -15,11 +15,9 @@ from oodbench.results.run_spec import RunSpec, State
 if TYPE_CHECKING:
     from oodbench.sweep.plan import Plan
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -38,8 +36,6 @@ TAIL = 3
 """The number of last lines of a log that are shown."""
 REFRESH_SECONDS = 2.0
 """Seconds between two looks of `--watch` at the disk and at Slurm."""
-IDLE_POLLS = 4
-"""Polls in a row with nothing queued or running after which `--watch` ends though a search is not done."""
 
 
 def show(results: Results, console: Terminal) -> None:
@@ -52,16 +48,13 @@ def watch(results: Results, console: Terminal) -> None:
     bar = Progress(
         TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
-    task = bar.add_task("runs", total=_total(results.plan()))
-    idle = 0
+    task = bar.add_task("runs", total=len(results.plan()["runs"]))
     with Live(console=console, auto_refresh=False) as live:
         while True:
             now = states(results)
             bar.update(task, completed=sum(s.state.at_rest for s in now.values()))
             live.update(Group(render(results, now, console), bar), refresh=True)
-            busy = any(s.state in (State.QUEUED, State.RUNNING) for s in now.values())
-            idle = 0 if busy else idle + 1
-            if idle > (IDLE_POLLS if _total(results.plan()) > len(now) else 0):
+            if not any(s.state in (State.QUEUED, State.RUNNING) for s in now.values()):
                 return
             time.sleep(REFRESH_SECONDS)
 
@@ -71,9 +64,6 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
     stored = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
     texts = []
-    if _total(stored) > len(specs):
-        text = f"The search has chosen {len(specs)} of {_total(stored)} runs so far."
-        texts.append(text + " `launch` goes on with it.")
     _, problem = slurm_answers(results)
     if problem:
         texts.append(f"Slurm does not tell: {problem}")
@@ -116,16 +106,6 @@ def _counts(
     yield console.tables(["all runs", *columns], [["", *(str(totals[s]) for s in columns)]])
 
 
-def _total(stored: Mapping[str, Any]) -> int:
-    """The number of runs that the sweep ends with, those included that a search has yet to choose."""
-    runs, search = stored["runs"].values(), stored["settings"].get("search")
-    if search is None:
-        return len(runs)
-    key = ("dataset", "options", "label", "test_environments", "trial")
-    cells = {json.dumps([run[k] for k in key], sort_keys=True) for run in runs}
-    return int(search["draws"]) * len(cells)
-
-
 def _state(status: RunStatus) -> str:
     """A run's state as this screen calls it: a lost run of which nothing wrong is known is paused."""
     return PAUSED if status.state is State.LOST and not status.note else status.state
@@ -158,7 +138,6 @@ def _last_step(run: RunDirectory) -> int:
 
 def show_plan(made: "Plan", console: Terminal) -> None:
     """Print the numbers of runs of a sweep by dataset and algorithm, then its impossible cells."""
-    search = made.sweep.search
     datasets: dict[str, list[RunSpec]] = {}
     for spec in made.runs.values():
         datasets.setdefault(spec.dataset_name, []).append(spec)
@@ -171,13 +150,10 @@ def show_plan(made: "Plan", console: Terminal) -> None:
             tests = len({spec.test_environments for spec in own})
             trials = len({spec.trial for spec in own})
             runs, draws = len(own), str(len({spec.draw for spec in own}))
-            if search is not None:
-                total = search.draws(trials)
-                runs, draws = total * trials * tests, f"{total} by {search.method.upper()}"
             rows.append([label, str(runs), str(tests), draws, str(trials), str(own[0].steps)])
         header = ["algorithm", "runs", "test sets", "draws", "trials", "steps"]
         console.print(console.tables(header, rows), soft_wrap=True)
-    console.say(f"{made.total} runs in sweep '{made.sweep.name}'.")
+    console.say(f"{len(made.runs)} runs in sweep '{made.sweep.name}'.")
     for cell in made.impossible:
         console.say(
             f"impossible: {cell.algorithm} on {cell.dataset} "

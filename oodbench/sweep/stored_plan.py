@@ -1,15 +1,13 @@
 """The plan of a sweep in its results directory: what must agree with it, and what it remembers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from oodbench.errors import UserError
-from oodbench.files import is_part
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import Sweep
-from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.search import Study, objectives
+from oodbench.sweep.file import SEARCH_GUIDE, Sweep
+from oodbench.train.settings import TrainSettings
 
 SHARED_KEYS = {
     "steps",
@@ -44,56 +42,59 @@ def continued(sweep: Sweep, results: Results) -> Sweep:
     return sweep.model_copy(update=kept | {"plugins": plugins})
 
 
-def store_plan(job: Job, launcher: str, sweep: Sweep) -> None:
-    """Write the job's plan into its results directory, beside the runs that it plans already.
+def store_plan(
+    results: Results,
+    sweep: Sweep,
+    runs: Mapping[str, RunSpec],
+    settings: TrainSettings,
+    *,
+    launcher: str = "local",
+    resources: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the plan of some runs into a results directory, beside those that it plans already.
 
     Raises UserError if the directory holds anything else than earlier launches of this sweep.
     """
-    results, runs = job.results, job.specs
-    shared = _shared_values(sweep, job.studies)
-    if (results.path / "sweep.json").exists():
-        stored = results.plan()
-        if stored["name"] != sweep.name:
-            raise UserError(
-                f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
-                "use another --out"
-            )
-        earlier = BEFORE | stored["settings"].get("sweep", {})
-        for key, value in shared.items():
-            if earlier.get(key) != value:
-                raise UserError(
-                    f"{results.path} holds '{stored['name']}' with {key} {earlier.get(key)}, "
-                    f"not {value}; use another --out"
-                )
-        runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()} | runs
-    elif results.path.exists() and not all(map(is_part, results.path.iterdir())):
-        raise UserError(f"{results.path} is not empty and holds no sweep; use another --out")
-    data_dir = job.settings.data_dir
-    settings = {
-        "sweep": shared,
-        "selection": sweep.selection,
-        "protocol": sweep.protocol,
-        "data_dir": str(data_dir.absolute()) if data_dir else None,
-        "plugins": list(job.settings.plugins),
-        "keep_predictions": job.settings.keep_predictions,
-        "keep_weights": list(job.settings.keep_weights),
-        "run_timeout": job.settings.run_timeout,
-        "launcher": launcher,
-        "resources": job.resources.model_dump(exclude_defaults=True),
-    }
-    if sweep.search is not None:
-        study = job.studies[0]
-        settings["search"] = sweep.search.model_dump() | {
-            "objective": objectives(job.studies),
-            "draws": study.total // study.trials,
+    shared = sweep.model_dump(mode="json", include=SHARED_KEYS)
+    with results.plan_lock():
+        if (results.path / "sweep.json").exists():
+            stored = results.plan()
+            _check_same(results, sweep, stored, shared)
+            runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()} | dict(runs)
+        data_dir = settings.data_dir
+        launched = {
+            "sweep": shared,
+            "selection": sweep.selection,
+            "protocol": sweep.protocol,
+            "data_dir": str(data_dir.absolute()) if data_dir else None,
+            "plugins": list(settings.plugins),
+            "keep_predictions": settings.keep_predictions,
+            "keep_weights": list(settings.keep_weights),
+            "run_timeout": settings.run_timeout,
+            "launcher": launcher,
+            "resources": dict(resources or {}),
         }
-    results.write_plan(sweep.name, settings, runs)
+        results.write_plan(sweep.name, launched, runs)
 
 
-def _shared_values(sweep: Sweep, studies: Sequence[Study]) -> dict[str, Any]:
-    """What the runs of one results directory share, so that a table never mixes them."""
-    search = None
-    if sweep.search is not None:
-        shared = {"trials": sweep.trials, "objective": objectives(studies)}
-        search = sweep.search.model_dump(exclude={"runs"}) | shared
-    return sweep.model_dump(mode="json", include=SHARED_KEYS) | {"search": search}
+def _check_same(
+    results: Results, sweep: Sweep, stored: Mapping[str, Any], shared: Mapping[str, Any]
+) -> None:
+    """Raise UserError if the plan in a results directory is not of the same sweep."""
+    if stored["name"] != sweep.name:
+        raise UserError(
+            f"{results.path} holds the sweep '{stored['name']}', not '{sweep.name}'; "
+            "use another directory"
+        )
+    if stored["settings"].get("search"):
+        raise UserError(
+            f"{results.path} holds a search, which `report`, `status` and `retry` read but no launch "
+            f"continues: {SEARCH_GUIDE}"
+        )
+    earlier = BEFORE | stored["settings"].get("sweep", {})
+    for key, value in shared.items():
+        if earlier.get(key) != value:
+            raise UserError(
+                f"{results.path} holds '{stored['name']}' with {key} {earlier.get(key)}, "
+                f"not {value}; use another directory"
+            )

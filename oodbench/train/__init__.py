@@ -1,4 +1,4 @@
 """The engine: runs from their specs to their records, in one process.
 
-It knows nothing of sweeps, searches or clusters.
+It knows nothing of sweeps or clusters.
 """

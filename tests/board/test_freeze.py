@@ -134,7 +134,6 @@ def test_results_that_are_not_the_whole_protocol_are_refused(
     [
         ({"selection": "oracle"}, "no board is ranked by it"),
         ({"test_environments": "pairs"}, "cannot hold"),
-        ({"search": {"method": "tpe", "runs": 8}}, "search"),
     ],
 )
 def test_what_cannot_be_a_protocol_is_refused(

@@ -183,5 +183,5 @@ def test_every_command_that_is_shown_is_there(line: str) -> None:
 
 def test_the_guide_has_every_key_of_a_sweep() -> None:
     (text,) = blocks("guide/sweep.md", "yaml")
-    assert set(Sweep.model_fields) - set(yaml.safe_load(text)) == {"protocol", "search"}
+    assert set(Sweep.model_fields) - set(yaml.safe_load(text)) == {"protocol"}
     validate(yaml.safe_load(text), "docs/guide/sweep.md")

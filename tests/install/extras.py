@@ -69,9 +69,6 @@ USES = {
         copy=_copy("wilds_others as w; w.molpcba(Path('data'))"),
     ),
     "linear": Use("numba", {"algorithms": ["LinearIRM", "LinearVREx"]}),
-    "search": Use(
-        "optuna", {"search": {"method": "tpe", "runs": 14, "at_a_time": 2}, "algorithms": ["ERM"]}
-    ),
     "tensorboard": Use(
         "tensorboard",
         {},

@@ -39,7 +39,6 @@ SCREENS = {
 }  # fmt: skip
 PLANS: dict[str, dict[str, Any]] = {
     "plan": {"hparam_draws": 2},
-    "plan-search": {"search": {"method": "tpe", "runs": 28}},
 }
 WRONG: dict[str, Any] = {
     "name": "wrong",

@@ -138,13 +138,8 @@ def test_selection_over_draws_per_trial_is_within_each_trial(tmp_path: Path) -> 
         assert chosen.loc[trial, "id"] in set(ids)
 
 
-def test_a_search_per_trial_has_a_study_for_each_trial() -> None:
-    search = {"method": "tpe", "runs": 40}
-    plan = tiny(algorithms=["IRM"], search=search, draws="per trial")
-    assert plan.total == 40
-    assert [{s.trial for s in study.specs} for study in plan.studies] == [{0}, {1}]
-    first, second = (study.seed(15) for study in plan.studies)
-    assert first != second
+FORMER_SEARCH = {"method": "tpe", "objective": "train_val", "runs": 8, "draws": 4}
+"""What sweep.json says of a search of version 0.2.0."""
 
 
 def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> None:
@@ -159,6 +154,11 @@ def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> No
     results.write_plan("tiny", stored["settings"], runs)
     launch(read_sweep(tiny_file(tmp_path, **changes)), options)
     assert results.plan()["runs"].keys() == runs.keys()
+    results.write_plan("tiny", stored["settings"] | {"search": FORMER_SEARCH}, runs)
+    assert set(load_frames(results).runs["search"]) == {"TPE by train_val, 8 runs a cell"}
+    with pytest.raises(UserError, match="holds a search, which `report`"):
+        launch(read_sweep(tiny_file(tmp_path, **changes)), options)
+    results.write_plan("tiny", stored["settings"], runs)
     with pytest.raises(UserError, match="with shared_quantiles False, not True"):
         launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
 

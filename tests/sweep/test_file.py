@@ -35,11 +35,10 @@ from tests.helpers.sweeps import TINY, tiny, tiny_file
         ("plugins", "mine"),
         ("shared_quantiles", 1),
         ("draws", "each"),
-        ("search", {"method": "tpe", "runs": True}),
     ],
 )
 def test_a_value_of_another_type_is_refused_by_its_key(key: str, value: Any) -> None:
-    with pytest.raises(UserError, match=rf"^here: {key}(\.runs)? must be .*, not "):
+    with pytest.raises(UserError, match=rf"^here: {key} must be .*, not "):
         validate(TINY | {key: value}, "here")
 
 
@@ -59,16 +58,15 @@ def test_a_name_stays_inside_the_results_folder(name: str) -> None:
 
 def test_all_mistakes_of_a_file_are_told_at_once_in_our_words() -> None:
     rows = ["ERM", 3, {"name": "IRM", "hparms": {}}, {"label": "x"}]
-    wrong = {"algorithms": rows, "trials": True, "stepz": 3, "search": {"method": "tpe"}}
+    wrong = {"algorithms": rows, "trials": True, "stepz": 3}
     with pytest.raises(UserError) as caught:
         validate({k: v for k, v in TINY.items() if k != "datasets"} | wrong, "here")
     assert str(caught.value) == (
-        "here has 7 problems:\n"
+        "here has 6 problems:\n"
         "- datasets is missing\n"
         "- algorithms.1 must be a name or a mapping, not 3\n"
         "- unknown key 'hparms' in algorithms.2; did you mean hparams?\n"
         "- algorithms.3.name is missing\n"
-        "- search.runs is missing\n"
         "- trials must be a number from 1 on, or a list of different numbers from 0 on, not True\n"
         "- unknown key 'stepz'; did you mean steps?"
     )

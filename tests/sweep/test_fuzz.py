@@ -33,7 +33,6 @@ SOUND: list[dict[str, Any]] = [
     {
         **TINY,
         "test_environments": [["0.2", "2"], ["5"]],
-        "search": {"method": "tpe", "runs": 8, "seed": 1},
         "resources": {"cpus": 2, "time": "1:00:00"},
         "selection": "oracle",
     },

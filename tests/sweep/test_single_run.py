@@ -48,8 +48,10 @@ def test_a_directory_keeps_the_run_and_its_weights(tmp_path: Path) -> None:
     assert oodbench.run(DATA, out=out, keep_weights=["last"], **KEYS).equals(first)
     assert (out / "runs" / run_id / "done.json").stat().st_mtime_ns == end
     assert oodbench.load_model(out, rule="last").step == 20
-    with pytest.raises(UserError, match="holds results without the run"):
-        oodbench.run(DATA, out=out, trial=5, **KEYS)
+    oodbench.run(DATA, out=out, trial=5, **KEYS)
+    assert sorted(oodbench.load(out)["trial"].unique()) == [0, 5]
+    with pytest.raises(UserError, match="with steps 20, not 30; use another directory"):
+        oodbench.run(DATA, out=out, **KEYS | {"steps": 30})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def debug(job: Job) -> dict[str, State]:
     from oodbench.train.execute import execute
 
     states: dict[str, State] = {}
-    settings, searches = job.settings_of(0), job.searches()
+    settings = job.settings_of(0)
     queue = deque(job.ids)
     with Display(job, 1) as display:
         while queue:
@@ -35,5 +35,4 @@ def debug(job: Job) -> dict[str, State]:
                 raise UserError(f"{message}; once that is mended, the same launch goes on")
             display.ended(run_id, state, message)
             states[run_id] = state
-            queue.extend(job.add(searches.advance(run_id)))
     return states

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.launchers.slurm_resources import Resources
-from oodbench.sweep.search import Searches, Study
 from oodbench.train.settings import TrainSettings
 
 Specs = dict[str, RunSpec]
@@ -20,7 +19,7 @@ class Job:
     """The name of the sweep."""
     results: Results
     specs: Specs
-    """All runs of the sweep; those that a search chooses are added while it is trained."""
+    """All runs of the sweep."""
     ids: tuple[str, ...]
     """The ids of the runs to train."""
     settings: TrainSettings
@@ -34,28 +33,11 @@ class Job:
     """What a cluster is asked for."""
     snapshot: bool = False
     """Whether a cluster's jobs run a frozen copy of the code."""
-    studies: tuple[Study, ...] = ()
-    """The searches that choose further runs as these end."""
-
-    @property
-    def total(self) -> int:
-        """How many runs the sweep has in the end."""
-        return sum(study.total for study in self.studies) or len(self.specs)
 
     @property
     def at_once(self) -> int:
         """How many workers it has use for."""
-        return self.workers if self.studies else min(self.workers, len(self.ids))
-
-    def add(self, specs: Specs) -> tuple[str, ...]:
-        """Take in runs that a search has chosen; returns those that were not known."""
-        new = tuple(i for i in specs if i not in self.specs)
-        self.specs.update(specs)
-        return new
-
-    def searches(self) -> Searches:
-        """The searches, as far as the disk says they are."""
-        return Searches(self.results, self.studies)
+        return min(self.workers, len(self.ids))
 
     def settings_of(self, worker: int) -> TrainSettings:
         """The settings of a worker's runs: on its device, with its share of the cores to read data."""

@@ -88,7 +88,6 @@ class _Pool:
         """The bundles whose runs turned out to be trained one at a time."""
         self.limits: dict[str, int] = {}
         """How many runs are given to a worker together with one of those that had one die."""
-        self.searches = job.searches()
         self.workers = [_start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, State]:
@@ -162,7 +161,6 @@ class _Pool:
         """Take in how a run ended."""
         display.ended(run_id, state, message)
         self.states[run_id] = state
-        self.queue.extend(self.job.add(self.searches.advance(run_id)))
 
     def _bundle_key(self, run_id: str) -> BundleKey:
         if run_id not in self.bundle_keys:

@@ -37,7 +37,7 @@ class Display:
         self.console = terminal()
         self.specs = job.specs
         self.count = len(job.specs) - len(job.ids)
-        self.total = job.total
+        self.total = len(job.specs)
         self.results = job.results
         self._before, self._start = self.count, time.monotonic()
         self._progress = Progress(

@@ -35,7 +35,6 @@ from oodbench.sweep.launchers.slurm_resources import Resources, minutes
 from oodbench.sweep.launchers.slurm_submissions import Submission, Submissions
 from oodbench.sweep.launchers.snapshot import fingerprint, freeze
 from oodbench.sweep.launchers.states import states
-from oodbench.sweep.search import Searches, Study
 from oodbench.train.settings import TrainSettings
 
 MAX_REQUEUES = 10_000
@@ -58,19 +57,16 @@ class Pack:
     code: str
     """The fingerprint of the code that was submitted."""
     commit: str | None
-    studies: tuple[Study, ...] = ()
-    """The searches of its runs, with which it goes on when these have ended."""
 
     def __call__(self) -> dict[str, State]:
         """Train what has not ended; returns the states."""
         results = Results(self.results)
         same = fingerprint(self.settings.plugins) == self.code
-        chosen = Searches(results, self.studies).advance() if same else {}
-        ids = tuple(i for i in (*self.ids, *chosen) if not results.run(i).state().final)
+        ids = tuple(i for i in self.ids if not results.run(i).state().final)
         if not same:
             return {i: self._refuse(results, i) for i in ids}
         stored = results.plan()["runs"]
-        specs = {i: RunSpec.from_json(stored[i]) for i in (*self.ids, *chosen)}
+        specs = {i: RunSpec.from_json(stored[i]) for i in self.ids}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
         gpus = tuple(visible.split(",")) if visible else ()
         job = Job(
@@ -82,7 +78,6 @@ class Pack:
             workers=self.workers,
             devices=(self.settings.device,),
             gpus=gpus,
-            studies=self.studies,
         )
         return local(job)
 
@@ -201,7 +196,7 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
     out = job.results.path.absolute()
     if "%" in str(out):
         raise UserError(f"{out}: Slurm's log files cannot lie in a folder with a % in its name")
-    code, now, searches = fingerprint(job.settings.plugins), commit(), job.searches()
+    code, now = fingerprint(job.settings.plugins), commit()
     packs = [
         Pack(
             sweep=job.name,
@@ -212,7 +207,6 @@ def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
             stop_seconds=_delay(job) / 2,
             code=code,
             commit=now,
-            studies=searches.of(ids[i : i + size]),
         )
         for i in range(0, len(ids), size)
     ]

@@ -53,13 +53,7 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunS
     jobs, _ = slurm_answers(results)  # before the disk: what is gone here has ended there
     submitted = Submissions(results).of_runs()
     wanted = results.plan()["runs"] if ids is None else ids
-    found = {i: _state(results, i, submitted.get(i), jobs) for i in wanted}
-    if any(job.active for job in (jobs or {}).values()):
-        note = "chosen by a search, one of whose jobs takes it up"
-        for run_id in results.chosen().keys() & found.keys() - submitted.keys():
-            if found[run_id].state is State.PLANNED:
-                found[run_id] = RunStatus(State.QUEUED, note)
-    return found
+    return {i: _state(results, i, submitted.get(i), jobs) for i in wanted}
 
 
 def _state(

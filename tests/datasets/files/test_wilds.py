@@ -331,32 +331,6 @@ SWEEP: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_a_search_is_by_the_packages_validation_split(wilds_dir: Path, tmp_path: Path) -> None:
-    """Beside other data, each in its own way; tables say so."""
-    values = {
-        "name": "searched",
-        "datasets": [{"name": "Camelyon17", "size": 32}, "LinearSEM"],
-        "algorithms": ["ERM"],
-        "network": {"name": "Linear"},
-        "search": {"method": "tpe", "runs": 1},
-        "trials": 1,
-        "steps": 1,
-    }
-    (tmp_path / "searched.yaml").write_text(yaml.safe_dump(values))
-    out = tmp_path / "out"
-    command = ["launch", str(tmp_path / "searched.yaml"), "--data-dir", str(wilds_dir)]
-    command += ["--out", str(out), "--launcher", "debug", "--yes"]
-    for _ in range(2):  # and again, with nothing to do
-        launched = CliRunner().invoke(sweep.app, command)
-        assert launched.exit_code == 0 and "2 done of 2 runs" in launched.output, launched.output
-    studies = make_plan(validate(values, "searched"), wilds_dir).studies
-    assert [study.search.objective for study in studies] == ["val_env", "train_val"]
-    assert set(load_frames(Results(out)).runs["search"]) == {
-        "TPE by val_env and train_val, 1 runs a cell"
-    }
-
-
-@pytest.mark.slow
 def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(SWEEP))
     out = tmp_path / "out"
