@@ -1,1 +1,36 @@
 """What the harness itself costs, for its developers: `python -m oodbench.bench`."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured figure."""
+
+    what: str
+    """What was measured, with its unit unless it is a ratio."""
+    reach: str
+    """What it is to reach, such as `<= 1.15`, or `-`."""
+    measured: str
+    domainbed: str = "-"
+    """DomainBed's figure for the same, where there is one."""
+
+
+def paired(
+    works: Sequence[Callable[[], object]],
+    repeat: int,
+    clock: Callable[[], float] = time.process_time,
+    rounds: int = 15,
+) -> list[float]:
+    """Median seconds of each work by a clock, measured A B A B ..., so that drifts hit all alike."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds):
+        for work, seconds in zip(works, times, strict=True):
+            start = clock()
+            for _ in range(repeat):
+                work()
+            seconds.append((clock() - start) / repeat)
+    return [statistics.median(seconds) for seconds in times]

@@ -31,13 +31,15 @@ from oodbench.report.figures import Finding, save
 from oodbench.terminal import commands, exit_on_user_error
 
 BLOCKS = 5
-"""A figure is the median of so many blocks of calls."""
+"""The number of blocks of calls over which a figure is the median."""
 ENVIRONMENTS = (2, 4, 8, 16, 32, 64, 128)
 BATCHES = (4, 16, 64, 256, 1024)
 EXAMPLES = (64, 256, 1024, 4096, 16384)
 RUNS = (1, 4, 16, 64)
 FIXED_ENVIRONMENTS, FIXED_BATCH, SWEEP_STEPS, TRIALS = 16, 32, 60, 4
 NETWORK = {"name": "MLP", "hparams": {"width": WIDTH, "depth": DEPTH}}
+COEFFICIENTS = (("per_environment", 1e3, 3), ("per_example", 1e6, 2), ("per_run", 1e3, 0))
+"""What the table shows of a fit beside its first coefficient: the unit's factor and the digits."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ def fit(terms: Mapping[str, Sequence[float]], seconds: Sequence[float]) -> Fit:
     """The model sum_k coefficient_k * term_k of the seconds, by least squares of relative errors."""
     y = np.asarray(seconds, dtype=float)
     matrix = np.stack([np.asarray(t, dtype=float) for t in terms.values()], 1) / y[:, None]
-    found, _ = nnls(matrix, np.ones(len(y)))
-    deviation = float(np.abs(matrix @ found - 1).max())
-    return Fit(dict(zip(terms, map(float, found), strict=True)), deviation)
+    coefficients, _ = nnls(matrix, np.ones(len(y)))
+    deviation = float(np.abs(matrix @ coefficients - 1).max())
+    return Fit(dict(zip(terms, map(float, coefficients), strict=True)), deviation)
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
@@ -80,20 +82,20 @@ def run_of(algorithm: str, environments: int, batch: int, examples: int) -> Any:
 def steps_of(algorithm: str) -> list[tuple[int, int, float]]:
     """(environments, batch, CPU seconds of a step), along both axes."""
     sizes = [(e, FIXED_BATCH) for e in ENVIRONMENTS] + [(FIXED_ENVIRONMENTS, b) for b in BATCHES]
-    found = []
+    points = []
     for environments, batch in sizes:
         run = run_of(algorithm, environments, batch, batch * 5 // 4 + 64)
-        found.append((environments, batch, cpu_seconds(partial(run.run_steps, 1))))
-    return found
+        points.append((environments, batch, cpu_seconds(partial(run.run_steps, 1))))
+    return points
 
 
 def evaluations() -> list[tuple[int, float]]:
     """(examples of all environments, CPU seconds of an evaluation)."""
-    found = []
+    points = []
     for examples in EXAMPLES:
         run = run_of("ERM", FIXED_ENVIRONMENTS, FIXED_BATCH, examples)
-        found.append(((FIXED_ENVIRONMENTS + 1) * examples, cpu_seconds(run.evaluate)))
-    return found
+        points.append(((FIXED_ENVIRONMENTS + 1) * examples, cpu_seconds(run.evaluate)))
+    return points
 
 
 def sweep_of(runs: int) -> dict[str, Any]:
@@ -113,105 +115,95 @@ def sweep_of(runs: int) -> dict[str, Any]:
 
 def sweeps(options: Sequence[str]) -> list[dict[str, float]]:
     """What sweeps of `RUNS` runs take, each a process of its own with one worker."""
-    found = []
+    points = []
     for runs in RUNS:
         with tempfile.TemporaryDirectory() as name:
             cost, _ = launched(sweep_of(runs), Path(name), ["--workers", "1", *options])
         seconds = {"cpu_seconds": cost.cpu_seconds, "wall_seconds": cost.wall_seconds}
-        found.append({"runs": runs, **seconds})
-    return found
+        points.append({"runs": runs, **seconds})
+    return points
 
 
-def measured(vectorize: Sequence[str]) -> dict[str, Any]:
-    """The figures: steps by algorithm, evaluations, sweeps by what launched them."""
+def measured(launches: Sequence[str]) -> dict[str, Any]:
+    """All figures, on one thread; sweeps with each of the launches' options."""
     import torch
 
     torch.set_num_threads(1)
-    ways = {f"--vectorize {value}": ["--vectorize", value] for value in vectorize}
+    ways = {options or "by default": options.split() for options in launches}
     return {
         "machine": machine(None),
         "steps": {algorithm: steps_of(algorithm) for algorithm in ALGORITHMS},
         "evaluations": evaluations(),
-        "sweeps": {way: sweeps(options) for way, options in (ways or {"by default": []}).items()},
+        "sweeps": {way: sweeps(options) for way, options in ways.items()},
     }
 
 
-def fits_of(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The model's coefficients, in seconds, by what they are of."""
+def fits_of(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The model's coefficients, in seconds, by component."""
     fits: dict[str, Fit] = {}
-    for algorithm, points in found["steps"].items():
+    for algorithm, points in figures["steps"].items():
         terms = {
             "base": [1.0 for _ in points],
             "per_environment": [float(e) for e, _, _ in points],
             "per_example": [float(e * b) for e, b, _ in points],
         }
         fits[f"step of {algorithm}"] = fit(terms, [s for _, _, s in points])
-    points = found["evaluations"]
+    points = figures["evaluations"]
     counted = {"base": [1.0 for _ in points], "per_example": [float(n) for n, _ in points]}
     fits["evaluation"] = fit(counted, [s for _, s in points])
-    for way, points in found["sweeps"].items():
+    for way, points in figures["sweeps"].items():
         start = {"start": [1.0 for _ in points], "per_run": [p["runs"] for p in points]}
         fits[f"sweep {way}"] = fit(start, [p["cpu_seconds"] for p in points])
     return {name: {**f.coefficients, "deviation": f.deviation} for name, f in fits.items()}
 
 
-def finding(found: Mapping[str, Any]) -> Finding:
+def finding(figures: Mapping[str, Any]) -> Finding:
     """The fits as a table, and the measured points with the fits as three log-log panels."""
-    fits = fits_of(found)
+    fits = fits_of(figures)
 
-    def draw(figure: Figure) -> None:
+    def plot(figure: Figure) -> None:
         by_environments, by_batch, by_runs = figure.subplots(1, 3)
-        split = len(ENVIRONMENTS)
-        for i, (algorithm, points) in enumerate(found["steps"].items()):
+        for i, (algorithm, points) in enumerate(figures["steps"].items()):
             f = fits[f"step of {algorithm}"]
-            for axes, part, x in (
-                (by_environments, points[:split], 0),
-                (by_batch, points[split:], 1),
-            ):
-                modelled = [
+            along = [(by_environments, 0, points[: len(ENVIRONMENTS)])]
+            along += [(by_batch, 1, points[len(ENVIRONMENTS) :])]
+            for axes, axis, line in along:
+                x = [p[axis] for p in line]
+                y = [
                     f["base"] + e * f["per_environment"] + e * b * f["per_example"]
-                    for e, b, _ in part
+                    for e, b, _ in line
                 ]
-                places = [p[x] for p in part]
-                axes.loglog(places, [1e3 * p[2] for p in part], "o", color=f"C{i}", ms=4)
-                axes.loglog(places, [1e3 * s for s in modelled], color=f"C{i}", label=algorithm)
-        for i, (way, points) in enumerate(found["sweeps"].items()):
+                axes.loglog(x, [1e3 * p[2] for p in line], "o", color=f"C{i}", ms=4)
+                axes.loglog(x, [1e3 * s for s in y], color=f"C{i}", label=algorithm)
+        for i, (way, points) in enumerate(figures["sweeps"].items()):
             runs = [p["runs"] for p in points]
             f = fits[f"sweep {way}"]
+            y = [f["start"] + n * f["per_run"] for n in runs]
             by_runs.loglog(runs, [p["cpu_seconds"] for p in points], "o", color=f"C{i}", ms=4)
-            by_runs.loglog(
-                runs, [f["start"] + n * f["per_run"] for n in runs], color=f"C{i}", label=way
-            )
-        by_environments.set(
-            title=f"a step, {FIXED_BATCH} examples each", xlabel="environments", ylabel="CPU ms"
-        )
-        by_batch.set(
-            title=f"a step, {FIXED_ENVIRONMENTS} environments", xlabel="examples of an environment"
-        )
+            by_runs.loglog(runs, y, color=f"C{i}", label=way)
+        title = f"a step, {FIXED_BATCH} examples each"
+        by_environments.set(title=title, xlabel="environments", ylabel="CPU ms")
+        title = f"a step, {FIXED_ENVIRONMENTS} environments"
+        by_batch.set(title=title, xlabel="examples of an environment")
         by_runs.set(title=f"a sweep, {SWEEP_STEPS} steps a run", xlabel="runs", ylabel="CPU s")
         by_environments.legend()
         by_runs.legend()
 
     rows = []
     for name, f in fits.items():
-        base, per_run = (f.get(key) for key in ("base", "per_run"))
-        rows.append(
-            [
-                name,
-                f"{1e3 * f['start']:.0f}" if base is None else f"{1e3 * base:.2f}",
-                f"{1e3 * f['per_environment']:.3f}" if "per_environment" in f else "",
-                f"{1e6 * f['per_example']:.2f}" if "per_example" in f else "",
-                "" if per_run is None else f"{1e3 * per_run:.0f}",
-                f"{100 * f['deviation']:.0f} %",
-            ]
-        )
+        first = f"{1e3 * f['base']:.2f}" if "base" in f else f"{1e3 * f['start']:.0f}"
+        others = [
+            f"{scale * f[key]:.{digits}f}" if key in f else ""
+            for key, scale, digits in COEFFICIENTS
+        ]
+        rows.append([name, first, *others, f"{100 * f['deviation']:.0f} %"])
     header = ["", "start or base, ms", "an environment, ms", "an example, us", "a run, ms"]
     header.append("largest deviation")
-    work = SWEEP_STEPS * found["steps"]["ERM"][ENVIRONMENTS.index(FIXED_ENVIRONMENTS)][2]
-    work += dict(found["evaluations"])[(FIXED_ENVIRONMENTS + 1) * 1024]
+    work = SWEEP_STEPS * figures["steps"]["ERM"][ENVIRONMENTS.index(FIXED_ENVIRONMENTS)][2]
+    work += dict(figures["evaluations"])[(FIXED_ENVIRONMENTS + 1) * 1024]
     notes = [f"{SWEEP_STEPS} steps and an evaluation of a run of these sweeps: {1e3 * work:.0f} ms"]
-    notes += [f"{key}: {value}" for key, value in found["machine"].items()]
-    return Finding("CPU time", header, rows, notes, draw, (11.0, 3.6))
+    notes += [f"{key}: {value}" for key, value in figures["machine"].items()]
+    return Finding("CPU time", header, rows, notes, plot, (11.0, 3.6))
 
 
 app = commands(__doc__)
@@ -220,18 +212,19 @@ app = commands(__doc__)
 @app.command()
 @exit_on_user_error
 def costs(
-    vectorize: Annotated[
-        list[str] | None, typer.Option(help="As of `sweep launch`; several: a line each.")
+    launch: Annotated[
+        list[str] | None, typer.Option(help="More options of `sweep launch`; several: a line each.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="For costs.json, .md, .png and .svg.")] = Path(
+    out: Annotated[Path, typer.Option(help="Holds costs.json, .md, .png and .svg.")] = Path(
         "results/costs"
     ),
 ) -> None:
     """Measure, fit, and write OUT/costs.json, its table costs.md and the picture."""
-    found = measured(vectorize or [])
+    figures = measured(launch or [""])
     out.mkdir(parents=True, exist_ok=True)
-    (out / "costs.json").write_text(json.dumps({**found, "fits": fits_of(found)}, indent=1) + "\n")
-    shown = finding(found)
+    fits = fits_of(figures)
+    (out / "costs.json").write_text(json.dumps({**figures, "fits": fits}, indent=1) + "\n")
+    shown = finding(figures)
     table = tabulate(shown.rows, shown.header, tablefmt="github", disable_numparse=True)
     text = "\n".join([table, "", *shown.notes])
     (out / "costs.md").write_text(text + "\n")

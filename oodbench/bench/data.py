@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
-from oodbench.bench.rows import Row
+from oodbench.bench import Row
 from oodbench.data.coinrun.making import PLANNER, make_shard
 from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Shard
 from oodbench.data.coinrun.shards import Settings as MakeSettings
@@ -89,8 +89,8 @@ def erm(root: Path, network: str, trial: int) -> RunSpec:
     """A run of ERM on the files; a trial's data are loaded once in a process."""
     dataset = {"name": "ImageFolder", "root": str(root), "size": SIZE}
     method = {"name": "ERM", "hparams": {"batch_size": BATCH}}
-    own = {"name": network, "hparams": NETWORKS[network]}
-    return single(dataset, method, trials=[trial], steps=100_000, network=own)
+    chosen = {"name": network, "hparams": NETWORKS[network]}
+    return single(dataset, method, trials=[trial], steps=100_000, network=chosen)
 
 
 def waiting_share(run: Run, steps: int) -> float:
@@ -99,6 +99,11 @@ def waiting_share(run: Run, steps: int) -> float:
     seconds, waited = run.seconds, run.waited
     run.run_steps(steps)
     return (run.waited - waited) / (run.seconds - seconds)
+
+
+def waiting_row(what: str, share: float) -> Row:
+    """The share of a step's time that waits for data."""
+    return Row(f"share of ERM's step waiting for data, {what}", "< 0.1", f"{share:.3f}")
 
 
 def cpu_seconds() -> float:
@@ -134,7 +139,7 @@ def ratios(run: Run, theirs: Callable[[], object]) -> tuple[float, float]:
     return statistics.median(seconds[0]) / statistics.median(seconds[1]), used[0] / used[1]
 
 
-def loading(folder: Path) -> list[Row]:
+def loading_rows(folder: Path) -> list[Row]:
     """Samples a second against DomainBed's loaders, and the share of a run that waits for data."""
     root = folder / "images"
     write_images(root, 300)
@@ -145,27 +150,26 @@ def loading(folder: Path) -> list[Row]:
     cached = ratios(Run(erm(root, "ConvNet", 1), settings), theirs)
     what = f"augmented {SIZE} x {SIZE} images a {{}} / one loader an environment, {WORKERS} workers"
     rows = [
-        Row(what=f"{what.format(unit)}, {how}", reach=reach, measured=f"{value:.1f}", domainbed="1")
-        for how, reach, found in (
+        Row(f"{what.format(unit)}, {how}", reach, f"{value:.1f}", "1")
+        for how, reach, both in (
             ("decoding files", "-", direct),
             ("decoded before", ">= 5", cached),
         )
-        for unit, value in zip(("second", "CPU second"), found, strict=True)
+        for unit, value in zip(("second", "CPU second"), both, strict=True)
     ]
     del theirs  # and its processes
     for network in NETWORKS:
         run = Run(erm(root, network, 1), settings)
         share = waiting_share(run, 30 if network == "ConvNet" else 5)
-        what = f"share of ERM's step waiting for data, {network}"
-        rows.append(Row(what=what, reach="< 0.1", measured=f"{share:.3f}"))
+        rows.append(waiting_row(network, share))
     return rows
 
 
-PARTS = [Shard(TRAINING, 0), *(Shard(UNSEEN, i) for i in range(4))]
+SHARDS = [Shard(TRAINING, 0), *(Shard(UNSEEN, i) for i in range(4))]
 """A mix as in the small set of docs/guide/coinrun.md: a test level for every 25 states of training."""
 
 
-def making(folder: Path) -> list[Row]:
+def coinrun_rows(folder: Path) -> list[Row]:
     """States that the planner makes a CPU second; the row is missing where the game is."""
     try:
         package()
@@ -173,9 +177,8 @@ def making(folder: Path) -> list[Row]:
         return []
     settings = MakeSettings(levels=8, states=100, test_levels=32, expert=PLANNER)
     start = time.process_time()
-    for shard in PARTS:
+    for shard in SHARDS:
         make_shard(shard, folder, settings, None)
-    states = settings.states + len(PARTS) - 1
+    states = settings.states + len(SHARDS) - 1
     pace = states / (time.process_time() - start)
-    what = "CoinRun: states made a CPU second by the planner"
-    return [Row(what=what, reach=">= 5", measured=f"{pace:.1f}")]
+    return [Row("CoinRun: states made a CPU second by the planner", ">= 5", f"{pace:.1f}")]

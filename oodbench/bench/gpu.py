@@ -16,16 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from tabulate import tabulate
 
-from oodbench.bench.rows import Row
+from oodbench.bench import Row, paired
 from oodbench.errors import UserError
 from oodbench.terminal import commands, exit_on_user_error
 
@@ -54,16 +53,17 @@ class Size:
     """Per environment; there are three."""
     rounds: int = 5
     steps: int = 300
-    """Of the runs of the sweep, of those that are trained as one program and of those that load images."""
+    """Steps per run in the three run benchmarks: the sweep, runs as one program, loading images."""
     images: int = 100
     """Image files a class and environment."""
-    last: float = 420.0
+    no_row_after: float = 420.0
     """Seconds after which no further row is measured."""
-    program: float | None = 90.0
+    timeout: float | None = 90.0
     """The most seconds that the tests, and each of the two launches of the sweep, may take."""
 
 
-SMALL = Size(image=32, examples=2, rounds=1, steps=3, images=12, last=float("inf"), program=None)
+FOREVER = float("inf")
+SMALL = Size(image=32, examples=2, rounds=1, steps=3, images=12, no_row_after=FOREVER, timeout=None)
 """What a CPU can do, to try the program itself."""
 
 
@@ -78,17 +78,22 @@ class Findings:
     sweep: str = "left out"
     rows: list[Row] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """The parts that there was no time for or that failed, each with the reason."""
+    """What there was no time for or what failed, each with the reason."""
 
 
-def step_seconds(name: str, network: str, device: str, size: Size) -> float:
-    """Seconds of a method's update step on random images of three environments, to its end."""
-    from oodbench.bench.steps import on_random_data, paired, random_updates
+def on_images(name: str, network: str, device: str, size: Size) -> Any:
+    """A method and a batch of random images of three environments."""
+    from oodbench.bench.steps import on_random_data
 
     shape = (3, size.image, size.image)
-    built = on_random_data(name, network, shape, (3, size.examples), device)
-    work = random_updates(*built)
-    (seconds,) = paired([work], 1, time.perf_counter, rounds=size.rounds)
+    return on_random_data(name, network, shape, (3, size.examples), device)
+
+
+def step_seconds(algorithm: Any, batch: Any, rounds: int) -> float:
+    """Seconds of a method's update step, to its end."""
+    from oodbench.bench.steps import random_updates
+
+    (seconds,) = paired([random_updates(algorithm, batch)], 1, time.perf_counter, rounds=rounds)
     return seconds
 
 
@@ -96,46 +101,42 @@ def methods(names: Sequence[str], network: str, device: str, size: Size) -> Iter
     """The update steps of methods on a network, against ERM's."""
     from oodbench.algorithms import algorithms
 
-    erm = step_seconds("ERM", network, device, size)
+    erm = step_seconds(*on_images("ERM", network, device, size), rounds=size.rounds)
     what = f"{network}, 3 x {size.examples} images of {size.image} x {size.image}, {device}"
-    yield Row(what=f"update step, ERM, ms, {what}", measured=f"{1e3 * erm:.1f}")
+    yield Row(f"update step, ERM, ms, {what}", "-", f"{1e3 * erm:.1f}")
     for name in names:
         cls = algorithms.get(name)
         if name != "ERM" and cls.trains_network and not cls.needs_pretrained:
-            ratio = step_seconds(name, network, device, size) / erm
+            seconds = step_seconds(*on_images(name, network, device, size), rounds=size.rounds)
             reach = {"ANDMask": "<= 1.5", "ExampleANDMask": "<= 4"}.get(name, "-")
-            row = f"update step, {name} / ERM, {what}"
-            yield Row(what=row, reach=reach, measured=f"{ratio:.2f}")
+            yield Row(f"update step, {name} / ERM, {what}", reach, f"{seconds / erm:.2f}")
 
 
 def precisions(device: str, size: Size) -> Iterator[Row]:
     """ERM's update step on ResNet-50 in each precision, over that in float32."""
     import torch
 
-    from oodbench.bench.steps import on_random_data, paired, random_updates
     from oodbench.train.precision import AUTOCAST, products_in
 
     base = None
     for precision, channels_last in itertools.product(PRECISIONS, (False, True)):
         if precision == "tf32" and device == "cpu":
             continue
-        shape = (3, size.image, size.image)
-        built = on_random_data("ERM", "ResNet50", shape, (3, size.examples), device)
-        built[0].autocast = AUTOCAST.get(precision)
+        algorithm, batch = on_images("ERM", "ResNet50", device, size)
+        algorithm.autocast = AUTOCAST.get(precision)
         if channels_last:
-            built[0].network.to(memory_format=torch.channels_last)
+            algorithm.network.to(memory_format=torch.channels_last)
         with products_in(precision):
-            work = random_updates(*built)
-            (seconds,) = paired([work], 1, time.perf_counter, rounds=size.rounds)
+            seconds = step_seconds(algorithm, batch, size.rounds)
         base = base or seconds
         how = f"{precision}{', channels_last' if channels_last else ''}"
         what = f"update step, ERM, ResNet50, {how} / float32, {device}"
-        yield Row(what=what, measured=f"{seconds / base:.2f}")
+        yield Row(what, "-", f"{seconds / base:.2f}")
 
 
 def loading(folder: Path, device: str, size: Size) -> Iterator[Row]:
     """The share of a run's time that waits for image files, decoded while it trains."""
-    from oodbench.bench.data import erm, waiting_share, write_images
+    from oodbench.bench.data import erm, waiting_row, waiting_share, write_images
     from oodbench.train.run import Run
     from oodbench.train.settings import TrainSettings
 
@@ -145,21 +146,15 @@ def loading(folder: Path, device: str, size: Size) -> Iterator[Row]:
     for network in ("ConvNet", "ResNet18"):
         run = Run(erm(folder / "images", network, 0), settings)
         share = waiting_share(run, size.steps // 3 + 1)
-        what = f"share of ERM's step waiting for data, {network}, {workers} workers, {device}"
-        yield Row(what=what, reach="< 0.1", measured=f"{share:.3f}")
+        yield waiting_row(f"{network}, {workers} workers, {device}", share)
 
 
 def gpu_tests(size: Size) -> str:
     """What pytest says at the end of the tests that need a GPU."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
     files = [str(f) for f in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in f.read_text()]
-    done = subprocess.run(
-        [*command, *files],
-        capture_output=True,
-        text=True,
-        cwd=TESTS.parent,
-        timeout=size.program,
-    )
+    options: dict[str, Any] = {"cwd": TESTS.parent, "timeout": size.timeout}
+    done = subprocess.run([*command, *files], capture_output=True, text=True, **options)
     lines = [line.strip("= ") for line in done.stdout.splitlines() if line.strip()]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return "; ".join([*failed, *lines[-1:]]) or f"pytest said nothing (exit code {done.returncode})"
@@ -177,14 +172,14 @@ def killed_and_resumed(folder: Path, device: str, size: Size) -> str:
     start = time.monotonic()
     while first.poll() is None and not any(out.glob("runs/*/metrics.jsonl")):
         time.sleep(0.02)
-        if size.program and time.monotonic() - start > size.program:
+        if size.timeout and time.monotonic() - start > size.timeout:
             break
     killed = first.poll() is None
     if killed:
         os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     before = sum(1 for _ in out.glob("runs/*/done.json"))
-    again = subprocess.run(command, capture_output=True, text=True, timeout=size.program)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=size.timeout)
     if again.returncode:
         raise RuntimeError(again.stderr.strip().splitlines()[-1])
     total = len(json.loads((out / "sweep.json").read_text())["runs"])
@@ -194,10 +189,10 @@ def killed_and_resumed(folder: Path, device: str, size: Size) -> str:
 
 
 def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str], None]) -> Findings:
-    """All parts in turn, each in a folder of its own, as long as there is time."""
+    """Everything in turn, each in a folder of its own, as long as there is time."""
     import torch
 
-    from oodbench.bench.vectorized import vectorized
+    from oodbench.bench.vectorized import case_rows
 
     on_cpu = device == "cpu"
     machine = platform.processor() or platform.machine()
@@ -213,34 +208,33 @@ def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str],
         findings.sweep = killed_and_resumed(folder, device, size)
         return []
 
-    def table(some: Sequence[str], network: str, folder: Path) -> Iterator[Row]:
-        return methods(some, network, device, size)
+    def on(network: str, *, masks: bool) -> Callable[[Path], Iterator[Row]]:
+        some = [name for name in names if (name in MASKS) is masks]
+        return lambda folder: methods(some, network, device, size)
 
-    masks = [name for name in MASKS if name in names]
-    rest = [name for name in names if name not in MASKS]
-    parts: dict[str, Callable[[Path], Any]] = {
+    works: dict[str, Callable[[Path], Iterable[Row]]] = {
         "the tests marked gpu": tests,
         "the sweep": sweep,
-        **{f"masks, {network}": partial(table, masks, network) for network in NETWORKS},
+        **{f"masks, {network}": on(network, masks=True) for network in NETWORKS},
         "precisions": lambda folder: precisions(device, size),
         "loading": lambda folder: loading(folder, device, size),
-        "runs as one program": lambda folder: vectorized(folder, device, 1, size.steps),
-        **{f"methods, {network}": partial(table, rest, network) for network in NETWORKS},
+        "runs as one program": lambda folder: case_rows(folder, device, 1, size.steps),
+        **{f"methods, {network}": on(network, masks=False) for network in NETWORKS},
     }
     start = time.monotonic()
-    for part, work in parts.items():
-        say(f"{time.monotonic() - start:.0f} s: {part}")
+    for name, work in works.items():
+        say(f"{time.monotonic() - start:.0f} s: {name}")
         folder = Path(tempfile.mkdtemp())
         try:
-            if time.monotonic() - start > size.last:
+            if time.monotonic() - start > size.no_row_after:
                 raise TimeoutError("no time was left")
             for row in work(folder):
                 findings.rows.append(row)
-                if time.monotonic() - start > size.last:
+                if time.monotonic() - start > size.no_row_after:
                     raise TimeoutError(f"no time was left after {row.what}")
-        except Exception as error:  # the other parts go on, and the page says what failed
+        except Exception as error:  # the others go on, and the page says what failed
             first = next(iter(str(error).splitlines()), "")
-            findings.left_out.append(f"{part}: {type(error).__name__}: {first}")
+            findings.left_out.append(f"{name}: {type(error).__name__}: {first}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     findings.seconds = time.monotonic() - start
@@ -258,12 +252,9 @@ devices, waits for the device or copies to it more than what was drawn for it; o
 FasterRCNN wait in their own passes."""
     if findings is None:
         return f"{head}\n\nIt has not been run on a GPU yet.\n"
-    table = tabulate(
-        [(row.what, row.reach, row.measured) for row in findings.rows],
-        ["what", "reach", "measured"],
-        tablefmt="github",
-        disable_numparse=True,
-    )
+    rows = [(row.what, row.reach, row.measured) for row in findings.rows]
+    header = ["what", "reach", "measured"]
+    table = tabulate(rows, header, tablefmt="github", disable_numparse=True)
     facts = [
         f"{findings.device}, torch {findings.torch}, {findings.seconds:.0f} seconds.",
         f"Tests marked `gpu`: {findings.tests}.",
@@ -281,9 +272,11 @@ def gpu(
         str, typer.Option(help="cuda:N, or cpu at small sizes to try it.")
     ] = "cuda:0",
     out: Annotated[Path, typer.Option(help="Folder of gpu.md, gpu.json.")] = Path("docs/findings"),
-    algorithm: Annotated[list[str] | None, typer.Option(help="These methods alone.")] = None,
+    algorithm: Annotated[
+        list[str] | None, typer.Argument(metavar="[ALGORITHM]...", help="These methods alone.")
+    ] = None,
 ) -> None:
-    """Measure all parts and write the page."""
+    """Measure everything and write the page."""
     import torch
 
     from oodbench.algorithms import algorithms

@@ -1,4 +1,4 @@
-"""The same small sweep here and in DomainBed (arXiv:2007.01434's code), side by side: make race.
+"""The same small sweep here and in DomainBed (arXiv:2007.01434's code), side by side: `make race`.
 
 Spirals x ERM, IRM, VREx, ANDMask x 2 draws x 2 trials, the environment `test` held out and the 16
 others trained on, an evaluation of everything every 15 steps, the same data, network and batch
@@ -40,7 +40,7 @@ BATCHES = {"256": (256, 256), "12 and 29": (12, 29)}
 """Examples of an environment in a step, of the two draws: DomainBed's last default for this dataset,
 and the quartiles of its random ones, int(2^U(3, 5.5))."""
 COSTS = ("wall_seconds", "cpu_seconds", "memory_mb", "processes")
-PARTS = ("importing", "setting up", "loading", "stepping", "evaluating", "the rest")
+PHASES = ("importing", "setting up", "loading", "stepping", "evaluating", "the rest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +48,21 @@ class Entrant:
     """One way to run the sweep."""
 
     name: str
-    theirs: bool = False
+    of_peer: bool = False
     loader_workers: int | None = None
-    """Of each of their loaders; None: as many as they ship, 8."""
+    """Workers of each of the peer's loaders; None: as many as it ships, 8."""
     launcher: str = "local"
     threads: int | None = None
-    """Of each of their processes; None: as many as torch takes, the cores."""
+    """Threads of each of the peer's processes; None: as many as torch takes, the cores."""
 
 
 ENTRANTS = (
     Entrant(name="oodbench"),
-    Entrant(name="DomainBed as shipped", theirs=True),
-    Entrant(name="DomainBed, no loader workers", theirs=True, loader_workers=0),
+    Entrant(name="DomainBed as shipped", of_peer=True),
+    Entrant(name="DomainBed, no loader workers", of_peer=True, loader_workers=0),
     Entrant(
         name="DomainBed, no loader workers, 2 x 1 thread",
-        theirs=True,
+        of_peer=True,
         loader_workers=0,
         launcher="multi_gpu",
         threads=1,
@@ -78,17 +78,17 @@ class Peer:
     python: Path
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Lap:
     """One sweep by one entrant."""
 
     entrant: str
     batch: str
     cost: Cost
-    parts: dict[str, float]
-    """Process seconds of all runs by what they went into, see `PARTS`."""
+    phases: dict[str, float]
+    """Process seconds of all runs by what they went into, see `PHASES`."""
     load: float
-    """The machine's load average before it."""
+    """The machine's load average before the sweep."""
 
 
 def our_sweep(sizes: Sequence[int], steps: int) -> dict[str, Any]:
@@ -120,31 +120,31 @@ def launched(
     return cost, results
 
 
-def ours(
+def run_ours(
     batch: str, steps: int, folder: Path, launch: Sequence[str]
 ) -> tuple[Cost, dict[str, float]]:
     """Our sweep, and where its seconds went."""
     sweep = our_sweep(BATCHES[batch], steps)
     cost, results = launched(sweep, folder, ["--workers", str(WORKERS), *launch])
-    parts: defaultdict[str, float] = defaultdict(float)
+    phases: defaultdict[str, float] = defaultdict(float)
     for run_id in results.plan()["runs"]:
         costs = [r["cost"] for r in results.run(run_id).records()]
-        parts["loading"] += costs[-1]["waiting_seconds"]
-        parts["stepping"] += costs[-1]["training_seconds"] - costs[-1]["waiting_seconds"]
-        parts["evaluating"] += sum(c["evaluation_seconds"] for c in costs)
-    parts["the rest"] = WORKERS * cost.wall_seconds - sum(parts.values())
-    return cost, parts
+        phases["loading"] += costs[-1]["waiting_seconds"]
+        phases["stepping"] += costs[-1]["training_seconds"] - costs[-1]["waiting_seconds"]
+        phases["evaluating"] += sum(c["evaluation_seconds"] for c in costs)
+    phases["the rest"] = WORKERS * cost.wall_seconds - sum(phases.values())
+    return cost, phases
 
 
-def theirs(
+def run_peer(
     peer: Peer, entrant: Entrant, batch: str, steps: int, folder: Path
 ) -> tuple[Cost, dict[str, float]]:
-    """Their sweep; raises UserError if a run has not ended well."""
-    folder = folder.resolve()  # they run elsewhere
+    """The peer's sweep; raises UserError if a run has not ended well."""
+    folder = folder.resolve()  # its runs have another working directory
     times, out = folder / "times", folder / "results"
     times.mkdir()
     race = {
-        "data": str(_their_data(folder)),
+        "data": str(_data_for_peer(folder)),
         "times": str(times),
         "loader_workers": entrant.loader_workers,
         "evaluate_every": EVALUATE_EVERY,
@@ -170,16 +170,16 @@ def theirs(
     command.append("--skip_confirmation")
     cost = cost_of(command, folder, env, peer.path)
     _check(len(list(out.glob("*/done"))), RUNS, folder)
-    parts: defaultdict[str, float] = defaultdict(float)
+    phases: defaultdict[str, float] = defaultdict(float)
     for path in times.glob("*.json"):
-        for part, seconds in json.loads(path.read_text()).items():
-            parts[part] += seconds
-    parts["the rest"] = at_a_time * cost.wall_seconds - sum(parts.values())
-    return cost, parts
+        for phase, seconds in json.loads(path.read_text()).items():
+            phases[phase] += seconds
+    phases["the rest"] = at_a_time * cost.wall_seconds - sum(phases.values())
+    return cost, phases
 
 
 def environment() -> dict[str, str]:
-    """Our own without a GPU and without what says how many threads a library may use."""
+    """The environment variables of this process, less a GPU and the libraries' numbers of threads."""
     kept = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     return kept | {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -189,27 +189,28 @@ def _check(done: int, runs: int, folder: Path) -> None:
         raise UserError(f"{done} of {runs} runs ended well; {folder / 'log.txt'} says more")
 
 
-def _their_data(folder: Path) -> Path:
+def _data_for_peer(folder: Path) -> Path:
     """The environments of our first trial for DomainBed, `test` first."""
     import numpy as np
 
     from oodbench.datasets import make
 
-    found = make("Spirals", {}, None).load(0)
-    names = ["test", *(name for name in found if name != "test")]
+    environments = make("Spirals", {}, None).load(0)
+    names = ["test", *(name for name in environments if name != "test")]
     arrays = {}
     for i, name in enumerate(names):
-        arrays[f"x{i}"], arrays[f"y{i}"] = found[name].x.numpy(), found[name].y.numpy()
+        environment = environments[name]
+        arrays[f"x{i}"], arrays[f"y{i}"] = environment.x.numpy(), environment.y.numpy()
     path = folder / "data.npz"
     np.savez(path, allow_pickle=False, **arrays)
     return path
 
 
 def machine(peer: Peer | None) -> dict[str, Any]:
-    """What the figures were taken on and of."""
+    """The machine that was measured, and the versions of what ran on it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
-    found = {
+    facts = {
         "processor": model or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
@@ -218,33 +219,33 @@ def machine(peer: Peer | None) -> dict[str, Any]:
     }
     if peer is not None:
         git = ["git", "-C", str(peer.path), "rev-parse", "HEAD"]
-        found["DomainBed"] = subprocess.run(git, capture_output=True, text=True).stdout.strip()
-    return found
+        facts["DomainBed"] = subprocess.run(git, capture_output=True, text=True).stdout.strip()
+    return facts
 
 
 def table(laps: Sequence[Lap]) -> str:
     """The medians over the rounds in Markdown: the sweeps' costs, and where the seconds went."""
-    groups: dict[tuple[str, str], list[Lap]] = {}
+    laps_of: dict[tuple[str, str], list[Lap]] = {}
     for lap in laps:
-        groups.setdefault((lap.batch, lap.entrant), []).append(lap)
+        laps_of.setdefault((lap.batch, lap.entrant), []).append(lap)
     medians = {
-        key: [median(getattr(lap.cost, name) for lap in found) for name in COSTS]
-        for key, found in groups.items()
+        key: [median(getattr(lap.cost, name) for lap in rounds) for name in COSTS]
+        for key, rounds in laps_of.items()
     }
-    costs, parts = [], []
+    costs, phases = [], []
     for (batch, entrant), (wall, cpu, memory, processes) in medians.items():
-        found = groups[batch, entrant]
+        rounds = laps_of[batch, entrant]
         our_wall, our_cpu, *_ = medians[batch, ENTRANTS[0].name]
         cells = [f"{wall:.1f}", f"{wall / our_wall:.1f}", f"{cpu:.0f}", f"{cpu / our_cpu:.1f}"]
         cells += [f"{3600 * RUNS / wall:.0f}", f"{memory:.0f}", f"{processes:.0f}"]
-        costs.append([batch, entrant, *cells, f"{max(lap.load for lap in found):.1f}"])
-        spent = [[lap.parts[part] for lap in found if part in lap.parts] for part in PARTS]
-        parts.append([batch, entrant, *(f"{median(s):.1f}" if s else "" for s in spent)])
+        costs.append([batch, entrant, *cells, f"{max(lap.load for lap in rounds):.1f}"])
+        spent = [[lap.phases[p] for lap in rounds if p in lap.phases] for p in PHASES]
+        phases.append([batch, entrant, *(f"{median(s):.1f}" if s else "" for s in spent)])
     heads = ["batch", "sweep by", "wall s", "/ ours", "CPU s", "/ ours"]
     heads += ["runs / h", "peak MB", "processes", "load before"]
     return "\n\n".join(
         tabulate(rows, header, tablefmt="github", disable_numparse=True)
-        for rows, header in ((costs, heads), (parts, ["batch", "seconds of", *PARTS]))
+        for rows, header in ((costs, heads), (phases, ["batch", "seconds of", *PHASES]))
     )
 
 
@@ -274,7 +275,7 @@ def race(
         if not (domainbed / "domainbed" / "scripts" / "sweep.py").is_file():
             raise UserError(f"{domainbed} is no checkout of DomainBed")
         peer = Peer(path=domainbed, python=python.absolute())
-    entrants = [e for e in ENTRANTS if peer or not e.theirs]
+    entrants = [e for e in ENTRANTS if peer or not e.of_peer]
     out.mkdir(parents=True, exist_ok=True)
     laps: list[Lap] = []
     for _ in range(rounds):
@@ -284,25 +285,19 @@ def race(
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
                 load = os.getloadavg()[0]
-                if peer is not None and entrant.theirs:
-                    cost, parts = theirs(peer, entrant, batch, steps, folder)
+                if peer is not None and entrant.of_peer:
+                    cost, phases = run_peer(peer, entrant, batch, steps, folder)
                 else:
-                    cost, parts = ours(batch, steps, folder, launch.split())
-                lap = Lap(
-                    entrant=entrant.name, batch=batch, cost=cost, parts=dict(parts), load=load
-                )
-                laps.append(lap)
+                    cost, phases = run_ours(batch, steps, folder, launch.split())
+                laps.append(Lap(entrant.name, batch, cost, dict(phases), load))
                 print(f"{entrant.name}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
                 _write(out, laps, steps, peer)
     print((out / "race.md").read_text())
 
 
 def _write(out: Path, laps: Sequence[Lap], steps: int, peer: Peer | None) -> None:
-    found: Mapping[str, Any] = {
-        "machine": machine(peer),
-        "steps": steps,
-        "laps": [asdict(lap) for lap in laps],
-    }
-    (out / "race.json").write_text(json.dumps(found, indent=1) + "\n")
-    notes = "".join(f"\n{key}: {value}" for key, value in found["machine"].items())
+    facts = machine(peer)
+    figures = {"machine": facts, "steps": steps, "laps": [asdict(lap) for lap in laps]}
+    (out / "race.json").write_text(json.dumps(figures, indent=1) + "\n")
+    notes = "".join(f"\n{key}: {value}" for key, value in facts.items())
     (out / "race.md").write_text(f"{table(laps)}\n{notes}\n")

@@ -1,53 +1,97 @@
-"""Update steps against ERM's, as medians of rounds in which all are measured in turn."""
+"""Update steps of methods against ERM's, as medians of rounds in which all are measured in turn."""
 
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
-from oodbench.bench.rows import Row
+from oodbench.bench import Row, paired
 from oodbench.networks.base import build
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
-ROUNDS = 15
 STEP = 1000
 """The first step that is measured, past the annealing of most methods."""
 STEPS = 100_000
 WINDOW = 30
 """Steps between two evaluations: a twentieth of a run on Spirals."""
 
+SPIRALS = (("IRM", 32, 1.15, "2.59"), ("VREx", 32, 1.15, "1.26"), ("DANN", 256, 1.6, "3.17"))
+"""Methods on 16 environments: examples of each, the ratio to reach, and DomainBed's."""
+MLP, CONVNET = ("MLP", (18,)), ("ConvNet", (3, 32, 32))
+CASES: tuple[tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], float, str], ...] = (
+    ("ANDMask", MLP, (16, 256), 1.15, "1.34"),
+    ("ANDMask", MLP, (16, 32), 1.5, "4.22"),
+    ("ANDMask", MLP, (64, 16), 2, "-"),
+    ("ExampleANDMask", MLP, (1, 128), 1.4, "-"),
+    ("ExampleANDMask", MLP, (1, 1024), 1.4, "-"),
+    ("ExampleANDMask", CONVNET, (1, 80), 4, "-"),
+    ("CutMix", CONVNET, (4, 20), 1.2, "-"),
+    ("Mixup", CONVNET, (4, 20), 1.2, "-"),
+)
+"""Methods on a network and random examples (E, B): the ratio to reach, and DomainBed's."""
 
-def paired(
-    works: Sequence[Callable[[], object]],
-    repeat: int,
-    clock: Callable[[], float] = time.process_time,
-    rounds: int = ROUNDS,
-) -> list[float]:
-    """Median seconds of each work by a clock, measured A B A B ..., so that drifts hit all alike."""
-    times: list[list[float]] = [[] for _ in works]
-    for _ in range(rounds):
-        for work, seconds in zip(works, times, strict=True):
-            start = clock()
-            for _ in range(repeat):
-                work()
-            seconds.append((clock() - start) / repeat)
-    return [statistics.median(seconds) for seconds in times]
+ENVIRONMENTS, EXAMPLES, INPUTS = 16, 32, 18
+GROWTH = (4, 16, 64)
+"""The numbers of environments at which the cost's growth is measured."""
+METHODS: dict[str, tuple[float | None, float | None]] = {
+    "ADRMX": (None, 141.0),
+    "ANDMask": (None, 3.40),
+    "CAD": (2.6, 5.92),
+    "CDANN": (None, 2.89),
+    "CORAL": (1.7, 24.9),
+    "CausIRL_CORAL": (1.6, 3.95),
+    "CausIRL_MMD": (4.0, 6.93),
+    "CondCAD": (2.6, 4.96),
+    "DANN": (None, 2.82),
+    "EQRM": (1.3, 2.09),
+    "ERMPlusPlus": (None, 1.20),
+    "Fish": (4.0, 5.45),
+    "Fishr": (1.3, None),
+    "GroupDRO": (1.1, 2.26),
+    "IB_ERM": (1.2, 2.47),
+    "IB_IRM": (1.2, 4.28),
+    "IGA": (5.0, 10.8),
+    "IRM": (None, 2.50),
+    "MLDG": (5.0, 13.5),
+    "MMD": (4.0, 43.0),
+    "MTL": (None, 2.95),
+    "Mixup": (1.4, 2.36),
+    "RDM": (2.2, None),
+    "RSC": (1.6, 1.60),
+    "SAM": (2.2, None),
+    "SANDMask": (2.0, 9.67),
+    "SD": (1.2, 1.02),
+    "SagNet": (3.0, 4.39),
+    "SelfReg": (6.0, 34.4),
+    "Transfer": (None, 14.5),
+    "URM": (None, 2.32),
+    "VREx": (None, 1.22),
+}
+"""What a step is to cost at most, over ERM's, and what DomainBed's `update` (at b93c22a) costs over that of
+its ERM: CPU time on one thread, medians of 5 interleaved rounds with an MLP 18-256-256-256 at 16
+environments x 32 examples."""
 
 
 def run_on_spirals(algorithm: str, batch_size: int, average: str = "none") -> Run:
-    """A run in memory, on 16 environments, with a batch size of its own."""
+    """A run in memory on 16 environments."""
     entry = {"name": algorithm, "average": average, "hparams": {"batch_size": batch_size}}
     every = {"evaluate_every": WINDOW}
     return Run(single({"name": "Spirals"}, entry, steps=STEPS, **every), TrainSettings())
+
+
+def warmed(work: Callable[[], object], times: int) -> Callable[[], object]:
+    """The work, done a few times."""
+    for _ in range(times):
+        work()
+    return work
 
 
 def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
@@ -56,48 +100,32 @@ def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
     batches = itertools.cycle([run.batches[i] for i in range(4)])
     steps = itertools.count(STEP)
     run.algorithm.train()
-
-    def work() -> None:
-        run.algorithm.update(next(batches), next(steps))
-
-    for _ in range(5):
-        work()
-    return work
+    return warmed(lambda: run.algorithm.update(next(batches), next(steps)), 5)
 
 
-def step_ratios() -> list[Row]:
-    """Update steps against ERM's, and the making of a batch against a step."""
+def step_rows(folder: Path) -> list[Row]:
+    """Update steps against ERM's, the making of a batch, an evaluation; on a GPU, too, if there is one."""
     rows = []
-    for names, size, reach, peer in (
-        (("IRM", "VREx"), 32, 1.15, {"IRM": "2.59", "VREx": "1.26"}),
-        (("DANN",), 256, 1.6, {"DANN": "3.17"}),
-    ):
-        works = [updates(name, size) for name in ("ERM", *names)]
-        erm, *others = paired(works, 20 if size == 32 else 2)
-        for name, seconds in zip(names, others, strict=True):
-            rows.append(
-                Row(
-                    what=f"update step, {name} / ERM at 16 environments x {size}",
-                    reach=f"<= {reach}",
-                    measured=f"{seconds / erm:.2f}",
-                    domainbed=peer[name],
-                )
-            )
+    for size, repeat in ((32, 20), (256, 2)):
+        cases = [case for case in SPIRALS if case[1] == size]
+        works = [updates(name, size) for name in ("ERM", *(case[0] for case in cases))]
+        erm, *others = paired(works, repeat)
+        for (name, _, reach, peer), seconds in zip(cases, others, strict=True):
+            what = f"update step, {name} / ERM at 16 environments x {size}"
+            rows.append(Row(what, f"<= {reach}", f"{seconds / erm:.2f}", peer))
+    rows += [batch_row(), evaluation_row(), *map(case_row, CASES)]
+    return [*rows, *(device_rows() if torch.cuda.is_available() else [])]
+
+
+def batch_row() -> Row:
+    """The making of a batch against a step."""
     run = run_on_spirals("ERM", 256)
     steps = itertools.count()
     batch, step = paired([lambda: run.batches[next(steps)], updates("ERM", 256)], 6)
-    rows.append(
-        Row(
-            what="making a batch / ERM step at 16 x 256",
-            reach="<= 0.05",
-            measured=f"{batch / step:.3f}",
-            domainbed="0.57",
-        )
-    )
-    return [*rows, evaluation_ratio()]
+    return Row("making a batch / ERM step at 16 x 256", "<= 0.05", f"{batch / step:.3f}", "0.57")
 
 
-def evaluation_ratio() -> Row:
+def evaluation_row() -> Row:
     """An evaluation of all splits against nothing but the network on the same examples."""
     run = run_on_spirals("ERM", 32)
     run.algorithm.eval()
@@ -109,37 +137,32 @@ def evaluation_ratio() -> Row:
 
     evaluation, alone = paired([run.evaluate, forward], 4)
     examples = sum(len(environment.y) for environment in run.scored.values())
-    return Row(
-        what=f"evaluation / logits alone of {len(run.scored)} environments, {examples} examples",
-        reach="<= 1.5",
-        measured=f"{evaluation / alone:.2f}",
-    )
+    what = f"evaluation / logits alone of {len(run.scored)} environments, {examples} examples"
+    return Row(what, "<= 1.5", f"{evaluation / alone:.2f}")
 
 
-def windows(average: str, batch_size: int) -> Callable[[], object]:
-    """The updates between two evaluations with what an average adds to them and to the second one."""
+def average_rows(folder: Path) -> list[Row]:
+    """The steps between two evaluations, and what weight averages add to them and to the second one."""
+    rows = []
+    for size in (32, 256):
+        names = ("none", "ema", "swa", "swad")
+        plain, *others = paired([window(name, size) for name in names], 1)
+        for name, seconds in zip(names[1:], others, strict=True):
+            what = f"{WINDOW} steps, ERM + {name} / ERM at 16 environments x {size}"
+            reach = "<= 1.1" if name == "swad" else "<= 1.05"
+            rows.append(Row(what, reach, f"{seconds / plain:.3f}"))
+    return rows
+
+
+def window(average: str, batch_size: int) -> Callable[[], object]:
+    """The steps between two evaluations with what an average adds to them and to the second one."""
     run = run_on_spirals("ERM", batch_size, average)
 
     def work() -> None:
         run.run_steps(WINDOW)
         run.validate()
 
-    for _ in range(4):
-        work()
-    return work
-
-
-def average_ratios() -> list[Row]:
-    """What averages of the weights add to the steps."""
-    rows = []
-    for size in (32, 256):
-        names = ("none", "ema", "swa", "swad")
-        plain, *others = paired([windows(name, size) for name in names], 1)
-        for name, seconds in zip(names[1:], others, strict=True):
-            what = f"{WINDOW} steps, ERM + {name} / ERM at 16 environments x {size}"
-            reach = "<= 1.1" if name == "swad" else "<= 1.05"
-            rows.append(Row(what=what, reach=reach, measured=f"{seconds / plain:.3f}"))
-    return rows
+    return warmed(work, 4)
 
 
 def on_random_data(
@@ -181,57 +204,17 @@ def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
         if batch.x.is_cuda:
             torch.cuda.synchronize(batch.x.device)
 
-    for _ in range(3):
-        work()
-    return work
+    return warmed(work, 3)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepCase:
-    """A method whose update step is measured against ERM's on E x B random examples."""
-
-    algorithm: str
-    size: tuple[int, int]
-    """E environments of B examples, (E, B)."""
-    network: str = "MLP"
-    shape: tuple[int, ...] = (18,)
-    reach: str
-    domainbed: str = "-"
-
-
-CASES = (
-    StepCase(algorithm="ANDMask", size=(16, 256), reach="<= 1.15", domainbed="1.34"),
-    StepCase(algorithm="ANDMask", size=(16, 32), reach="<= 1.5", domainbed="4.22"),
-    StepCase(algorithm="ANDMask", size=(64, 16), reach="<= 2"),
-    StepCase(algorithm="ExampleANDMask", size=(1, 128), reach="<= 1.4"),
-    StepCase(algorithm="ExampleANDMask", size=(1, 1024), reach="<= 1.4"),
-    StepCase(
-        algorithm="ExampleANDMask", size=(1, 80), reach="<= 4", network="ConvNet", shape=(3, 32, 32)
-    ),
-    StepCase(
-        algorithm="CutMix", size=(4, 20), reach="<= 1.2", network="ConvNet", shape=(3, 32, 32)
-    ),
-    StepCase(algorithm="Mixup", size=(4, 20), reach="<= 1.2", network="ConvNet", shape=(3, 32, 32)),
-)
-
-
-def case_ratios() -> list[Row]:
-    """Update steps of AND-mask, over environments and over examples, and of mixed images, against ERM's."""
-    rows = []
-    for case in CASES:
-        given, (environments, examples) = (case.network, case.shape, case.size), case.size
-        works = [random_updates(*on_random_data(n, *given)) for n in ("ERM", case.algorithm)]
-        rounds = 1 if case.network == "ConvNet" else max(1, 4096 // math.prod(case.size))
-        erm, seconds = paired(works, rounds)
-        what = f"{case.algorithm} / ERM, {case.network} at {environments} x {examples}"
-        row = Row(
-            what=f"update step, {what}",
-            reach=case.reach,
-            measured=f"{seconds / erm:.2f}",
-            domainbed=case.domainbed,
-        )
-        rows.append(row)
-    return rows
+def case_row(case: tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], float, str]) -> Row:
+    """The update step of one of `CASES` against ERM's."""
+    name, (network, shape), size, reach, peer = case
+    works = [random_updates(*on_random_data(n, network, shape, size)) for n in ("ERM", name)]
+    repeat = 1 if network == "ConvNet" else max(1, 4096 // math.prod(size))
+    erm, seconds = paired(works, repeat)
+    what = f"update step, {name} / ERM, {network} at {size[0]} x {size[1]}"
+    return Row(what, f"<= {reach}", f"{seconds / erm:.2f}", peer)
 
 
 def looped(algorithm: Algorithm, batch: Batch) -> None:
@@ -241,7 +224,7 @@ def looped(algorithm: Algorithm, batch: Batch) -> None:
         torch.autograd.grad(loss, parameters, retain_graph=True)
 
 
-def device_ratios(device: str = "cuda", network: str = "FastResNet") -> list[Row]:
+def device_rows(device: str = "cuda", network: str = "FastResNet") -> list[Row]:
     """The per-example AND-mask at 1 x 80 on a GPU: time and memory; `coupled` against the loop."""
     shape, size = (3, 32, 32), (1, 80)
     works, peaks = [], []
@@ -261,9 +244,55 @@ def device_ratios(device: str = "cuda", network: str = "FastResNet") -> list[Row
 
     coupled, loops = paired([random_updates(*built), loop], 1, time.perf_counter)
     what = f"{network} at 1 x 80, {device}"
-    found = {
-        f"update step, ExampleANDMask / ERM, {what}": ("<= 4", masked / erm),
-        f"its memory above ERM's, {what}, GB": ("<= 2", peaks[1] - peaks[0]),
-        f"coupled / 80 backward passes, {what}": ("<= 0.5", coupled / loops),
-    }
-    return [Row(what=k, reach=reach, measured=f"{v:.2f}") for k, (reach, v) in found.items()]
+    return [
+        Row(f"update step, ExampleANDMask / ERM, {what}", "<= 4", f"{masked / erm:.2f}"),
+        Row(f"its memory above ERM's, {what}, GB", "<= 2", f"{peaks[1] - peaks[0]:.2f}"),
+        Row(f"coupled / 80 backward passes, {what}", "<= 0.5", f"{coupled / loops:.2f}"),
+    ]
+
+
+def method_updates(environments: int) -> dict[str, Callable[[], object]]:
+    """The update step of every method that trains a network of one logit, by name."""
+    works = {}
+    for name in algorithms:
+        if algorithms.get(name).trains_network:
+            built = on_random_data(name, "MLP", (INPUTS,), (environments, EXAMPLES))
+            if built[0].skip(built[0].problem) is None:
+                works[name] = random_updates(*built)
+    return works
+
+
+def method_rows(folder: Path, repeat: int = 5, rounds: int = 15) -> list[Row]:
+    """The CPU time of each method over ERM's at its default hyperparameters."""
+    works = method_updates(ENVIRONMENTS)
+    seconds = dict(zip(works, paired(list(works.values()), repeat, rounds=rounds), strict=True))
+    shape = f"{ENVIRONMENTS} environments x {EXAMPLES}"
+    rows = []
+    for name, of_method in seconds.items():
+        what = f"update step, {name} / ERM at {shape}, MLP {INPUTS}-256-256-256, 1 logit"
+        reach, peer = METHODS.get(name, (None, None))
+        row = Row(
+            what,
+            "-" if reach is None else f"<= {reach}",
+            f"{of_method / seconds['ERM']:.2f}",
+            "-" if peer is None else f"{peer:.3g}",
+        )
+        rows.append(row)
+    return rows
+
+
+def growth_rows(
+    folder: Path, environments: Sequence[int] = GROWTH, repeat: int = 2, rounds: int = 7
+) -> list[Row]:
+    """The CPU milliseconds of each method at several numbers of environments."""
+    milliseconds: dict[str, list[str]] = {}
+    for count in environments:
+        works = method_updates(count)
+        seconds = paired(list(works.values()), repeat, rounds=rounds)
+        for name, of_method in zip(works, seconds, strict=True):
+            milliseconds.setdefault(name, []).append(f"{1e3 * of_method:.1f}")
+    counts = ", ".join(map(str, environments))
+    return [
+        Row(f"update step, {name}, ms at {counts} environments x {EXAMPLES}", "-", ", ".join(ms))
+        for name, ms in milliseconds.items()
+    ]

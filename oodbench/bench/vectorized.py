@@ -3,12 +3,11 @@
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oodbench.algorithms import algorithms
-from oodbench.bench.rows import Row
+from oodbench.bench import Row
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import validate
@@ -30,37 +29,18 @@ FOUR = {"name": "Spirals", "num_environments": 4}
 SMALL: dict[str, Any] = {"name": "MLP", "hparams": {"width": 64, "depth": 2}}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """Runs of one bundle that are trained in both ways."""
-
-    what: str
-    algorithm: str
-    sweep: Mapping[str, Any]
-    """Keys of the sweep that differ from those of `specs`."""
-    reach: str
-    average: str = "none"
-    """Of the weights, which is evaluated."""
-
-
 LINEAR: dict[str, Any] = {"datasets": [SEM], "hparam_draws": 8, "trials": 8}
 MLPS: dict[str, Any] = {"datasets": [FOUR], "network": SMALL}
+SWEEPS = (("64 linear SEM runs", LINEAR, ">= 8"), ("32 runs, MLP 2 x 64, 4 x 32", MLPS, ">= 2.5"))
+"""What is trained in both ways, the keys of its sweep that differ from those of `specs`, what to reach."""
 CASES = (
-    Case(what="64 linear SEM runs", algorithm="ERM", sweep=LINEAR, reach=">= 8"),
-    Case(what="64 linear SEM runs", algorithm="IRM", sweep=LINEAR, reach=">= 8"),
-    Case(what="32 runs, MLP 2 x 64, 4 x 32", algorithm="ERM", sweep=MLPS, reach=">= 2.5"),
-    Case(what="32 runs, MLP 2 x 64, 4 x 32", algorithm="ANDMask", sweep=MLPS, reach=">= 2.5"),
-    *(
-        Case(
-            what="32 runs, MLP 2 x 64, 4 x 32",
-            algorithm="ERM",
-            sweep=MLPS,
-            reach=">= 2.5",
-            average=average,
-        )
-        for average in AVERAGES
-    ),
+    (*SWEEPS[0], "ERM", "none"),
+    (*SWEEPS[0], "IRM", "none"),
+    (*SWEEPS[1], "ERM", "none"),
+    (*SWEEPS[1], "ANDMask", "none"),
+    *((*SWEEPS[1], "ERM", average) for average in AVERAGES),
 )
+"""Of a sweep the method and the average of the weights, which is evaluated."""
 
 
 def specs(algorithm: str, changes: Mapping[str, Any], average: str = "none") -> list[RunSpec]:
@@ -98,21 +78,21 @@ def median_ratio(runs: list[RunSpec], folder: Path, device: str, rounds: int) ->
     return statistics.median(ratios[1:])
 
 
-def vectorized(
+def case_rows(
     folder: Path, device: str = "cpu", rounds: int = ROUNDS, steps: int = STEPS
 ) -> list[Row]:
     """Runs one at a time against the same as one program, in turn: the ratio of their times."""
     rows = []
-    for number, case in enumerate(CASES):
-        runs = specs(case.algorithm, {**case.sweep, "steps": steps}, case.average)
+    for number, (what, sweep, reach, algorithm, average) in enumerate(CASES):
+        runs = specs(algorithm, {**sweep, "steps": steps}, average)
         assert len({run.bundle_key for run in runs}) == 1
         ratio = median_ratio(runs, folder / f"{number}", device, rounds)
-        what = f"{case.what}, {runs[0].label}: one at a time / together, {device}"
-        rows.append(Row(what=what, reach=case.reach, measured=f"{ratio:.1f}"))
+        what = f"{what}, {runs[0].label}: one at a time / together, {device}"
+        rows.append(Row(what, reach, f"{ratio:.1f}"))
     return rows
 
 
-def vectorized_methods(folder: Path, device: str = "cpu", rounds: int = 1) -> list[Row]:
+def method_rows(folder: Path, device: str = "cpu", rounds: int = 1) -> list[Row]:
     """The same ratio for 32 short runs of every method that has any, the first round not counted.
 
     What a method that is trained alone has in place of a ratio is the reason.
@@ -126,10 +106,7 @@ def vectorized_methods(folder: Path, device: str = "cpu", rounds: int = 1) -> li
         measured = f"alone: {reason}"
         if not reason:
             measured = f"{median_ratio(runs, folder / name, device, rounds):.1f}"
-        row = Row(
-            what=f"{len(runs)} runs, MLP 2 x 64, 4 x 32, {name}: one at a time / together, {device}",
-            reach="-" if reason else ">= 1.6" if name in QUADRATIC else ">= 2.5",
-            measured=measured,
-        )
-        rows.append(row)
+        what = f"{len(runs)} runs, MLP 2 x 64, 4 x 32, {name}: one at a time / together, {device}"
+        reach = "-" if reason else ">= 1.6" if name in QUADRATIC else ">= 2.5"
+        rows.append(Row(what, reach, measured))
     return rows

@@ -86,7 +86,7 @@ def checkout(tmp_path: Path) -> Path:
 def lap(folder: Path, checkout: Path) -> tuple[Cost, dict[str, float]]:
     folder.mkdir()
     peer = race.Peer(path=checkout, python=Path(sys.executable))
-    return race.theirs(peer, race.ENTRANTS[2], "12 and 29", 16, folder)
+    return race.run_peer(peer, race.ENTRANTS[2], "12 and 29", 16, folder)
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_what_the_peer_is_given_and_its_times(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    cost, parts = lap(Path("lap"), checkout.relative_to(tmp_path))
+    cost, phases = lap(Path("lap"), checkout.relative_to(tmp_path))
     said = json.loads(Path("lap/results/said").read_text())
     hparams, workers, every, held, sizes, shape, x, y, kind = said
     network = {"mlp_width": 256, "mlp_depth": 2, "mlp_dropout": 0.0}
@@ -107,10 +107,10 @@ def test_what_the_peer_is_given_and_its_times(
     ours = make("Spirals", {}, None).load(0)["0"]
     assert np.array_equal(np.float32(x), ours.x[:3].numpy())
     assert (y, kind) == (ours.y[:3].tolist(), "torch.int64")
-    assert parts["stepping"] >= 5 * 0.02
-    assert parts["evaluating"] >= 0.03
-    assert parts["importing"] > parts["setting up"] > 0
-    assert sum(parts.values()) == pytest.approx(cost.wall_seconds)
+    assert phases["stepping"] >= 5 * 0.02
+    assert phases["evaluating"] >= 0.03
+    assert phases["importing"] > phases["setting up"] > 0
+    assert sum(phases.values()) == pytest.approx(cost.wall_seconds)
     log = Path("lap/log.txt").read_text()
     assert "launch --datasets Spirals --algorithms ERM IRM VREx ANDMask --n_hparams 2" in log
 
@@ -132,15 +132,15 @@ def test_our_side_alone(tmp_path: Path) -> None:
     (ours,) = found["laps"]
     assert (ours["entrant"], ours["batch"], found["steps"]) == ("oodbench", "12 and 29", 2)
     assert ours["cost"]["processes"] >= 3
-    assert sum(ours["parts"].values()) == pytest.approx(2 * ours["cost"]["wall_seconds"])
-    assert min(ours["parts"][p] for p in ("stepping", "evaluating", "the rest")) > 0
+    assert sum(ours["phases"].values()) == pytest.approx(2 * ours["cost"]["wall_seconds"])
+    assert min(ours["phases"][p] for p in ("stepping", "evaluating", "the rest")) > 0
     assert "| 12 and 29 | oodbench" in result.output
 
 
 def made_up(entrant: str, wall: float, batch: str = "256") -> race.Lap:
     cost = Cost(wall, 2 * wall, 100.0, 4, 0)
-    parts = {"stepping": wall / 2}
-    return race.Lap(entrant=entrant, batch=batch, cost=cost, parts=parts, load=0.5)
+    phases = {"stepping": wall / 2}
+    return race.Lap(entrant, batch, cost, phases, 0.5)
 
 
 def test_the_table_has_medians_and_ratios_to_ours() -> None:

@@ -1,0 +1,266 @@
+"""What commands cost beside training, and how often the intervals that they print hold the truth."""
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from oodbench.bench import Row
+from oodbench.bench.process_tree import cost_of
+from oodbench.report.statistics import hierarchical_bootstrap, paired_differences
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.sweep.plan import single
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
+
+ENVIRONMENTS = ("A", "B", "C", "D")
+EVALUATIONS = 20
+ALGORITHMS = ("ERM", "IRM")
+
+
+def command_seconds(*arguments: str | Path) -> float:
+    """Seconds of a command of oodbench."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-m", *arguments], check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+def run_rows(folder: Path) -> list[Row]:
+    """What one more run costs beside training and evaluation, and the command `status`."""
+    costs = []
+    for trial in range(10):
+        run = single({"name": "Spirals"}, {"name": "ERM"}, steps=20, trials=[trial])
+        directory = Results(folder / "cost").run(run.id)
+        start = time.perf_counter()
+        execute(run, directory, TrainSettings())
+        total = time.perf_counter() - start
+        work = [r["cost"] for r in directory.records()]
+        evaluation = sum(c["evaluation_seconds"] for c in work)
+        costs.append(total - work[-1]["training_seconds"] - evaluation)
+    what = "one more run beyond training and evaluation, s"
+    return [Row(what, "<= 0.1", f"{statistics.median(costs):.3f}", "5.5"), status_row(folder)]
+
+
+def status_row(folder: Path, count: int = 1000) -> Row:
+    """Seconds of the command `status` on finished runs."""
+    base = single({"name": "Spirals"}, {"name": "ERM"})
+    runs = {run.id: run for run in (replace(base, trial=trial) for trial in range(count))}
+    results = Results(folder / "status")
+    for run in runs.values():
+        directory = results.run(run.id)
+        directory.path.mkdir(parents=True)
+        directory.start(run, {}, {})
+        directory.finish(State.DONE, 1, 1.0)
+    results.write_plan("bench", {}, runs)
+    command = ("oodbench.sweep", "status", "--out", results.path)
+    seconds = [command_seconds(*command) for _ in range(5)]
+    return Row(f"status on {count} finished runs, s", "<= 2", f"{statistics.median(seconds):.2f}")
+
+
+def write_sweep(path: Path, count: int) -> None:
+    """A results directory with `count` ended runs of 20 evaluations of 16 values each."""
+    generator, results, specs = random.Random(0), Results(path), {}
+    for number in range(count):
+        rest, environment = divmod(number, len(ENVIRONMENTS))
+        rest, algorithm = divmod(rest, 10)
+        rest, dataset = divmod(rest, 5)
+        draw, trial = divmod(rest, 5)
+        run = RunSpec(
+            dataset=f"Dataset{dataset}",
+            algorithm=f"Method{algorithm}",
+            hparams={"lr": generator.random(), "weight_decay": 0.0, "batch_size": 64},
+            label=f"Method{algorithm}",
+            network="MLP",
+            network_hparams={"width": 256},
+            test_environments=(ENVIRONMENTS[environment],),
+            draw=draw,
+            trial=trial,
+            steps=2000,
+            evaluate_every=100,
+        )
+        specs[run.id] = run
+        _write_run(results, run, generator)
+    results.write_plan("bench", {}, specs)
+
+
+def _write_run(results: Results, run: RunSpec, generator: random.Random) -> None:
+    directory = results.run(run.id)
+    directory.path.mkdir(parents=True)
+    context = {
+        "dataset_label": run.dataset,
+        "training_environments": [e for e in ENVIRONMENTS if e not in run.test_environments],
+        "metric": "accuracy",
+        "higher_is_better": True,
+    }
+    directory.start(run, context, {"oodbench": "bench", "commit": "0" * 40})
+    lines = []
+    for number in range(1, EVALUATIONS + 1):
+        evaluations = [
+            {"environment": e, "split": s, "metric": m, "value": generator.random(), "count": 100}
+            for e in ENVIRONMENTS
+            for s in ("in", "out")
+            for m in ("accuracy", "loss")
+        ]
+        cost = {"training_seconds": float(number), "evaluation_seconds": 0.1}
+        record = {"step": 100 * number, "train": {}, "cost": cost, "evaluations": evaluations}
+        lines.append(json.dumps(record) + "\n")
+    (directory.path / "metrics.jsonl").write_text("".join(lines))
+    directory.finish(State.DONE, run.steps, 20.0)
+
+
+def table_rows(folder: Path, count: int = 10_000) -> list[Row]:
+    """Seconds of `report table` with and without its cache, and the cost of `report html`, uncached."""
+    write_sweep(folder, count)
+    cold, warm = [], []
+    for _ in range(3):
+        (folder / "cache.arrow").unlink(missing_ok=True)
+        cold.append(command_seconds("oodbench.report", "table", folder))
+        warm.append(command_seconds("oodbench.report", "table", folder))
+    (folder / "cache.arrow").unlink()
+    page = command_seconds("oodbench.report", "html", folder)
+    size = (folder / "report.html").stat().st_size / 1e6
+    table = f"report table on {count} runs x {EVALUATIONS} evaluations"
+    html = f"report html of {count:,} runs x {EVALUATIONS} evaluations, nothing cached"
+    return [
+        Row(f"{table}, cold, s", "<= 5", f"{min(cold):.2f}"),
+        Row(f"{table}, warm, s", "<= 1", f"{min(warm):.2f}"),
+        Row(f"{html}, s", "<= 20", f"{page:.1f}"),
+        Row(f"{html}, MB", "<= 5", f"{size:.1f}"),
+        memory_row(folder),
+    ]
+
+
+def memory_row(folder: Path) -> Row:
+    """Peak memory of loading and selecting: that of the program, and 100,000 times that of a run."""
+    code = (
+        "import resource, sys; from pathlib import Path; from oodbench.results.directory import Results;"
+        "import pyarrow.compute, pyarrow.ipc, oodbench.selection as s;"
+        "from oodbench.results.frames import load_frames;"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; base = peak();"
+        "f = load_frames(Results(Path(sys.argv[1]))); s.choose(f); print(len(f.runs), base, peak())"
+    )
+    command = [sys.executable, "-c", code, str(folder)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    runs, base, peak = map(int, printed.split())
+    gigabytes = (base + (peak - base) / runs * 100_000) / 2**20
+    return Row(f"memory of 100,000 runs, from that of {runs}, GB", "<= 4", f"{gigabytes:.1f}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortcut:
+    """A shortcut of a launch, and the sweep by which its saving is measured."""
+
+    what: str
+    """What a launch does with it, in words."""
+    without: str
+    """The statement in `launchers.local` that takes the shortcut away."""
+    batch_size: int
+    """Examples of an environment in a step; 0 takes all of them."""
+    sweep: Mapping[str, int]
+    """Further keys of the sweep."""
+
+
+SHORTCUTS = (
+    Shortcut(
+        what="workers forked from a server that has imported torch",
+        without="FORKS = False",
+        batch_size=256,
+        sweep={"trials": 2, "steps": 60},
+    ),
+    Shortcut(
+        what="freed memory kept by the allocator",
+        without="MALLOC = {}",
+        batch_size=0,
+        sweep={"trials": 1, "steps": 25, "evaluate_every": 25},
+    ),
+)
+
+
+def shortcut_rows(folder: Path, rounds: int = 3) -> list[Row]:
+    """The CPU time of a launch without each shortcut over that with it; a tenth is to be saved."""
+    rows = []
+    for number, shortcut in enumerate(SHORTCUTS):
+        hparams = {"batch_size": shortcut.batch_size}
+        values = {
+            "name": "shortcuts",
+            "datasets": ["Spirals"],
+            "algorithms": [{"name": name, "hparams": hparams} for name in ALGORITHMS],
+            **shortcut.sweep,
+        }
+        sweep = folder / f"{number}.yaml"
+        sweep.write_text(yaml.safe_dump(values))
+        used: dict[str, list[float]] = {"pass": [], f"local.{shortcut.without}": []}
+        for turn in range(rounds):
+            for place, (statement, seconds) in enumerate(used.items()):
+                target = folder / f"{number}-{turn}-{place}"
+                seconds.append(launch_seconds(sweep, statement, target))
+        with_it, without = map(statistics.median, used.values())
+        runs = len(ALGORITHMS) * shortcut.sweep["trials"]
+        what = f"CPU time of a launch of {runs} runs without / with {shortcut.what}"
+        rows.append(Row(what, ">= 1.1", f"{without / with_it:.2f}"))
+    return rows
+
+
+def launch_seconds(sweep: Path, statement: str, folder: Path) -> float:
+    """The CPU seconds of a launch of two workers, after a statement about `launchers.local` as `local`.
+
+    Raises RuntimeError with the launch's output if it fails.
+    """
+    folder.mkdir(parents=True)
+    code = (
+        f"import oodbench.sweep.launchers.local as local; {statement};"
+        "from oodbench.sweep.cli import app; app()"
+    )
+    options = ["--out", str(folder / "results"), "--workers", "2", "--devices", "cpu", "--yes"]
+    command = [sys.executable, "-c", code, "launch", str(sweep), *options]
+    cost = cost_of(command, folder, os.environ)
+    if cost.code != 0:
+        raise RuntimeError((folder / "log.txt").read_text())
+    return cost.cpu_seconds
+
+
+def coverage_rows(folder: Path) -> list[Row]:
+    """`coverage` at 3, 5 and 10 trials, on one dataset and over four."""
+    rows = []
+    for datasets in (1, 4):
+        for trials in (3, 5, 10):
+            t, bootstrap = (f"{100 * c:.1f} %" for c in coverage(trials, datasets))
+            what = f"coverage of a gain's interval, {trials} trials, {datasets} dataset(s)"
+            rows.append(Row(what, "93 to 97 %", f"{t} (bootstrap {bootstrap})"))
+    return rows
+
+
+def coverage(trials: int, datasets: int, simulations: int = 2000) -> tuple[float, float]:
+    """How often the 95 % interval of a mean gain, and the bootstrap's percentiles, hold the truth.
+
+    The gains have random effects of dataset (1), environment (0.5) and trial (1); over one dataset
+    its own effects are fixed.
+    """
+    rng = np.random.default_rng(trials)
+    shape = (datasets, 2, trials)
+    key = pd.MultiIndex.from_product([range(n) for n in shape]).to_frame(index=False)
+    names = ["dataset", "environment", "trial"]
+    zeros = key.set_axis(names, axis=1).assign(label="A", value=0.0, higher=True)
+    holds = []
+    for _ in range(simulations):
+        place = rng.normal(size=(datasets, 1, 1)) + rng.normal(size=(datasets, 2, 1)) / 2
+        value = (place + rng.normal(size=shape)).ravel()
+        frame = pd.concat([zeros, zeros.assign(label="B", value=value)])
+        truth = float(place.mean()) if datasets == 1 else 0.0
+        gain = paired_differences(frame, "A", resamples=1)[0].gain
+        resampled = hierarchical_bootstrap(zeros.assign(gain=value), 400)
+        low, high = np.quantile(resampled, [0.025, 0.975])
+        holds.append((gain.low <= truth <= gain.high, low <= truth <= high))
+    t, bootstrap = np.mean(holds, axis=0)
+    return float(t), float(bootstrap)

@@ -1,0 +1,40 @@
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from oodbench.algorithms import algorithms
+from oodbench.bench.cli import MEASUREMENTS, app
+from oodbench.bench.steps import METHODS, growth_rows, method_rows
+
+
+@pytest.mark.nightly
+def test_every_method_that_trains_a_network_of_one_logit_has_a_row(tmp_path: Path) -> None:
+    rows = {row.what.split()[2]: row for row in method_rows(tmp_path, repeat=1, rounds=1)}
+    assert rows["ERM"].measured == "1.00"
+    assert rows["IRM"].domainbed == f"{METHODS['IRM'][1]}"
+    assert rows["MMREx"].domainbed == "-"
+    others = {"CutMix", "ICP", "LeastSquares", "LinearIRM", "LinearVREx", "MIRO", "WiSEFT"}
+    assert rows.keys() == set(algorithms) - others
+    assert all(float(row.measured) > 0 for row in rows.values())
+    with_reach = {name for name, (reach, _) in METHODS.items() if reach is not None}
+    assert {name for name, row in rows.items() if row.reach != "-"} == with_reach
+
+
+def test_growth_has_a_time_for_each_number_of_environments(tmp_path: Path) -> None:
+    rows = {row.what.split()[2].rstrip(","): row for row in growth_rows(tmp_path, (2, 3), 1, 1)}
+    assert {"ERM", "CORAL", "MMD", "JTT"} <= rows.keys()
+    assert all(len(row.measured.split(", ")) == 2 for row in rows.values())
+
+
+def test_an_unknown_part_is_named() -> None:
+    result = CliRunner().invoke(app, ["method"])
+    assert result.exit_code == 2
+    assert "did you mean methods" in result.output
+
+
+def test_every_measurement_is_a_function_of_the_package() -> None:
+    for place in MEASUREMENTS.values():
+        module, _, function = place.partition(".")
+        assert callable(getattr(import_module(f"oodbench.bench.{module}"), function))
