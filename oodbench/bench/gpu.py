@@ -81,7 +81,7 @@ class Findings:
     """What there was no time for or what failed, each with the reason."""
 
 
-def on_images(name: str, network: str, device: str, size: Size) -> Any:
+def on_images(name: str, network: str, device: str, size: Size) -> tuple[Any, Any]:
     """A method and a batch of random images of three environments."""
     from oodbench.bench.steps import on_random_data
 
@@ -101,13 +101,13 @@ def methods(names: Sequence[str], network: str, device: str, size: Size) -> Iter
     """The update steps of methods on a network, against ERM's."""
     from oodbench.algorithms import algorithms
 
-    erm = step_seconds(*on_images("ERM", network, device, size), rounds=size.rounds)
+    erm = step_seconds(*on_images("ERM", network, device, size), size.rounds)
     what = f"{network}, 3 x {size.examples} images of {size.image} x {size.image}, {device}"
     yield Row(f"update step, ERM, ms, {what}", "-", f"{1e3 * erm:.1f}")
     for name in names:
         cls = algorithms.get(name)
         if name != "ERM" and cls.trains_network and not cls.needs_pretrained:
-            seconds = step_seconds(*on_images(name, network, device, size), rounds=size.rounds)
+            seconds = step_seconds(*on_images(name, network, device, size), size.rounds)
             reach = {"ANDMask": "<= 1.5", "ExampleANDMask": "<= 4"}.get(name, "-")
             yield Row(f"update step, {name} / ERM, {what}", reach, f"{seconds / erm:.2f}")
 
