@@ -15,6 +15,7 @@ from torch import Tensor
 
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import checked, defaults
+from oodbench.metrics import is_higher_better
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
 from oodbench.tasks import Task
@@ -189,7 +190,7 @@ class Dataset(ABC):
     @property
     def higher_is_better(self) -> bool:
         """Whether a larger value of `metric` is the better one."""
-        return self.task.higher_is_better
+        return is_higher_better(self.metric)
 
     def trained_on(self, held_out: Collection[str]) -> tuple[str, ...]:
         """The training environments when others are held out, in the dataset's order."""

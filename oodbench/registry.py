@@ -59,6 +59,16 @@ class Registry(Generic[T]):
             raise unknown(self.kind, name, self, place)
         return self._classes[name]
 
+    def find(self, name: str) -> T | None:
+        """The class registered under `name`, if there is one."""
+        self._load()
+        return self._classes.get(name)
+
+    def items(self) -> list[tuple[str, T]]:
+        """Names and classes in the order of their registration."""
+        self._load()
+        return list(self._classes.items())
+
     def __iter__(self) -> Iterator[str]:
         self._load()
         return iter(sorted(self._classes, key=str.casefold))

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
+from oodbench.metrics import is_higher_better, is_registered
 from oodbench.registry import Registry
 from oodbench.results.frames import CELL, Frames, sweep_runs
-from oodbench.results.metrics import is_higher_better
 from oodbench.results.run_spec import COMPLETE, RunSpec
 
 Integers = npt.NDArray[np.int64]
@@ -316,7 +316,14 @@ def _judged_by(metric: str, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     for dataset, of_dataset in started.groupby("dataset_label", sort=False):
         if not of_dataset["id"].isin(recorded).any():
             raise UserError(f"selection by {metric}: the runs of {dataset} have not recorded it")
-    return runs.assign(metric=metrics, higher_is_better=is_higher_better(metric))
+    is_main = runs["metric"] == metric
+    if not is_registered(metric) and not is_main[runs["metric"].notna()].all():
+        raise UserError(
+            f"selection by {metric}: whether more of it is better is not known; name the plug-in that "
+            "registers it"
+        )
+    higher = runs["higher_is_better"].where(is_main, is_higher_better(metric))
+    return runs.assign(metric=metrics, higher_is_better=higher)
 
 
 def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

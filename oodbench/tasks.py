@@ -12,8 +12,6 @@ from torch.func import grad
 Kind = Literal[
     "binary", "multiclass", "multilabel", "distribution", "regression", "tokens", "boxes"
 ]
-IOU, SCORE = 0.5, 0.5
-"""The least overlap at which a predicted box is a true one, and the score from which it is looked at."""
 FLOOR = 1e-7
 """The least frequency of a class in a constant answer: one that training lacks costs 16 nats, not
 infinitely many."""
@@ -71,11 +69,6 @@ class Task:
         """The metric that is the loss of an example."""
         return {"regression": "mse", "distribution": "kl"}.get(self.kind, "loss")
 
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger value of `metric` is the better one."""
-        return self.metric == "accuracy"
-
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of each example, (...): cross-entropy, KL(target || softmax) or squared error.
 
@@ -118,44 +111,19 @@ class Task:
         found: Tensor = grad(lambda z: self.losses(z, targets).sum())(logits)
         return found
 
-    def metrics(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Every metric of each example, (...); its mean over examples is the value that is recorded.
-
-        Of classes the `loss` is the negative log-likelihood, and `brier` the squared distance of the
-        probabilities from the target: of two classes (p - y)^2, in [0, 1], of more the sum over all of
-        them, in [0, 2]. A prediction that is not finite counts as wrong. Of several labels or tokens
-        the mean over the example's known ones is its value; an example without any has none (see
-        `known`).
+    def example_losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each example, (...); unlike `losses`, of several labels or tokens the mean over
+        the example's known ones.
         """
-        if self.kind == "boxes":
-            return {"accuracy": _box_accuracy(logits, targets)}
-        brier: dict[str, Tensor] = {}
         if self.kind in _EACH:
-            losses = _known_mean(_EACH[self.kind](logits, targets), targets)
-        elif self.kind == "multiclass":
-            losses, brier["brier"] = _multiclass_scores(logits, targets)
-        else:
-            losses = self.losses(logits, targets)
-        if self.kind == "regression":
-            return {"mse": losses}
-        finite = logits.isfinite().all(-1)
-        if self.kind == "binary":
-            right = (logits.squeeze(-1) > 0) == (targets > 0.5)
-            # not `sigmoid`, whose last bits depend on an example's place in memory
-            share = 1 / (1 + (-logits.squeeze(-1)).exp())
-            brier["brier"] = (share - targets).square()
-        elif self.kind == "multiclass":
-            right = logits.argmax(-1) == targets
-        elif self.kind == "tokens":
-            tokens = ((logits.argmax(-1) == targets) & finite).to(losses.dtype)
-            return {"accuracy": _known_mean(tokens, targets), "loss": losses}
-        elif self.kind == "multilabel":
-            labels = ((logits > 0) == (targets > 0.5)) & logits.isfinite()
-            return {"accuracy": _known_mean(labels.to(losses.dtype), targets), "loss": losses}
-        else:
-            agreement = (logits.argmax(-1) == targets.argmax(-1)) & finite
-            return {"kl": losses, "agreement": agreement.to(losses.dtype)}
-        return {"accuracy": (right & finite).to(losses.dtype), "loss": losses} | brier
+            return self.known_mean(_EACH[self.kind](logits, targets), targets)
+        return self.losses(logits, targets)
+
+    @staticmethod
+    def known_mean(values: Tensor, targets: Tensor) -> Tensor:
+        """The mean of each example's `values` (..., C) where the target is known, else 0: (...)."""
+        known = targets.isfinite()
+        return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
 
     def known(self, targets: Tensor) -> Tensor:
         """Whether anything is known of each example's target, (N,): it counts in no metric else."""
@@ -272,21 +240,6 @@ def _multiclass(logits: Tensor, targets: Tensor) -> Tensor:
     return flat.view(targets.shape)
 
 
-def _multiclass_scores(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss, equal to `_multiclass` bit for bit, and the Brier score of each example."""
-    shares = logits.flatten(0, -2).log_softmax(-1)
-    losses = F.nll_loss(shares, targets.flatten(), reduction="none")
-    squares = shares.exp().square_().sum(-1)
-    brier = (squares - 2 * (-losses).exp() + 1).clamp(min=0)  # sum of p^2 - 2 p_y + 1
-    return losses.view(targets.shape), brier.view(targets.shape)
-
-
-def _known_mean(values: Tensor, targets: Tensor) -> Tensor:
-    """The mean of each example's `values` (..., C) where the target is known, else 0: (...)."""
-    known = targets.isfinite()
-    return torch.where(known, values, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
-
-
 def _known_shares(values: Tensor, targets: Tensor) -> Tensor:
     """Each example's part, (..., B), in the mean of the known ones of `values` (..., B, C)."""
     known = targets.isfinite()
@@ -313,23 +266,6 @@ def _multilabel(logits: Tensor, targets: Tensor) -> Tensor:
 
 def _tokens(logits: Tensor, targets: Tensor) -> Tensor:
     return _known_shares(_each_token(logits, targets), targets)
-
-
-def _box_accuracy(boxes: Tensor, targets: Tensor) -> Tensor:
-    """True boxes over true, false and missed ones of each image; 1 if nothing is there and found."""
-    from torchvision.ops import box_iou
-
-    found = []
-    for guess, true in zip(boxes.flatten(0, -3), targets.flatten(0, -3), strict=True):
-        true = true[true.isfinite().all(-1)]
-        guess = guess[guess.isfinite().all(-1) & (guess[:, 4] > SCORE), :4]
-        hit = 0
-        if len(true) and len(guess):
-            overlap, which = box_iou(guess, true).max(1)
-            hit = len(which[overlap >= IOU].unique())  # a second box on the same one is false
-        total = len(true) + len(guess) - hit
-        found.append(hit / total if total else 1.0)
-    return boxes.new_tensor(found).view(boxes.shape[:-2])
 
 
 def _distribution(logits: Tensor, targets: Tensor) -> Tensor:

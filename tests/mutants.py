@@ -50,6 +50,11 @@ TARGETS = {
         "tests/sweep/test_ids.py",
     ],
     "oodbench/tasks.py": ["tests/train/test_evaluate.py", "tests/train/test_constants.py"],
+    "oodbench/metrics/*.py": [
+        "tests/metrics",
+        "tests/train/test_evaluate.py",
+        "tests/train/test_constants.py",
+    ],
     "oodbench/gradients/*.py": [
         "tests/gradients",
         "tests/algorithms",

@@ -16,11 +16,11 @@ from oodbench.board import page_tables as tables
 from oodbench.board.beside import range_notes
 from oodbench.board.findings import findings
 from oodbench.board.page_tables import BASELINE, Contents, contents
+from oodbench.metrics import is_proportion
 from oodbench.report.formats import markdown
 from oodbench.report.leaderboard import standings
 from oodbench.report.ranking import block_table
 from oodbench.report.sheet import Block, Sheet
-from oodbench.results.metrics import is_proportion
 from oodbench.selection import USUAL
 
 TEMPLATE = Path(__file__).with_name("page.html")

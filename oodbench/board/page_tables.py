@@ -10,6 +10,7 @@ import pandas as pd
 
 from oodbench.board.beside import frozen
 from oodbench.board.files import PROTOCOL_FILE, find_board
+from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL
 from oodbench.report.comparison import gains as gains_over
 from oodbench.report.leaderboard import Leaderboard, is_average, scores, standings
@@ -20,7 +21,6 @@ from oodbench.report.sheet import Block, blocks
 from oodbench.report.statistics import Difference
 from oodbench.results.frames import Frames
 from oodbench.results.join import of_runs
-from oodbench.results.metrics import is_proportion
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import find_rule, rule_names, usual
 from oodbench.yaml_values import read_yaml

@@ -8,6 +8,7 @@ import math
 import pandas as pd
 
 from oodbench.errors import unknown
+from oodbench.metrics import is_proportion
 from oodbench.report.leaderboard import scores
 from oodbench.report.numbers import gain
 from oodbench.report.ranking import block_table
@@ -15,7 +16,6 @@ from oodbench.report.ranking import ranks as ranks_of
 from oodbench.report.sheet import Block
 from oodbench.report.statistics import BAND, paired_differences
 from oodbench.results.frames import Frames, origins
-from oodbench.results.metrics import is_proportion
 
 
 def standing(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block | None:

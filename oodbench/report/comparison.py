@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
+from oodbench.metrics import is_proportion
 from oodbench.report.leaderboard import leaderboard, scores
 from oodbench.report.numbers import gain, number
 from oodbench.report.pairing import shared
@@ -16,7 +17,6 @@ from oodbench.report.references import METHOD
 from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
-from oodbench.results.metrics import is_proportion
 from oodbench.selection import candidates, choose, rule_names, usual
 
 OVERALL = "all datasets"

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
+from oodbench.metrics import is_higher_better
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD, beside_constant, constant_values, kinds
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_runs, test_values
-from oodbench.results.metrics import is_higher_better
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
 from oodbench.selection import choose, find_rule, rule_names, sees_test, usual

@@ -3,7 +3,7 @@
 import math
 from decimal import Decimal
 
-from oodbench.results.metrics import is_proportion
+from oodbench.metrics import is_proportion
 
 ROUND_OFF = 1e-8
 """The error below which a number is written with a power of ten, whatever its size."""

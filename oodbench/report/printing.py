@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from oodbench.errors import unknown
+from oodbench.metrics import of_predictions
 from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import Sheet, sheet
@@ -29,14 +30,15 @@ def with_kept(frames: Frames, rules: Sequence[str | None], metric: str | None) -
     """The frames with the metric from the kept predictions at what each of the rules chose, if it is
     one of theirs, for the runs that did not record it; raises UserError for a rule that chooses nothing.
     """
-    from oodbench.report.prediction_metrics import METRICS, with_metric
+    from oodbench.report.prediction_metrics import with_metric
 
-    if metric not in METRICS or not rules:
+    computed = None if metric is None else of_predictions(metric)
+    if metric is None or computed is None or not rules:
         return frames
     recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
     chosen = pd.concat([choose(frames, rule)[["id", "step"]] for rule in rules]).drop_duplicates()
     chosen = chosen[~chosen["id"].isin(recorded)]
-    return with_metric(frames, chosen, metric, METRICS[metric]) if len(chosen) else frames
+    return with_metric(frames, chosen, metric, computed) if len(chosen) else frames
 
 
 def print_sheet(found: Sheet, format_: str) -> None:

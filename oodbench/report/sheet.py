@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from oodbench.metrics import is_proportion
 from oodbench.report.leaderboard import COLUMN, Leaderboard, is_average
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD, TRANSDUCTIVE
-from oodbench.results.metrics import is_proportion
 
 APART = "of transductive methods"
 """The end of the title of the table of methods whose predictions depend on test inputs."""

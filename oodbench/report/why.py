@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
+from oodbench.metrics import is_proportion
 from oodbench.report.numbers import number
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
-from oodbench.results.metrics import is_proportion
 from oodbench.results.run_spec import COMPLETE
 from oodbench.results.weights import kept_weights
 from oodbench.selection import candidates, find_rule, usual

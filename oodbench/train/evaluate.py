@@ -10,9 +10,9 @@ from torch import Tensor
 
 from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.datasets import Environment
+from oodbench.metrics import Groups, values_of_examples, values_of_groups
 from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
-from oodbench.train.groups import Groups, hits
 
 CHUNK = 64, 8192
 """The fewest and the most examples of a forward pass."""
@@ -54,12 +54,12 @@ def evaluate(
     `predict` maps inputs as they are in memory or read (N, ...) to logits (N, C); `splits` holds
     the indices of each environment's splits. An empty split gives no value. `whole` gives further
     metrics, of a whole split: see `Dataset.split_metrics`. Of `groups` the splits have the metrics
-    that `Groups.metrics` names.
+    that `values_of_groups` names.
     """
 
     def work(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         kept = {} if whole is None else {OUTPUTS: task.kept(logits).cpu()}
-        return task.metrics(logits, y) | kept
+        return values_of_examples(task, logits, y) | kept
 
     collected = _collect(predict, environments, task, loader_workers, work)
     outputs = {name: parts.pop(OUTPUTS, torch.empty(0)) for name, parts in collected.items()}
@@ -119,7 +119,7 @@ def evaluate_vectorized(
                 for i in range(0, len(data), size)
             ]
             y = stacked([e.y[rows] for e in data])
-            chunks.append(task.metrics(torch.cat(found), y))
+            chunks.append(values_of_examples(task, torch.cat(found), y))
         metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
         for split, index in splits[0][name].items():
             if not len(index):
@@ -133,6 +133,15 @@ def evaluate_vectorized(
                 values.append(hits(keys, parts["accuracy"], len(own[0].counts)))
             scored.append(_Scored(name, split, [*parts], len(index), own))
     return _evaluations(scored, torch.cat(values, 1).tolist())
+
+
+def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
+    """How many examples of each group `right` (..., n) says 1 of, (..., groups), exact in float64.
+
+    `keys` (..., n) are the examples' groups.
+    """
+    counts = right.new_zeros(*right.shape[:-1], groups, dtype=torch.float64)
+    return counts.scatter_add_(-1, keys, right.double())
 
 
 def shapes(
@@ -173,7 +182,7 @@ def _of_split(split: _Scored, k: int, rest: Iterator[float]) -> Iterator[tuple[s
         yield metric, next(rest), split.count
     if split.groups:
         groups = split.groups[k]
-        yield from groups.metrics(list(itertools.islice(rest, len(groups.counts))))
+        yield from values_of_groups(groups, list(itertools.islice(rest, len(groups.counts))))
 
 
 def logits(

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from oodbench.datasets import Dataset
 from oodbench.files import whole_file
+from oodbench.metrics import is_higher_better
 from oodbench.results.directory import RunDirectory
-from oodbench.results.metrics import is_higher_better
 from oodbench.results.run_spec import RunSpec
 from oodbench.results.weights import LAST, kept_weights, weights_path
 from oodbench.train.run import Run
@@ -31,7 +31,8 @@ class Judge:
         """`evidence` are the environments and splits by which the rule judges the run."""
         self.evidence = evidence
         self.metric = rule.metric or dataset.metric
-        higher = is_higher_better(rule.metric) if rule.metric else dataset.higher_is_better
+        is_main = self.metric == dataset.metric
+        higher = dataset.higher_is_better if is_main else is_higher_better(self.metric)
         self._sign = -1.0 if higher else 1.0
 
     def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from oodbench.algorithms import BALANCED, Algorithm
@@ -15,10 +16,10 @@ from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
+from oodbench.metrics import Groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.train.batches import Batches
-from oodbench.train.groups import Groups, groups_of
 from oodbench.train.settings import TrainSettings
 from oodbench.train.splits import split
 
@@ -61,6 +62,32 @@ def _load(source: _Source) -> Data:
         attributes = None if data.attributes is None else data.attributes.to(source.device)
         environments[name] = Environment(x, data.y.to(source.device), attributes=attributes)
     return Data(dataset, environments, splits, groups_of(dataset, environments, splits))
+
+
+def groups_of(
+    dataset: Dataset,
+    environments: Mapping[str, Environment],
+    splits: Mapping[str, Mapping[str, Tensor]],
+) -> dict[str, dict[str, Groups]]:
+    """The groups of every split that has examples, by environment; none unless targets are classes."""
+    if not dataset.task.has_classes:
+        return {}
+    count = dataset.task.classes
+    classes = dataset.classes or tuple(map(str, range(count)))
+    groups: dict[str, dict[str, Groups]] = {}
+    for name, environment in environments.items():
+        keys = environment.y.long()
+        attributes: tuple[str, ...] = ()
+        if environment.attributes is not None:
+            attributes = dataset.attributes
+            keys = dataset.task.groups(keys, environment.attributes, len(attributes))
+        for part, index in splits[name].items():
+            if len(index):
+                of_split = keys[index]
+                size = count * max(1, len(attributes))
+                counts = torch.bincount(of_split, minlength=size).tolist()
+                groups.setdefault(name, {})[part] = Groups(of_split, counts, classes, attributes)
+    return groups
 
 
 @lru_cache(maxsize=2)

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
+from oodbench.metrics import is_higher_better, is_proportion
 from oodbench.report.html.contrasts import contrasts
 from oodbench.report.html.curves import (
     ROLES,
@@ -39,7 +40,6 @@ from oodbench.report.printing import with_kept
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
-from oodbench.results.metrics import is_higher_better, is_proportion
 from oodbench.results.run_spec import CONSTANT, State
 from oodbench.selection import candidates, find_rule, rule_names, served, usual
 from oodbench.version import __version__

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from oodbench.datasets import make
 from oodbench.errors import UserError
+from oodbench.metrics import values_of_examples
 from oodbench.results.directory import Results
 from oodbench.sweep.file import find_sweep, read_sweep, validate
 from oodbench.sweep.plan import make_plan
@@ -105,10 +106,10 @@ def test_loss_is_the_divergence_from_the_expert(coinrun_dir: Path) -> None:
     p, q = expert.double(), logits.double().softmax(-1)
     expected = torch.where(p > 0, p * (p / q).log(), 0.0).sum(-1)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
-    right = dataset.task.metrics(expert.clamp_min(1e-30).log(), expert)
+    right = values_of_examples(dataset.task, expert.clamp_min(1e-30).log(), expert)
     assert right["agreement"].eq(1).all() and right["kl"].abs().max() < 1e-6
     worst = F.one_hot(expert.argmin(-1), 15).float()
-    assert dataset.task.metrics(worst, expert)["agreement"].eq(0).all()
+    assert values_of_examples(dataset.task, worst, expert)["agreement"].eq(0).all()
 
 
 def problem(data_dir: Path | None, **options: object) -> str:

@@ -17,6 +17,7 @@ from oodbench.data.encodings import distilbert_tokenizer
 from oodbench.data.preparation import fitted, load_checked
 from oodbench.datasets import make
 from oodbench.errors import MissingError, UserError
+from oodbench.metrics import values_of_examples
 from oodbench.networks.base import build
 from oodbench.report import cli as report
 from oodbench.report.leaderboard import leaderboard
@@ -63,7 +64,7 @@ def test_environments_are_the_groups_of_train_and_the_other_splits(
         x = dataset.transform(environment.x.read(torch.tensor([0])), None)
         assert x.shape == (1, *dataset.input_shape)
     y = found["test"].y
-    metrics = dataset.task.metrics(right(dataset, y), y)
+    metrics = values_of_examples(dataset.task, right(dataset, y), y)
     assert all(v.isfinite().all() and v.shape == (len(y),) for v in metrics.values())
 
 

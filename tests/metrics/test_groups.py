@@ -10,10 +10,11 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score
 from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment
+from oodbench.metrics import NAMED
 from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate, evaluate_vectorized
-from oodbench.train.groups import NAMED, groups_of
+from oodbench.train.loading import groups_of
 
 Environments = dict[str, Environment]
 Splits = Mapping[str, Mapping[str, Tensor]]

@@ -1,0 +1,159 @@
+"""Metrics: what each of them is, which direction is better, and how it is computed.
+
+Importing this module imports no torch, so that whatever only reads results can ask for a direction.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from oodbench.registry import Registry
+from oodbench.results.predictions import Predictions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from oodbench.tasks import Task
+
+NAMED = 64
+"""A split of more groups than this has no accuracies of single groups in its records."""
+
+
+class Examples:
+    """Examples with their targets and logits, (...) each, and what several metrics need of them."""
+
+    def __init__(self, task: "Task", logits: "Tensor", targets: "Tensor") -> None:
+        self.task, self.logits, self.targets = task, logits, targets
+
+    @cached_property
+    def finite(self) -> "Tensor":
+        """Whether all logits of an example (or token) are finite, (...)."""
+        return self.logits.isfinite().all(-1)
+
+    @cached_property
+    def log_shares(self) -> "Tensor":
+        """The logarithms of the classes' probabilities, (N, C), of all examples in one dimension."""
+        return self.logits.flatten(0, -2).log_softmax(-1)
+
+    @cached_property
+    def losses(self) -> "Tensor":
+        """The loss of each example, (...); of several labels or tokens the mean over the known ones."""
+        if self.task.kind != "multiclass":
+            return self.task.example_losses(self.logits, self.targets)
+        from torch.nn import functional as F
+
+        # equal to the cross-entropy bit for bit
+        losses = F.nll_loss(self.log_shares, self.targets.flatten(), reduction="none")
+        return losses.view(self.targets.shape)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of a split's examples: one for each pair of a class and a value of the attribute.
+
+    Without attributes there is one value, so that a group is a class.
+    """
+
+    keys: "Tensor"
+    """The group of each example, (n,), by its place in `counts`."""
+    counts: Sequence[int]
+    """How many examples each group has; the groups of a class stand together."""
+    classes: Sequence[str]
+    attributes: Sequence[str]
+    """The values of the attribute; none where examples have none."""
+
+    def accuracies(self, right: Sequence[float]) -> Iterator[tuple[str, float, int]]:
+        """The accuracy on each group as `accuracy[CLASS, ATTRIBUTE]`, with the group's size."""
+        if not self.attributes or len(self.counts) > NAMED:
+            return
+        names = (f"accuracy[{c}, {a}]" for c in self.classes for a in self.attributes)
+        for name, hits, count in zip(names, right, self.counts, strict=True):
+            if count:
+                yield name, hits / count, count
+
+
+class Metric:
+    """A number that says how good a predictor is on the examples of one split of one environment.
+
+    A subclass is registered by its name and defines one of three methods. What `of_examples` or
+    `of_groups` returns is recorded at every evaluation of a run; what `of_predictions` returns is
+    computed from kept predictions when a table asks for the metric. The first line of its docstring
+    says what it is. An entry point of the group `oodbench.metrics`, or `--plugin`, imports the
+    modules of a user.
+    """
+
+    higher_is_better: ClassVar[bool] = False
+    is_proportion: ClassVar[bool] = False
+    """Whether it is in [0, 1] and printed in %."""
+    kinds: ClassVar[Sequence[str]] = ("binary", "multiclass", "distribution")
+    """The kinds of task whose predictions `of_predictions` takes."""
+
+    def of_examples(self, examples: Examples) -> "Tensor | None":
+        """The value of each example, (...); its mean over a split is recorded. None: it has none.
+
+        The examples' leading dimensions may be those of many runs, and they are on a run's device.
+        """
+        raise NotImplementedError
+
+    def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
+        """The value on a split, of whose groups `right` examples are classified right; None: none.
+
+        It is asked where targets are classes.
+        """
+        raise NotImplementedError
+
+    def of_predictions(self, p: Predictions) -> float:
+        """The value on the kept predictions of a split, which has at least one example."""
+        raise NotImplementedError
+
+
+metrics: Registry[type[Metric]] = Registry("metric", "oodbench.metrics")
+register = metrics.add
+
+
+def is_registered(name: str) -> bool:
+    """Whether a metric is known by its name; `accuracy[0, red]` is, as accuracy."""
+    return metrics.find(name.partition("[")[0]) is not None
+
+
+def is_proportion(name: str) -> bool:
+    """Whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
+    known = metrics.find(name.partition("[")[0])
+    return known is not None and known.is_proportion
+
+
+def is_higher_better(name: str) -> bool:
+    """Whether more of a metric is better; less is of a dataset's own ones, which are not registered."""
+    known = metrics.find(name.partition("[")[0])
+    return known is not None and known.higher_is_better
+
+
+def _defining(method: str) -> list[tuple[str, Metric]]:
+    """The metrics that define a method, in the order of their registration."""
+    base = getattr(Metric, method)
+    return [(n, cls()) for n, cls in metrics.items() if getattr(cls, method) is not base]
+
+
+def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "dict[str, Tensor]":
+    """Every recorded metric of each example, (...); its mean over a split is the recorded value.
+
+    An example of several labels or tokens of which none is known has no value, see `Task.known`.
+    """
+    examples = Examples(task, logits, targets)
+    values = {name: metric.of_examples(examples) for name, metric in _defining("of_examples")}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[str, float, int]]:
+    """Each recorded metric of groups with its value and count of examples, and each group's accuracy."""
+    for name, metric in _defining("of_groups"):
+        value = metric.of_groups(groups, right)
+        if value is not None:
+            yield name, value, sum(groups.counts)
+    yield from groups.accuracies(right)
+
+
+def of_predictions(name: str) -> Metric | None:
+    """The metric of that name if it is computed from kept predictions."""
+    return dict(_defining("of_predictions")).get(name)

@@ -1,0 +1,98 @@
+"""Metrics that are computed from kept predictions, without training again."""
+
+import numpy as np
+import numpy.typing as npt
+
+from oodbench.metrics import Metric, register
+from oodbench.results.predictions import Array, Predictions
+
+BINS = 15
+"""The number of bins of equal width between confidence 0 and 1."""
+
+
+@register("macro_f1")
+class MacroF1(Metric):
+    """The mean over classes of 2 TP / (2 TP + FP + FN), by scikit-learn.
+
+    The classes are those that are a target or a guess; a NaN prediction is a guess of none.
+    """
+
+    higher_is_better = is_proportion = True
+
+    def of_predictions(self, p: Predictions) -> float:
+        """The mean over classes."""
+        from sklearn.metrics import f1_score
+
+        classes, guesses = classes_of(p.targets), _guesses(p)
+        labels = np.setdiff1d(np.union1d(classes, guesses), [-1])
+        return float(f1_score(classes, guesses, labels=labels, average="macro", zero_division=0))
+
+
+@register("auroc")
+class AUROC(Metric):
+    """The area under the ROC curve, by scikit-learn; of several classes the mean of each against the rest.
+
+    Classes that no example or every example has are left out: NaN where that leaves none. A NaN
+    prediction is certain of any class but the target.
+    """
+
+    higher_is_better = is_proportion = True
+
+    def of_predictions(self, p: Predictions) -> float:
+        """The mean area."""
+        from sklearn.metrics import roc_auc_score
+
+        shares = _shares(p)
+        is_class = classes_of(p.targets)[:, None] == np.arange(shares.shape[1])
+        shares = np.where(_finite(p)[:, None], shares, ~is_class)
+        seen = [c for c in range(shares.shape[1]) if 0 < is_class[:, c].sum() < len(is_class)]
+        areas = [roc_auc_score(is_class[:, c], shares[:, c]) for c in seen]
+        return float(np.mean(areas)) if areas else float("nan")
+
+
+@register("calibration_error")
+class CalibrationError(Metric):
+    """The mean distance of accuracy and confidence over 15 equal bins (arXiv:1706.04599, eq. 3).
+
+    Each bin counts by its examples. NaN predictions count as certain and wrong.
+    """
+
+    def of_predictions(self, p: Predictions) -> float:
+        """The expected calibration error."""
+        confidence = np.where(_finite(p), _shares(p).max(axis=1), 1.0)
+        bins = np.minimum(np.ceil(confidence * BINS).astype(int) - 1, BINS - 1)
+        gaps = np.bincount(bins, right_of(p) - confidence, minlength=BINS)
+        return float(np.abs(gaps).sum() / len(bins))
+
+
+def probabilities(logits: Array) -> npt.NDArray[np.float64]:
+    """(N, C) probabilities of the classes from (N, C) logits, or from (N, 1) of the second of two."""
+    z = np.asarray(logits, dtype=np.float64)
+    if z.shape[1] == 1:
+        z = np.concatenate([np.zeros_like(z), z], axis=1)
+    z = np.exp(z - z.max(axis=1, keepdims=True))
+    return np.asarray(z / z.sum(axis=1, keepdims=True))
+
+
+def classes_of(targets: Array) -> npt.NDArray[np.int64]:
+    """(N,) the classes, of probabilities the most probable ones."""
+    return (targets.argmax(-1) if targets.ndim > 1 else targets).astype(np.int64)
+
+
+def _finite(p: Predictions) -> Array:
+    return np.asarray(np.isfinite(p.logits).all(axis=1))
+
+
+def _shares(p: Predictions) -> npt.NDArray[np.float64]:
+    """(N, C) probabilities, those of equal classes where the prediction is not finite."""
+    return probabilities(np.where(_finite(p)[:, None], p.logits, 0))
+
+
+def _guesses(p: Predictions) -> npt.NDArray[np.int64]:
+    """(N,) the most probable class, -1 where the prediction is NaN."""
+    return np.where(_finite(p), _shares(p).argmax(axis=1), -1)
+
+
+def right_of(p: Predictions) -> Array:
+    """(N,) whether the most probable class is the target; a prediction that is NaN is wrong."""
+    return np.asarray(_guesses(p) == classes_of(p.targets))

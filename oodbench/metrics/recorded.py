@@ -1,0 +1,187 @@
+"""Metrics that are recorded while runs are trained, and those that datasets compute. Imports no torch."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from oodbench.metrics import Examples, Groups, Metric, register
+from oodbench.metrics.from_predictions import classes_of, right_of
+from oodbench.results.predictions import Predictions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IOU, SCORE = 0.5, 0.5
+"""The least overlap at which a predicted box is a true one, and the score from which it counts."""
+
+
+@register("accuracy")
+class Accuracy(Metric):
+    """The share of examples whose class is predicted; a prediction that is not finite is wrong.
+
+    Of several labels or tokens each known one counts alike; of boxes it is the true ones over true,
+    false and missed ones.
+    """
+
+    higher_is_better = is_proportion = True
+
+    def of_examples(self, examples: Examples) -> "Tensor | None":
+        """Whether an example is right, or how much of it is."""
+        task, logits, targets = examples.task, examples.logits, examples.targets
+        if task.kind == "boxes":
+            return _box_accuracy(logits, targets)
+        if task.kind == "binary":
+            right = (logits.squeeze(-1) > 0) == (targets > 0.5)
+        elif task.kind in ("multiclass", "tokens"):
+            right = logits.argmax(-1) == targets
+        elif task.kind == "multilabel":
+            right = ((logits > 0) == (targets > 0.5)) & logits.isfinite()
+            return task.known_mean(right.to(examples.losses.dtype), targets)
+        else:
+            return None
+        right = (right & examples.finite).to(examples.losses.dtype)
+        return task.known_mean(right, targets) if task.kind == "tokens" else right
+
+
+@register("loss")
+class Loss(Metric):
+    """The negative log-likelihood of the class, the labels or the tokens."""
+
+    def of_examples(self, examples: Examples) -> "Tensor | None":
+        """The loss of an example."""
+        of_classes = ("binary", "multiclass", "multilabel", "tokens")
+        return examples.losses if examples.task.kind in of_classes else None
+
+
+@register("brier")
+class Brier(Metric):
+    """The squared distance of the probabilities from the target.
+
+    Of two classes it is (p - y)^2, in [0, 1]; of more the sum over all of them, in [0, 2].
+    """
+
+    def of_examples(self, examples: Examples) -> "Tensor | None":
+        """The squared distance of an example."""
+        if examples.task.kind == "binary":
+            # not `sigmoid`, whose last bits depend on an example's place in memory
+            share = 1 / (1 + (-examples.logits.squeeze(-1)).exp())
+            return (share - examples.targets).square()
+        if examples.task.kind == "multiclass":
+            squares = examples.log_shares.exp().square_().sum(-1).view(examples.targets.shape)
+            # the sum of p^2 - 2 p_y + 1
+            return (squares - 2 * (-examples.losses).exp() + 1).clamp(min=0)
+        return None
+
+
+@register("mse")
+class MeanSquaredError(Metric):
+    """The squared error of a regression, averaged over its outputs."""
+
+    def of_examples(self, examples: Examples) -> "Tensor | None":
+        """The squared error of an example."""
+        return examples.losses if examples.task.kind == "regression" else None
+
+
+@register("kl")
+class KullbackLeibler(Metric):
+    """The divergence KL(target || softmax) of the predicted distribution from the target."""
+
+    def of_examples(self, examples: Examples) -> "Tensor | None":
+        """The divergence of an example."""
+        return examples.losses if examples.task.kind == "distribution" else None
+
+
+@register("agreement")
+class Agreement(Metric):
+    """The share of examples whose most probable class is that of the target distribution."""
+
+    higher_is_better = is_proportion = True
+
+    def of_examples(self, examples: Examples) -> "Tensor | None":
+        """Whether the classes agree; those of a prediction that is not finite do not."""
+        if examples.task.kind != "distribution":
+            return None
+        agreement = examples.logits.argmax(-1) == examples.targets.argmax(-1)
+        return (agreement & examples.finite).to(examples.losses.dtype)
+
+
+@register("balanced_accuracy")
+class BalancedAccuracy(Metric):
+    """The mean over the classes that a split has of the accuracy on each."""
+
+    higher_is_better = is_proportion = True
+
+    def of_groups(self, groups: Groups, right: Sequence[float]) -> float:
+        """The mean of the classes' recalls."""
+        values = max(1, len(groups.attributes))
+        recalls = []
+        for start in range(0, len(groups.counts), values):
+            of_class = slice(start, start + values)
+            if count := sum(groups.counts[of_class]):
+                recalls.append(sum(right[of_class]) / count)
+        return sum(recalls) / len(recalls)
+
+
+@register("worst_group_accuracy")
+class WorstGroupAccuracy(Metric):
+    """The lowest accuracy on a group of class and attribute (arXiv:1911.08731).
+
+    It is recorded where examples have an attribute. Elsewhere a group is a class, and it is computed
+    from predictions.
+    """
+
+    higher_is_better = is_proportion = True
+
+    def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
+        """The lowest accuracy, or None where examples have no attribute."""
+        return _lowest(right, groups.counts) if groups.attributes else None
+
+    def of_predictions(self, p: Predictions) -> float:
+        """The lowest accuracy on a class."""
+        classes = classes_of(p.targets)
+        return _lowest(np.bincount(classes, right_of(p)).tolist(), np.bincount(classes).tolist())
+
+
+class Correlation(Metric):
+    """A correlation that the package wilds computes, see `Dataset.split_metrics`."""
+
+    higher_is_better = True
+
+
+class Proportion(Metric):
+    """A proportion that the package wilds computes, see `Dataset.split_metrics`."""
+
+    higher_is_better = is_proportion = True
+
+
+for _name in ("r_all", "r_wg"):
+    register(_name)(Correlation)
+for _name in (
+    *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
+    *("10th_percentile_acc", "F1-macro_all", "recall-macro_all", "ap"),
+    *("precision_at_global_recall_all", "precision_at_global_recall_wg"),
+):
+    register(_name)(Proportion)
+
+
+def _lowest(right: Sequence[float], counts: Sequence[int]) -> float:
+    """The lowest accuracy of a group that has examples."""
+    return min(hits / count for hits, count in zip(right, counts, strict=True) if count)
+
+
+def _box_accuracy(boxes: "Tensor", targets: "Tensor") -> "Tensor":
+    """True boxes over true, false and missed ones of each image; 1 if none is there or predicted."""
+    from torchvision.ops import box_iou
+
+    values = []
+    for guess, true in zip(boxes.flatten(0, -3), targets.flatten(0, -3), strict=True):
+        true = true[true.isfinite().all(-1)]
+        guess = guess[guess.isfinite().all(-1) & (guess[:, 4] > SCORE), :4]
+        hits = 0
+        if len(true) and len(guess):
+            overlap, which = box_iou(guess, true).max(1)
+            hits = len(which[overlap >= IOU].unique())  # a second box on the same one is false
+        total = len(true) + len(guess) - hits
+        values.append(hits / total if total else 1.0)
+    return boxes.new_tensor(values).view(boxes.shape[:-2])

@@ -1,0 +1,148 @@
+"""A metric of a user's own is one class in one file, recorded or computed from predictions."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from oodbench.errors import UserError
+from oodbench.metrics import metrics
+from oodbench.registry import load_plugins
+from oodbench.report import cli as report
+from oodbench.report.html.contents import contents
+from oodbench.results.directory import Results
+from oodbench.results.join import joined
+from oodbench.selection import choose
+from oodbench.sweep import cli as sweep
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import tiny_file
+
+PLUGIN = '''
+from oodbench.metrics import Metric, register
+
+
+@register("confidence")
+class Confidence(Metric):
+    """The probability of the predicted class."""
+
+    higher_is_better = is_proportion = True
+
+    def of_examples(self, examples):
+        return examples.logits.squeeze(-1).abs().sigmoid()
+
+
+@register("group_gap")
+class GroupGap(Metric):
+    """The distance between the highest and the lowest accuracy on a group."""
+
+    def of_groups(self, groups, right):
+        rates = [hits / count for hits, count in zip(right, groups.counts) if count]
+        return max(rates) - min(rates)
+
+
+@register("mean_output")
+class MeanOutput(Metric):
+    """The mean of all logits."""
+
+    higher_is_better = True
+
+    def of_predictions(self, p):
+        return float(p.logits.mean())
+'''
+OWN = ["--plugin", "my_metrics"]
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The results of a sweep that is trained with the plug-in, which is forgotten afterwards."""
+    monkeypatch.setattr(metrics, "_classes", dict(metrics.items()))
+    (tmp_path / "my_metrics.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    changes = {"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1}
+    file = str(tiny_file(tmp_path, **changes, steps=10, evaluate_every=5))
+    options = ["--launcher", "debug", "--keep-predictions", "--yes", "--out", "out", *OWN]
+    launched = CliRunner().invoke(sweep.app, ["launch", file, *options])
+    assert launched.exit_code == 0, launched.output
+    del sys.modules["my_metrics"]  # the commands of a test import it again
+    yield tmp_path / "out"
+    sys.modules.pop("my_metrics", None)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(report.app, list(arguments))
+
+
+def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
+    for metric, rises in (("confidence", True), ("group_gap", False), ("mean_output", True)):
+        shown = invoke("table", str(out), "--metric", metric, *OWN)
+        assert shown.exit_code == 0, shown.output
+        direction = f"{metric}: {'higher' if rises else 'lower'} is better"
+        assert direction in " ".join(shown.stdout.split())
+    assert "confidence (%)" in invoke("table", str(out), "--metric", "confidence", *OWN).stdout
+    frames = joined([out])
+    records = frames.metrics.astype({"metric": object, "environment": object, "split": object})
+    for metric, best in (("confidence", "max"), ("group_gap", "min")):
+        chosen = choose(frames, f"train_val:{metric}")
+        own = records.query(f"metric == '{metric}' and split == 'out' and environment != '0.9'")
+        assert chosen["score"].tolist() == [own.groupby("step")["value"].mean().agg(best)]
+        judged = invoke("table", str(out), "--selection", f"train_val:{metric}", *OWN)
+        assert f"Selection train_val:{metric}" in " ".join(judged.stdout.split())
+
+
+def test_every_command_computes_a_plugins_metric_of_predictions(out: Path) -> None:
+    flags = ["--metric", "mean_output", *OWN]
+    for command in ("compare", "why"):
+        assert "mean_output" in invoke(command, str(out), *flags).stdout
+        mistyped = invoke(command, str(out), "--metric", "mean_outptu", *OWN)
+        assert "unknown metric" in mistyped.stderr
+    value = invoke("why", str(out), *flags).stdout.splitlines()[-1]
+    text = invoke("table", str(out), *flags).stdout.split("ERM", 1)[1].split()[0]
+    assert value.startswith(f"mean_output: {text}")
+    assert invoke("html", str(out), "--out", "page.html", *flags).exit_code == 0
+    assert "no_metric" in invoke("html", str(out), "--plugin", "no_metric").stderr
+    assert {d["metric"] for d in contents([out], metric="mean_output")["datasets"]} == {
+        "mean_output"
+    }
+
+
+def test_a_rule_never_guesses_the_direction_of_a_metric(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(metrics._classes, "confidence")
+    with pytest.raises(UserError, match="selection by confidence: whether more of it is better"):
+        choose(joined([out]), "train_val:confidence")
+    assert Results(out).plan()["settings"]["plugins"] == ["my_metrics"]
+
+
+def test_an_entry_point_registers_metrics_and_directions_import_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "my_metrics.py").write_text(PLUGIN)
+    information = tmp_path / "mine-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[oodbench.metrics]\nmine = my_metrics\n")
+    code = (
+        "import sys; from oodbench.metrics import is_higher_better as up, is_proportion\n"
+        "assert up('confidence') and is_proportion('confidence') and not up('group_gap')\n"
+        "assert up('accuracy[0, red]') and not up('loss') and not up('distance_to_truth')\n"
+        "assert 'torch' not in sys.modules"
+    )
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd="/", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_plugin_of_an_older_version_is_told_what_a_metric_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old_metric.py").write_text(
+        "from oodbench.report.prediction_metrics import register_metric\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(UserError, match=r"old_metric.*is now a class: @oodbench.metrics.register"):
+        load_plugins(["old_metric"])
