@@ -38,8 +38,8 @@ class Rule(ABC):
     """A selection rule: the records by which a run is judged, and what may be said and done with it.
 
     A rule is one class, registered by `@register("NAME")` in this module, in a module that an entry
-    point of the group `oodbench.selection_rules` names, or in a plug-in. Tables, pages, searches,
-    kept weights and boards ask the class; none of them knows a rule by its name.
+    point of the group `oodbench.selection_rules` names, or in a plug-in. Tables, pages, kept
+    weights and boards ask the class; none of them knows a rule by its name.
     """
 
     summary: ClassVar[str]
@@ -49,7 +49,7 @@ class Rule(ABC):
     sees_test: ClassVar[bool] = False
     """Whether it sees the test environments: no table compares it with others, no board ranks by it."""
     judges_alone: ClassVar[bool] = True
-    """Whether a run's records are enough to judge it, as searches and kept weights must."""
+    """Whether a run's records are enough to judge it; only then can weights be kept by it."""
     frozen: ClassVar[bool] = False
     """Whether boards freeze its choices."""
 
@@ -218,19 +218,8 @@ def usual(frames: Frames) -> str:
     """
     runs = frames.runs
     named = set(runs["selection"].dropna()) if "selection" in runs else set()
-    return str(named.pop()) if len(named) == 1 else _usual(runs)
-
-
-def usual_objective(specs: Sequence[RunSpec]) -> str:
-    """The rule that a search optimises unless it is told another.
-
-    It is `train_val`, or the one that is usual for such runs where `train_val` cannot judge them all.
-    """
-    everyone = {spec.id for spec in specs}
-    return USUAL if find_rule(USUAL).judged(specs) == everyone else _usual(_frame(specs, ("any",)))
-
-
-def _usual(runs: pd.DataFrame) -> str:
+    if len(named) == 1:
+        return str(named.pop())
     names = [name for name in rule_names() if selection_rules.get(name).is_usual(runs)]
     return names[0] if names else USUAL
 

@@ -133,7 +133,7 @@ def _beside(
 ) -> "Sheet":
     """The tables of a board and of what was trained here."""
     from oodbench.board.beside import beside_board
-    from oodbench.board.standing import standing
+    from oodbench.board.standing import compare_own_rows
     from oodbench.report.leaderboard import leaderboard
     from oodbench.report.sheet import sheet
     from oodbench.results.join import only_dataset
@@ -142,7 +142,7 @@ def _beside(
     if dataset is not None:
         frames = only_dataset(frames, dataset)
     found = sheet(leaderboard(frames, selection, metric))
-    own = standing(frames, selection, baseline) if directories else None
+    own = compare_own_rows(frames, selection, baseline) if directories else None
     return found if own is None else replace(found, blocks=[*found.blocks, own])
 
 

@@ -243,7 +243,6 @@ def _run_columns(part: Part) -> dict[str, list[Any]]:
         "dataset_label": part.dataset,
         "error": "",
         "search": "random",
-        "search_objective": None,
         "selection": about.selection,
         "frozen": True,
     }

@@ -18,7 +18,7 @@ from oodbench.board.findings import findings
 from oodbench.board.page_tables import BASELINE, Contents, contents
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import markdown
-from oodbench.report.leaderboard import standings
+from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.ranking import block_table
 from oodbench.report.sheet import Block, Sheet
 from oodbench.selection import USUAL
@@ -45,7 +45,7 @@ def page(name: str) -> str:
         _tables(tables.results(found.board)),
     ]
     if USUAL in found.values and found.rule != USUAL:
-        own = standings(tables.serving(found.frames, USUAL), USUAL)
+        own = leaderboard_by_rule(tables.serving(found.frames, USUAL), USUAL)
         left_out = [d for d in found.datasets if d not in set(own.frame["dataset"])]
         parts += [f"## Results by {USUAL}"]
         parts += [f"Without {'; '.join(left_out)}, which this rule cannot judge."] * bool(left_out)

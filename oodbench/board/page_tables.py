@@ -13,7 +13,7 @@ from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL
 from oodbench.report.comparison import gains as gains_over
-from oodbench.report.leaderboard import Leaderboard, is_average, scores, standings
+from oodbench.report.leaderboard import Leaderboard, is_average, leaderboard_by_rule, scores
 from oodbench.report.numbers import gain, number
 from oodbench.report.ranking import block_table, critical_difference, kendall, mean_ranks
 from oodbench.report.references import CEILING, METHOD
@@ -104,7 +104,9 @@ def contents(name: str) -> Contents:
         if dataset != OVERALL
         for one in own
     }
-    return Contents(Path(name).name, planned, frames, rule, standings(frames, rule), values, gains)
+    return Contents(
+        Path(name).name, planned, frames, rule, leaderboard_by_rule(frames, rule), values, gains
+    )
 
 
 def results(board: Leaderboard) -> list[Block]:
@@ -310,4 +312,4 @@ def worst_group(contents: Contents) -> list[Block]:
     rule = f"{contents.rule}:{WORST_GROUP}"
     own = serving(contents.frames, rule)
     own = of_runs(own, own.runs[~own.runs["ceiling"].eq(True)])
-    return results(standings(own, rule, WORST_GROUP)) if len(own.runs) else []
+    return results(leaderboard_by_rule(own, rule, WORST_GROUP)) if len(own.runs) else []

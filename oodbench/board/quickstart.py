@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from oodbench.report.leaderboard import is_average, leaderboard, standings
+from oodbench.report.leaderboard import is_average, leaderboard, leaderboard_by_rule
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD
 from oodbench.report.sheet import Sheet, sheet
@@ -48,7 +48,7 @@ def next_lines(frames: Frames, page: Path) -> list[str]:
 
 def _averages(frames: Frames, rule: str) -> pd.DataFrame:
     """The averages over test environments by label."""
-    found = standings(frames, rule).frame
+    found = leaderboard_by_rule(frames, rule).frame
     return found[is_average(found)].set_index("label")
 
 

@@ -18,7 +18,7 @@ from oodbench.report.statistics import BAND, paired_differences
 from oodbench.results.frames import Frames, origins
 
 
-def standing(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block | None:
+def compare_own_rows(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block | None:
     """The table of the rows trained here; None if there is none. Raises UserError for another baseline than
     a row of the table.
     """

@@ -1,7 +1,6 @@
 """Leaderboards on the command line: python -m oodbench.report table DIR. Imports no torch."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -179,23 +178,6 @@ def html(
     path = out or directories[0] / "report.html"
     write(directories, path, baseline, allow_mixed, metric)
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
-
-
-@app.command()
-@exit_on_user_error
-def watch(
-    directories: Directories,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    baseline: Baseline = "ERM",
-    allow_mixed: AllowMixed = False,
-) -> None:
-    """Serve the report on this machine alone; an open page follows the sweep while it runs."""
-    from oodbench.report.html.server import Server
-
-    with Server(directories, port, baseline, allow_mixed) as server:
-        with suppress(KeyboardInterrupt):
-            print(f"{server.url} (Ctrl-C ends)", flush=True)
-            server.serve_forever()
 
 
 @app.command()

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.report.leaderboard import AVERAGE, standings
+from oodbench.report.leaderboard import AVERAGE, leaderboard_by_rule
 from oodbench.report.sheet import Block, Sheet, blocks
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.frames import Frames, sweep_runs
@@ -216,7 +216,7 @@ def _ours(frames: Frames, rule: str) -> tuple[pd.DataFrame, list[Block]]:
     """The rows of our leaderboard, and its tables of the datasets; none where it has no such rule."""
     names = ["dataset", "label", "environment", "mean", "stderr", "n"]
     try:
-        board = standings(frames, rule)
+        board = leaderboard_by_rule(frames, rule)
     except UserError:
         return pd.DataFrame(columns=names), []
     count = board.frame["dataset"].nunique()

@@ -60,17 +60,17 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
     UserError for an unknown rule or metric.
     """
     own = rule or usual(frames)
-    shown = standings(frames, own, metric)
+    shown = leaderboard_by_rule(frames, own, metric)
     others = []
     for other in rule_names():
         if other == own or sees_test(other) or sees_test(own):
             continue
         with suppress(UserError):  # a rule that the sweep cannot serve
-            others.append(standings(frames, other, metric))
+            others.append(leaderboard_by_rule(frames, other, metric))
     return with_disagreement(shown, others)
 
 
-def standings(frames: Frames, rule: str, metric: str | None = None) -> Leaderboard:
+def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) -> Leaderboard:
     """The leaderboard by one rule alone, without a look at the others; raises as `leaderboard` does."""
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
@@ -329,22 +329,12 @@ def _mixed(runs: pd.DataFrame) -> list[str]:
     return [f"Trained differently, equal up to round-off: {'; '.join(found)}."] if found else []
 
 
-def _search(runs: pd.DataFrame) -> list[str]:
-    """How the draws of runs were chosen, each way once."""
-    ways = runs[["search", "search_objective"]].dropna(subset=["search"]).drop_duplicates()
-    seen = "; it has seen the test environments"
-    return [
-        way + (seen if isinstance(objective, str) and sees_test(objective) else "")
-        for way, objective in ways.itertuples(index=False, name=None)
-    ]
-
-
 def _draws(runs: pd.DataFrame) -> str:
     """The number of draws of the hyperparameters of a row, and how they were chosen."""
     told = {}
     for label, group in runs.groupby("label", sort=False):
-        count, search = str(group["draw"].nunique()), _search(group)
-        told[label] = count + (f" ({', '.join(search)})" if count != "1" else "")
+        count, search = str(group["draw"].nunique()), group["search"].dropna()
+        told[label] = count + (f" ({', '.join(search.unique())})" if count != "1" else "")
     if len(set(told.values())) == 1:
         return next(iter(told.values()))
     return ", ".join(f"{label} {text}" for label, text in told.items())

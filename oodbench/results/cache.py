@@ -24,7 +24,7 @@ from oodbench.results.parse import COSTS, METRICS, ParsedRuns, parse_runs
 from oodbench.results.run_spec import DIWA, RunSpec, State
 
 VERSION = 3
-NO_SEARCH: dict[str, Any] = {"search": "random", "search_objective": None}
+NO_SEARCH: dict[str, Any] = {"search": "random"}
 """What the frames say of runs that no search has chosen."""
 STAMPED = ("done.json", "metrics.jsonl", "run.json")
 """The files of an ended run that never change again."""
@@ -146,9 +146,7 @@ def _frames(
     plan: Mapping[str, Any], found: ParsedRuns, settings: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     search = settings.get("search")
-    how = NO_SEARCH
-    if search:
-        how = {"search": _search_label(search), "search_objective": search["objective"]}
+    how = {"search": _search_label(search)} if search else NO_SEARCH
     of_all = {"selection": settings.get("selection")}
     rows = [
         {"id": run_id, **spec, **info["context"]}
@@ -171,4 +169,5 @@ def _frames(
 
 def _search_label(search: Mapping[str, Any]) -> str:
     """How a search of version 0.2.0 chose the draws, for a footer."""
-    return f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"
+    text = f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"
+    return text + ("; it has seen the test environments" if search["objective"] == "oracle" else "")

@@ -24,8 +24,7 @@ class Frames:
     started);
     `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
     `evaluation_seconds` and `memory_mb` as recorded up to then; `search` (how its draw was
-    chosen), `search_objective` (the rules by which a search of version 0.2.0 judged; missing for random
-    draws) and `selection` (the rule that the sweep names for its tables; missing if it names none)."""
+    chosen) and `selection` (the rule that the sweep names for its tables; missing if it names none)."""
     metrics: Any
     """Evaluations, one a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from oodbench.board.beside import beside_board, range_notes
-from oodbench.board.standing import standing
+from oodbench.board.standing import compare_own_rows
 from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
 from oodbench.report.html.contents import contents
@@ -75,7 +75,7 @@ def test_rows_say_where_they_are_from(board: Path, mine: Path) -> None:
 
 def test_what_is_trained_here_has_its_rank_and_its_gains(board: Path, mine: Path) -> None:
     frames = beside_board(str(board), [mine])
-    found = standing(frames, "val_env")
+    found = compare_own_rows(frames, "val_env")
     assert found is not None
     gains = comparison(frames, "ERM", "val_env").frame.set_index(["dataset", "label"])["gain"]
     assert found.keys == 2
@@ -95,7 +95,7 @@ def test_a_row_that_lacks_a_dataset_has_no_mean_over_them(tmp_path: Path) -> Non
             for trial in (0, 1):
                 made.add(dataset, label, ("a",), trial, rising(0.5 + 0.1 * i + 0.01 * trial))
     frames = load_frames(made.results)
-    found = standing(replace(frames, runs=frames.runs.assign(frozen=False)), "train_val")
+    found = compare_own_rows(replace(frames, runs=frames.runs.assign(frozen=False)), "train_val")
     assert found is not None
     mean = {row[1]: row[2:] for row in found.rows if row[0] == "datasets in %"}
     assert set(mean) == {"ERM", "A", "B"} and set(mean["B"]) == {"-"}
@@ -114,7 +114,7 @@ def test_a_transductive_method_is_ranked_apart(board: Path, tmp_path: Path) -> N
 
 
 def test_nothing_trained_here_has_no_table_of_its_own(board: Path) -> None:
-    assert standing(beside_board(str(board), []), None) is None
+    assert compare_own_rows(beside_board(str(board), []), None) is None
 
 
 def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: Path) -> None:

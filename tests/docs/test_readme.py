@@ -11,7 +11,7 @@ import yaml
 
 from oodbench.board.beside import frozen
 from oodbench.board.quickstart import BOARD, DATASET, ROWS
-from oodbench.report.leaderboard import standings
+from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.numbers import number
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
@@ -41,7 +41,7 @@ def test_its_sweeps_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_its_leaderboard_is_the_boards() -> None:
     frames = frozen(BOARD)
     (shown,) = blocks("text")
-    found = standings(frames, "val_env").frame
+    found = leaderboard_by_rule(frames, "val_env").frame
     own = found["environment"].eq("average") & found["dataset"].eq(DATASET)
     found = found[own].set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]

@@ -316,7 +316,7 @@ def seen(copy: Path) -> str:
 def each_table_once() -> Iterator[None]:
     """What tables hold of what looks the same is computed once, whoever prints it."""
     made: dict[tuple[str | None, ...], Leaderboard | UserError] = {}
-    standings = leaderboard.standings
+    leaderboard_by_rule = leaderboard.leaderboard_by_rule
 
     def once(frames: Frames, rule: str, metric: str | None = None) -> Leaderboard:
         started = frames.runs["provenance"].map(lambda p: {**p, "started": None})
@@ -325,7 +325,7 @@ def each_table_once() -> Iterator[None]:
         key = (*(part.to_json(double_precision=15) for part in parts), rule, metric)
         if key not in made:
             try:
-                made[key] = standings(frames, rule, metric)
+                made[key] = leaderboard_by_rule(frames, rule, metric)
             except UserError as error:
                 made[key] = error
         found = made[key]
@@ -334,7 +334,7 @@ def each_table_once() -> Iterator[None]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaderboard, "standings", once)
+        patch.setattr(leaderboard, "leaderboard_by_rule", once)
         yield
 
 

@@ -29,9 +29,9 @@ from oodbench.report.html.curves import (
 from oodbench.report.leaderboard import (
     Leaderboard,
     is_average,
+    leaderboard_by_rule,
     reported_metrics,
     scores,
-    standings,
     with_disagreement,
 )
 from oodbench.report.numbers import number
@@ -270,7 +270,7 @@ def _rule(
     judged = judged_runs(found, runs, values, means)
     chosen = judged[judged["chosen"]]
     only = replace(frames, metrics=_at_chosen(frames.metrics, chosen))
-    board = standings(only, rule, metric)  # it chooses the same: there is nothing else
+    board = leaderboard_by_rule(only, rule, metric)  # it chooses the same: there is nothing else
     picks = _picks(only, chosen)
     cells = chosen.groupby(["dataset_label", "label", "test_environments"])
     tree = {

@@ -22,10 +22,9 @@ SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app"
 """The scripts in the order in which they make one."""
 POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
-    "connect-src {connect}; base-uri 'none'; form-action 'none'"
+    "base-uri 'none'; form-action 'none'"
 )
-"""The content policy: the browser may load these two texts, the data that a watched page asks for,
-and nothing else."""
+"""The content policy: the browser may run and show these two texts, and load nothing."""
 
 
 def write(
@@ -41,14 +40,13 @@ def write(
 
 
 def render(tree: dict[str, Any]) -> str:
-    """The page of a tree of `contents.contents`; its `watch` has the seconds between two requests."""
+    """The page of a tree of `contents.contents`."""
     style = (WEB / "page.css").read_text()
     script = "\n".join((WEB / f"{name}.js").read_text() for name in SCRIPTS)
     script = f'"use strict";\n{{\n{script}}}\n'
     policy = POLICY.format(
         script=_checksum(script),
         style=_checksum(style),
-        connect="'self'" if "watch" in tree else "'none'",
     )
     parts = {
         "policy": policy,

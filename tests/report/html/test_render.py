@@ -37,7 +37,7 @@ def test_the_page_asks_for_nothing(made: Made) -> None:
     assert set(re.findall(r"https?://[^\s\"']+", page)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"(src|href)=\"(?!#|data:,)", page)
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)
-    assert policy and "default-src 'none'" in policy[1] and "connect-src 'none'" in policy[1]
+    assert policy and "default-src 'none'" in policy[1]
     for tag in ("script", "style"):
         (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
         checksum = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -53,7 +53,9 @@ def test_an_at_sign_in_a_name_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_its_rooms_do_without_torch() -> None:
-    code = "import sys, oodbench.report.html.server, oodbench.report.why; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, oodbench.report.html, oodbench.report.why; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
@@ -71,7 +73,7 @@ def test_the_command_writes_one_file(made: Made, tmp_path: Path) -> None:
     assert '"baseline":1' in (tmp_path / "x.html").read_text()
 
 
-@pytest.mark.parametrize("verb", ["html", "why", "watch"])
+@pytest.mark.parametrize("verb", ["html", "why"])
 def test_an_empty_directory_is_one_sentence(tmp_path: Path, verb: str) -> None:
     result = CliRunner().invoke(app, [verb, str(tmp_path)])
     assert result.exit_code == 2 and result.stdout == ""

@@ -180,20 +180,7 @@ function listen() {
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; clearTimeout(waiting); waiting = setTimeout(() => render(), 150); } });
 }
 
-// A watched page asks for new contents; the server answers 304 while there are none.
-async function watch(seconds) {
-  try {
-    const answer = await fetch("data.json", { cache: "no-cache" });
-    if (answer.ok) {
-      const fresh = await answer.json();
-      if (fresh.revision !== data().revision && !byId("dialog").open) show(fresh);
-    }
-  } catch { say("the watching command has ended"); }
-  setTimeout(() => watch(seconds), 1000 * seconds);
-}
-
 D.now = JSON.parse(byId("data").textContent);
 loadState();
 listen();
 show(D.now);
-if (data().watch) watch(data().watch);
