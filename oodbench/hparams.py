@@ -5,7 +5,7 @@ import random
 import re
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, TypeVar
 
@@ -176,21 +176,6 @@ def distributions(space: type, family: str = "") -> dict[str, Distribution | Non
     return {f.name: _default(f, family)[1] for f in fields(space)}
 
 
-def given_ranges(given: Mapping[str, Any], owner: str) -> dict[str, tuple[Value, Distribution]]:
-    """The defaults and distributions that a sweep file gives instead of a method's own.
-
-    They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`; raises UserError for others.
-    """
-    found = {}
-    for name, value in given.items():
-        if isinstance(value, dict):
-            place = f"'{name}' in the hyperparameters of {owner}"
-            if value.keys() != {"default", "range"}:
-                raise UserError(f"{place} is a value, a list of them, or has a default and a range")
-            found[name] = value["default"], distribution(str(value["range"]), place)
-    return found
-
-
 def draw(
     space: type,
     owner: str,
@@ -222,6 +207,55 @@ def draw(
                 stream = random.Random(derive("hparam", stream_owner, name, index, *of_trial))
                 values[name] = distribution.at(stream.random())
     return values
+
+
+def drawn_values(
+    space: type,
+    owner: str,
+    name: str,
+    index: int,
+    family: str = "",
+    dataset_defaults: Mapping[str, Value] = MappingProxyType({}),
+    *,
+    given: Mapping[str, Any],
+    shared: Collection[str] = (),
+    trial: int | None = None,
+) -> dict[str, Any]:
+    """Draw `index` as a run's spec holds it, with what a sweep file gives for `name` over it.
+
+    A sweep file gives a value, a list with a value for each draw, or a default and a range in place of
+    the method's. Raises UserError for what cannot be. The other arguments are those of `draw`.
+    """
+    place = f"the hyperparameters of {name}"
+    ranges = _given_ranges(given, place)
+    values: dict[str, Any] = draw(
+        space, owner, index, family, dataset_defaults, shared=shared, trial=trial, ranges=ranges
+    )
+    for key, value in given.items():
+        if isinstance(value, list):
+            if index >= len(value):
+                raise UserError(
+                    f"'{key}' in {place} lists {len(value)} values, none for draw {index}"
+                )
+            values[key] = value[index]
+        elif key not in ranges:
+            values[key] = value
+    return identity(space, asdict(checked(space, values, place)))
+
+
+def _given_ranges(given: Mapping[str, Any], place: str) -> dict[str, tuple[Value, Distribution]]:
+    """The defaults and distributions that a sweep file gives instead of a method's own.
+
+    They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`; raises UserError for others.
+    """
+    ranges = {}
+    for name, value in given.items():
+        if isinstance(value, dict):
+            where = f"'{name}' in {place}"
+            if value.keys() != {"default", "range"}:
+                raise UserError(f"{where} is a value, a list of them, or has a default and a range")
+            ranges[name] = value["default"], distribution(str(value["range"]), where)
+    return ranges
 
 
 def checked(space: type[T], values: Mapping[str, object], place: str) -> T:

@@ -80,7 +80,7 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
 
 def label_of(row: str | Row) -> str:
     """The row of the table of an entry of a sweep's algorithms."""
-    from oodbench.sweep.rows import row_label
+    from oodbench.sweep.cells import row_label
 
     return row if isinstance(row, str) else row_label(row)
 

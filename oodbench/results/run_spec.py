@@ -81,9 +81,9 @@ class RunSpec:
     average: dict[str, Any] | None = field(default=None, metadata={"later": True})
     """Which weights are evaluated: the `name` of an average over steps with its numbers (see
     `oodbench.train.averages`), DIWA with the runs that it is of, or None: the last ones."""
-    precision: str = field(default="float32", metadata={"later": True})
+    precision: str = field(default="float32", metadata={"later": True, "option": True})
     """`float32`, `tf32` or `bfloat16`, see `oodbench.train.precision`."""
-    channels_last: bool = field(default=False, metadata={"later": True})
+    channels_last: bool = field(default=False, metadata={"later": True, "option": True})
     """Whether images and the weights of convolutions lie in memory with their channels side by side."""
     dataset_label: str = field(default="", compare=False)
     """The dataset as tables call it; no number depends on it, and neither does the id."""
@@ -132,7 +132,7 @@ class RunSpec:
         }
         shared: tuple[Any, ...] = (self.options, fixed, self.network_hparams)
         shared += (self.test_environments, self.holdout, self.steps, self.average)
-        shared += (self.precision, self.channels_last)
+        shared += tuple(getattr(self, name) for name in OPTIONS)
         names = (self.dataset, self.algorithm, self.network, str(len(self.validation_environments)))
         return *names, *(json.dumps(value, sort_keys=True) for value in shared)
 
@@ -152,6 +152,11 @@ class RunSpec:
         known: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         known |= {name: tuple(known[name]) for name in tuples if name in known}
         return cls(**known)
+
+
+OPTIONS = {f.name: f.default for f in fields(RunSpec) if f.metadata.get("option")}
+"""The fields that a sweep file sets by a key of the same name, with their defaults: a new option of a
+run is such a field, the key in `oodbench.sweep.file.Sweep`, and what it does in `oodbench.train`."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""A sweep file: its keys, where it lies and how it is read. Imports no torch."""
+"""A sweep file: its keys, its protocol, how it is read, and what is wrong with it. Imports no torch."""
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -8,11 +9,14 @@ from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from oodbench.errors import UserError, unknown
-from oodbench.registry import folder, load_plugins
-from oodbench.sweep.file_errors import explain, several, short, unknown_names
-from oodbench.sweep.protocols import under
+from oodbench.registry import Registry, folder, load_plugins
 from oodbench.yaml_values import assignments, read_yaml
 
+MAX_PROBLEMS = 20
+"""The most problems of a file that are listed at once."""
+PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
+FREE_KEYS = ("name", "protocol", "algorithms", "trials", "plugins", "resources")
+"""The keys that a sweep under a protocol may set itself."""
 MAX_INDEX = 2**31 - 1
 """The largest trial, draw or step: records hold them in 32 bits."""
 
@@ -54,6 +58,8 @@ SEARCH_GUIDE = "docs/guide/search.md shows a parallel search by optuna around `o
 """Where the key `search` of version 0.2.0 has gone."""
 KIND = "kind: "
 """How a text starts that stands for all methods of a kind, see `oodbench.method_kinds`."""
+Place = tuple[str | int, ...]
+"""The keys and indices that lead to a value of a file."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
 Count = Annotated[int, Field(ge=1, le=MAX_INDEX)]
 Names = list[str | int | float]
@@ -114,7 +120,7 @@ class Sweep(BaseModel):
         max_length=200, description="a short name of letters, digits and signs, inside results/"
     )
     protocol: str | None = Field(default=None, description="the name of a sweep in sweeps/")
-    """The name in sweeps/ of the protocol that it is under, see `oodbench.sweep.protocols`."""
+    """The name in sweeps/ of the protocol that it is under, see `under`."""
     plugins: list[str] = Field(default=[], description="a list of names of modules")
     """The modules of the user's own methods and datasets, which are imported first."""
     datasets: list[str | dict[str, Any]] = Field(
@@ -174,12 +180,9 @@ class Sweep(BaseModel):
     """What the launcher `slurm` asks for; the keys of `slurm_resources.Resources`."""
 
 
-PARTS: dict[str, type[BaseModel]] = {
-    "": Sweep,
-    "network": Component,
-    "algorithms": Row,
-}
-"""The models of a file and of what stands under its keys."""
+Models = Mapping[str, type[BaseModel]]
+"""The model of a mapping (under "") and those of the values of some keys, or of their lists' items."""
+MODELS: Models = {"": Sweep, "network": Component, "algorithms": Row}
 
 
 def find_sweep(sweep: str) -> Path:
@@ -253,33 +256,75 @@ def _assign(values: dict[str, Any], path: str, value: Any) -> None:
             at = inner
 
 
+def under(protocol: Mapping[str, Any], values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The values of a sweep, completed by those of the protocol that it names.
+
+    A protocol is a sweep in sweeps/protocols/ that never changes, as what would move a number is
+    another protocol with another name (`tests/golden/protocols.json` freezes each). A sweep under it
+    adds methods and trials. An algorithm that is given by its name alone has the protocol's
+    hyperparameters, if the protocol lists it. Raises UserError for a sweep that contradicts its protocol.
+    """
+    name = protocol["name"]
+    for key, value in values.items():
+        if key not in FREE_KEYS and value != protocol.get(key):
+            raise UserError(
+                f"{place}: the protocol {name} fixes '{key}'; leave it out, or name no protocol"
+            )
+    fixed = {_label(item): item for item in protocol["algorithms"]}
+    listed = values.get("algorithms", protocol["algorithms"])
+    items = listed if isinstance(listed, list) else []
+    if listed == "all" or any(isinstance(i, dict) and i.keys() == {"kind"} for i in items):
+        raise UserError(
+            f"{place}: the protocol {name} fixes hyperparameters of methods that it lists; list yours "
+            "by their names"
+        )
+    rows = []
+    for item in items:
+        row = fixed.get(_label(item), item)
+        if item not in (row, _label(item)):
+            raise UserError(
+                f"{place}: the protocol {name} fixes the row '{_label(item)}'; "
+                "give yours another `label`"
+            )
+        rows.append(row)
+    return {**protocol, **values, "algorithms": rows or listed}
+
+
+def _label(item: Any) -> str | None:
+    """The label of an algorithm's row in a sweep file; None for what the checks of the file refuse."""
+    label = item.get("label") or item.get("name") if isinstance(item, dict) else item
+    return label if isinstance(label, str) else None
+
+
 def training_of(values: object, place: str) -> Training:
     """What a dataset's key `training` says; raises UserError with all that is wrong with it."""
     if not isinstance(values, dict):
         raise UserError(f"{place} must be names with values, not {short(values)}")
+    models: Models = {"": Training, "network": Component}
     try:
         return Training.model_validate(values)
     except ValidationError as error:
-        problems = explain(error, values, {"": Training, "network": Component})
+        problems = _problems(error, values, models)
         raise UserError(several(place, problems)) from error
 
 
 def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:
     """A sweep from plain values; raises UserError with all that is wrong with them, by key.
 
-    Then it tells unknown names, too, for which it loads the file's plug-ins and further `plugins`.
+    Where something is wrong, unknown names are listed, too, after the file's plug-ins and further
+    `plugins` have been loaded.
     """
     if "search" in values:
         raise UserError(f"{place}: there is no key 'search' any more: {SEARCH_GUIDE}")
     try:
         sweep = Sweep.model_validate(values)
     except ValidationError as error:
-        problems = explain(error, values, PARTS)
+        problems = _problems(error, values, MODELS)
         named = values.get("plugins")
         modules = [m for m in named if isinstance(m, str)] if isinstance(named, list) else []
         try:
             load_plugins([*modules, *plugins])
-            problems += unknown_names(values)
+            problems += _unknown_names(values)
         except UserError as failure:
             problems.append(str(failure))
         raise UserError(several(place, problems)) from error
@@ -288,3 +333,99 @@ def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ())
 
         find_rule(sweep.selection, place)
     return sweep
+
+
+def _problems(error: ValidationError, values: Any, models: Models) -> list[str]:
+    """A sentence for every problem: the key, what it must be and what it is.
+
+    The description of a field completes the sentence "KEY must be".
+    """
+    sentences: dict[Place, str] = {}
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        place = _place(problem["loc"], values, models)
+        sentences.setdefault(place, _sentence(problem["type"], place, values, models))
+    return [
+        text
+        for place, text in sentences.items()
+        if not any(other[: len(place)] == place and other != place for other in sentences)
+    ]
+
+
+def _place(location: Place, values: Any, models: Models) -> Place:
+    """The key that the user has to change: a key of the file, or one in an item with its own model."""
+    key, *rest = location
+    place: Place = (key,)
+    if key not in models:
+        return place
+    value = values.get(key) if isinstance(values, Mapping) else None
+    if isinstance(value, list):
+        if not rest or not isinstance(rest[0], int):
+            return place
+        place, value = (*place, rest[0]), value[rest[0]]
+    if isinstance(value, Mapping):
+        fields = models[str(key)].model_fields
+        inner = [k for k in rest if isinstance(k, str) and (k in fields or k in value)]
+        place = (*place, *inner[:1])
+    return place
+
+
+def _sentence(error: str, place: Place, values: Any, models: Models) -> str:
+    """What is wrong at a place, given pydantic's name of the error."""
+    where = ".".join(map(str, place))
+    is_inner = len(place) > 1 and isinstance(place[-1], str)
+    fields = models[str(place[0]) if is_inner else ""].model_fields
+    if error == "extra_forbidden" and str(place[-1]) not in fields:
+        outer = ".".join(map(str, place[:-1]))
+        return str(unknown("key", short(place[-1])[1:-1], fields, outer))
+    if error == "missing":
+        return f"{where} is missing"
+    value = values
+    for key in place:
+        value = value[key]
+    if len(place) == 2 and not is_inner:
+        return f"{where} must be a name or a mapping, not {short(value)}"
+    return f"{where} must be {fields[str(place[-1])].description}, not {short(value)}"
+
+
+def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for every dataset, algorithm and network in a file's values that nobody registered.
+
+    What has no name, or is a text where a list is due, is passed over.
+    """
+    from oodbench.algorithms import algorithms
+    from oodbench.datasets import datasets
+    from oodbench.networks.base import networks
+
+    listed: list[tuple[Registry[Any], Any]] = [
+        (datasets, values.get("datasets")),
+        (algorithms, values.get("algorithms")),
+        (networks, [values.get("network")]),
+    ]
+    for registry, items in listed:
+        for item in items if isinstance(items, list) else ():
+            name = item.get("name") if isinstance(item, Mapping) else item
+            if isinstance(name, str) and name not in ("all", "default"):
+                try:
+                    registry.get(name)
+                except UserError as error:
+                    yield str(error) + PLUGIN_HINT
+
+
+def several(place: str, problems: Sequence[str]) -> str:
+    """The problems of a place: one in its line, more as a list of which each has a line."""
+    different = list(dict.fromkeys(problems))
+    if len(different) == 1:
+        return f"{place}: {different[0]}"
+    more = len(different) - MAX_PROBLEMS
+    items = different[:MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else [])
+    return "\n- ".join([f"{place} has {len(different)} problems:", *items])
+
+
+def short(value: object) -> str:
+    """A value of a file in a few characters."""
+    return _SHORT.repr(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict = 2, 4, 4
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60

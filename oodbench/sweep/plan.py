@@ -1,4 +1,4 @@
-"""The runs of a sweep: what is run, what cannot be, and why."""
+"""The plan of a sweep: from its cells to the runs, and to the reasons why others cannot be run."""
 
 import importlib.util
 import itertools
@@ -10,22 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.errors import MissingError, UserError
-from oodbench.hparams import identity, neutral_values
+from oodbench.hparams import neutral_values
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.draws import (
-    chosen_network,
-    indices,
-    row_hparams,
-)
-from oodbench.sweep.environments import (
+from oodbench.sweep.cells import (
+    check_rows,
+    row_label,
+    rows_of,
+    specs_of,
     test_environment_sets,
     training_environments,
-    validation_environments,
 )
-from oodbench.sweep.file import Row, Sweep, training_of, validate
-from oodbench.sweep.file_errors import PLUGIN_HINT, several, short
+from oodbench.sweep.file import PLUGIN_HINT, Row, Sweep, several, short, training_of, validate
 from oodbench.sweep.launchers.slurm_resources import resources
-from oodbench.sweep.rows import average_of, check_rows, row_label, rows_of
 from oodbench.terminal import printable
 
 MAX_RUNS = 100_000
@@ -53,6 +49,57 @@ class Plan:
     impossible: list[Impossible]
 
 
+@dataclass(frozen=True)
+class _Cell:
+    """A row on a dataset with one set of test environments, which may prove impossible."""
+
+    dataset: Any
+    """The dataset with the options of the row, which a ceiling has."""
+    specs: list[RunSpec]
+
+
+def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
+    """Every run of a sweep.
+
+    Raises UserError for names, values and data that cannot be: all unknown names, impossible values of
+    algorithms and networks and wrong environments at once; and, if the runs are to be trained,
+    MissingError for an optional package that a method needs.
+    """
+    problems: list[UserError] = []
+    rows = rows_of(sweep)
+    with _noted(problems):
+        resources((f"the resources of {sweep.name}", sweep.resources))
+    with _noted(problems):
+        check_rows(rows)
+    _check_names(rows, problems)
+    sets: list[tuple[Any, list[tuple[str, ...]]]] = []
+    for dataset in _datasets(sweep, data_dir, problems):
+        tests: list[tuple[str, ...]] = []
+        with _noted(problems):
+            tests = test_environment_sets(sweep, dataset)
+        sets.append((dataset, tests))
+    with _noted(problems):
+        _check_size(sweep, sum(len(tests) for _, tests in sets) * len(rows))
+        cells = [_cells(sweep, rows, *each, data_dir, problems) for each in sets]
+    _raise(problems, sweep)
+    if to_train:
+        _check_packages(rows)
+    plan = Plan(sweep, {}, [])
+    for (dataset, _), of_dataset in zip(sets, cells, strict=True):
+        _add_cells(plan, dataset, of_dataset)
+    return plan
+
+
+def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:
+    """The one run of a sweep with one dataset, one algorithm and, unless `keys` say other, trial 0.
+
+    Raises UserError as a sweep would.
+    """
+    values = {"name": "single", "datasets": [dataset], "algorithms": [algorithm], "trials": [0]}
+    (run,) = make_plan(validate(values | keys, "a single run")).runs.values()
+    return run
+
+
 def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
     """Raise MissingError for data or an optional package that the sweep's runs would lack.
 
@@ -61,75 +108,64 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
     problems: list[UserError] = []
     _datasets(sweep, data_dir, problems)
     _raise(problems, sweep)
-    _check_packages(sweep)
+    _check_packages(rows_of(sweep))
 
 
-def _check_packages(sweep: Sweep) -> None:
-    from oodbench.algorithms import algorithms
-
-    for row in rows_of(sweep):
-        for package, command in algorithms.get(row.name).packages.items():
-            if importlib.util.find_spec(package) is None:
-                raise MissingError(f"{row.name} needs {package}: `{command}`", command)
-
-
-def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
-    """Every run of a sweep.
-
-    Raises UserError for names, values and data that cannot be: all unknown names, impossible values of
-    algorithms and networks and wrong test environments at once; and, if the runs are to be trained,
-    MissingError for an optional package that a method needs.
-    """
-    rows = rows_of(sweep)
-    problems: list[UserError] = []
-    with _noted(problems):
-        resources((f"the resources of {sweep.name}", sweep.resources))
-    with _noted(problems):
-        check_rows(rows)
-    datasets = _datasets(sweep, data_dir, problems)
-    test_sets = []
-    for dataset in datasets:
-        with _noted(problems):
-            test_sets.append(test_environment_sets(sweep, dataset))
-    with _noted(problems):
-        _check_size(sweep, sum(map(len, test_sets)) * len(rows))
-        _check_components(sweep, rows, datasets, problems)
-    _raise(problems, sweep)
-    if to_train:
-        _check_packages(sweep)
-    from oodbench.data.preparation import is_discrete
-
-    runs: dict[str, RunSpec] = {}
-    impossible: list[Impossible] = []
-    for dataset, sets in zip(datasets, test_sets, strict=True):
-        environments = _environments(sweep, dataset)
-        sizes, discrete = _sizes(sweep, dataset, environments), is_discrete(dataset, environments)
-        sources = [_source(row, dataset, data_dir) for row in rows]
-        for tests, (row, source) in itertools.product(sets, zip(rows, sources, strict=True)):
-            specs = _runs(sweep, source, tests, row)
-            reason = _skip(row, source, tests, sweep, specs, discrete)
-            if reason is not None:
-                label = row_label(row)
-                impossible.append(Impossible(dataset.label, label, tests, reason))
-                continue
-            for run in specs:
-                _check_training(run, dataset, sizes)
-                if run.id in runs:
-                    raise UserError(
-                        f"sweep '{sweep.name}' holds {run.label} on {run.dataset_name} twice; "
-                        "give algorithms with different hparams different labels"
-                    )
-                runs[run.id] = run
-    return Plan(sweep, runs, impossible)
+def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
+    """Which datasets of a sweep lack data or a package, by label, each with what would get it."""
+    absent = {}
+    for item in sweep.datasets:
+        dataset = _dataset(item, data_dir)
+        try:
+            dataset.check()
+        except MissingError as error:
+            absent[dataset.label] = error
+    return absent
 
 
 @contextmanager
 def _noted(problems: list[UserError]) -> Iterator[None]:
-    """Add a UserError to the problems, which are told together."""
+    """Add a UserError to the problems, which are raised together."""
     try:
         yield
     except UserError as error:
         problems.append(error)
+
+
+def _raise(problems: Sequence[UserError], sweep: Sweep) -> None:
+    """Raise several problems of a sweep as one, a MissingError if that is all they are."""
+    texts = []
+    for text in (printable(str(problem)) for problem in problems):
+        if text.startswith(("unknown algorithm", "unknown dataset", "unknown network")):
+            text += PLUGIN_HINT
+        texts.append(text)
+    if not texts:
+        return
+    missing = [problem for problem in problems if isinstance(problem, MissingError)]
+    if len(missing) == len(problems):
+        alone = len(set(texts)) == 1
+        text = texts[0] if alone else several(f"sweep '{sweep.name}'", texts)
+        raise MissingError(text, missing[0].command)
+    raise UserError(several(f"sweep '{sweep.name}'", texts)) from problems[0]
+
+
+def _check_names(rows: Sequence[Row], problems: list[UserError]) -> None:
+    """Note every unknown algorithm."""
+    from oodbench.algorithms import algorithms
+
+    for row in rows:
+        with _noted(problems):
+            algorithms.get(row.name)
+
+
+def _check_packages(rows: Sequence[Row]) -> None:
+    """Raise MissingError for an optional package that a method needs."""
+    from oodbench.algorithms import algorithms
+
+    for row in rows:
+        for package, command in algorithms.get(row.name).packages.items():
+            if importlib.util.find_spec(package) is None:
+                raise MissingError(f"{row.name} needs {package}: `{command}`", command)
 
 
 def _datasets(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) -> list[Any]:
@@ -147,19 +183,8 @@ def _datasets(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) ->
     return list(made.values())
 
 
-def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
-    """Which datasets of a sweep lack data or a package, by label, each with what would get it."""
-    absent = {}
-    for item in sweep.datasets:
-        dataset = _dataset(item, data_dir)
-        try:
-            dataset.check()
-        except MissingError as error:
-            absent[dataset.label] = error
-    return absent
-
-
 def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
+    """A dataset with what its entry in a sweep file says; raises UserError."""
     from oodbench.datasets import make
 
     options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
@@ -181,42 +206,47 @@ def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
     return dataset
 
 
-def _check_components(
-    sweep: Sweep, rows: Sequence[Row], datasets: Sequence[Any], problems: list[UserError]
-) -> None:
-    """Note every unknown algorithm and network and every impossible hyperparameter."""
-    from oodbench.algorithms import algorithms
+def _with_options(row: Row, dataset: Any, data_dir: Path | None) -> Any:
+    """The dataset that a row trains on: a ceiling has the `ceiling` options of it, and its own."""
+    from oodbench.datasets import make
 
-    first = indices(sweep.hparam_draws, "hparam_draws")[0]
+    options = dataset.given_ceiling | row.options if row.ceiling else {}
+    if not options:
+        return dataset
+    changed = make(dataset.name, asdict(dataset.options) | options, data_dir)
+    if (changed.environments, changed.task) != (dataset.environments, dataset.task):
+        raise UserError(
+            f"the options of {short(row_label(row))} change the environments or the task of "
+            f"{dataset.label}: it would be another dataset's ceiling"
+        )
+    changed.check()
+    changed.given_label, changed.given_training = dataset.label, dataset.given_training
+    return changed
+
+
+def _cells(
+    sweep: Sweep,
+    rows: Sequence[Row],
+    dataset: Any,
+    sets: Sequence[tuple[str, ...]],
+    data_dir: Path | None,
+    problems: list[UserError],
+) -> list[_Cell]:
+    """The cells of a dataset by test environments, then row; what is wrong with them is noted."""
+    by_row: list[list[_Cell]] = []
     for row in rows:
         with _noted(problems):
-            algorithms.get(row.name)
-            for dataset in datasets:
-                with _noted(problems):
-                    row_hparams(sweep, dataset, row, first, None)
-
-
-def _raise(problems: Sequence[UserError], sweep: Sweep) -> None:
-    """Raise several problems of a sweep as one, a MissingError if that is all they are."""
-    texts = []
-    for text in (printable(str(problem)) for problem in problems):
-        if text.startswith(("unknown algorithm", "unknown dataset", "unknown network")):
-            text += PLUGIN_HINT
-        texts.append(text)
-    if not texts:
-        return
-    missing = [problem for problem in problems if isinstance(problem, MissingError)]
-    if len(missing) == len(problems):
-        alone = len(set(texts)) == 1
-        text = texts[0] if alone else several(f"sweep '{sweep.name}'", texts)
-        raise MissingError(text, missing[0].command)
-    raise UserError(several(f"sweep '{sweep.name}'", texts)) from problems[0]
+            source = _with_options(row, dataset, data_dir)
+            by_row.append([_Cell(source, specs) for specs in specs_of(sweep, row, source, sets)])
+    return list(itertools.chain.from_iterable(zip(*by_row, strict=True)))
 
 
 def _check_size(sweep: Sweep, cells: int) -> None:
     """Raise UserError if a sweep with so many cells has more runs than anybody can train."""
-    trials = _number(sweep.trials)
-    draws = _number(sweep.hparam_draws)
+    trials, draws = (
+        value if isinstance(value, int) else len(value)
+        for value in (sweep.trials, sweep.hparam_draws)
+    )
     if (runs := cells * draws * trials) > MAX_RUNS:
         raise UserError(
             f"sweep '{sweep.name}' has {runs:,} runs ({cells} cells, {draws} draws, {trials} trials); "
@@ -224,34 +254,40 @@ def _check_size(sweep: Sweep, cells: int) -> None:
         )
 
 
-def _number(value: int | list[int]) -> int:
-    return value if isinstance(value, int) else len(value)
+def _add_cells(plan: Plan, dataset: Any, cells: Sequence[_Cell]) -> None:
+    """Add the runs of a dataset's cells, and the reasons of those that are impossible."""
+    from oodbench.data.preparation import is_discrete
+
+    environments = _environments(dataset, cells[0].specs[0].trial)
+    sizes = _sizes(dataset, cells[0].specs[0], environments)
+    discrete = is_discrete(dataset, environments)
+    for cell in cells:
+        first = cell.specs[0]
+        reason = _reason_against(cell, discrete)
+        if reason is not None:
+            impossible = Impossible(dataset.label, first.label, first.test_environments, reason)
+            plan.impossible.append(impossible)
+            continue
+        for spec in cell.specs:
+            for name in training_environments(dataset, spec):
+                if not sizes[name]:
+                    raise UserError(
+                        f"{dataset.label}: environment '{name}' has no example to train on"
+                    )
+            if spec.id in plan.runs:
+                raise UserError(
+                    f"sweep '{plan.sweep.name}' holds {spec.label} on {spec.dataset_name} twice; "
+                    "give algorithms with different hparams different labels"
+                )
+            plan.runs[spec.id] = spec
 
 
-def _source(row: Row, dataset: Any, data_dir: Path | None) -> Any:
-    """The dataset that a row trains on: a ceiling has the `ceiling` options of it, and its own."""
-    from oodbench.datasets import make
-
-    options = dataset.given_ceiling | row.options if row.ceiling else {}
-    if not options:
-        return dataset
-    own = make(dataset.name, asdict(dataset.options) | options, data_dir)
-    if (own.environments, own.task) != (dataset.environments, dataset.task):
-        raise UserError(
-            f"the options of {short(row_label(row))} change the environments or the task of "
-            f"{dataset.label}: it would be another dataset's ceiling"
-        )
-    own.check()
-    own.given_label, own.given_training = dataset.label, dataset.given_training
-    return own
-
-
-def _environments(sweep: Sweep, dataset: Any) -> dict[str, Any]:
-    """The environments of a dataset in the first trial."""
+def _environments(dataset: Any, trial: int) -> dict[str, Any]:
+    """The environments of a dataset in a trial; raises UserError if they do not fit into memory."""
     from oodbench.data.preparation import load_checked
 
     try:
-        return load_checked(dataset, indices(sweep.trials, "trials")[0])
+        return load_checked(dataset, trial)
     except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
         plain = isinstance(error, MemoryError | OverflowError)
         if not (plain or re.search(NO_MEMORY, str(error))):
@@ -259,129 +295,44 @@ def _environments(sweep: Sweep, dataset: Any) -> dict[str, Any]:
         raise UserError(f"{dataset.label}: data of this size do not fit into memory") from error
 
 
-def _sizes(sweep: Sweep, dataset: Any, environments: Mapping[str, Any]) -> dict[str, int]:
-    """How many examples each environment has to train on, by the first trial's data and splits."""
+def _sizes(dataset: Any, spec: RunSpec, environments: Mapping[str, Any]) -> dict[str, int]:
+    """How many examples each environment has to train on, by the data and splits of a run's trial."""
     from oodbench.train.splits import split
 
-    trial, holdout = indices(sweep.trials, "trials")[0], _holdout(sweep, dataset)
     return {
-        name: len(split(environment, holdout, dataset.name, name, trial)["in"])
+        name: len(split(environment, spec.holdout, dataset.name, name, spec.trial)["in"])
         for name, environment in environments.items()
     }
 
 
-def _holdout(sweep: Sweep, dataset: Any) -> float:
-    """The share of the `out` splits: data with evaluation splits of their own have none."""
-    if dataset.evaluation_environments:
-        return 0.0
-    return sweep.holdout if "holdout" in sweep.model_fields_set else float(dataset.holdout)
-
-
-def _check_training(run: RunSpec, dataset: Any, sizes: Mapping[str, int]) -> None:
-    for name in training_environments(dataset, run.test_environments, run.validation_environments):
-        if not sizes[name]:
-            raise UserError(f"{dataset.label}: environment '{name}' has no example to train on")
-
-
-def _steps(sweep: Sweep, dataset: Any) -> int:
-    if dataset.given_training is not None and dataset.given_training.steps is not None:
-        return int(dataset.given_training.steps)
-    return int(dataset.metadata.steps) if sweep.steps == "default" else sweep.steps
-
-
-def _evaluate_every(sweep: Sweep, dataset: Any) -> int:
-    """The steps between two evaluations: by default so many that there are 20."""
-    if dataset.given_training is not None and dataset.given_training.evaluate_every is not None:
-        return int(dataset.given_training.evaluate_every)
-    every = sweep.evaluate_every
-    return -(-_steps(sweep, dataset) // 20) if every == "default" else every
-
-
-def _skip(
-    row: Row,
-    dataset: Any,
-    tests: tuple[str, ...],
-    sweep: Sweep,
-    specs: Sequence[RunSpec],
-    discrete: bool,
-) -> str | None:
-    """Why a row cannot be run on a dataset, with any of the draws of its hyperparameters in `specs`."""
+def _reason_against(cell: _Cell, discrete: bool) -> str | None:
+    """Why a cell cannot be run with any of the draws of its hyperparameters, or None."""
     from oodbench.algorithms import Problem, algorithms
     from oodbench.networks.base import networks
     from oodbench.train.averages import reason_against
 
-    validation = validation_environments(sweep, dataset, tests, 0)
-    names = training_environments(dataset, tests, validation)
+    first, dataset = cell.specs[0], cell.dataset
     problem = Problem(
         dataset.input_shape,
         dataset.task,
-        names,
-        _steps(sweep, dataset),
+        training_environments(dataset, first),
+        first.steps,
         attributes=len(dataset.attributes),
-        pretrained=all(networks.get(s.network).is_pretrained(s.network_hparams) for s in specs),
+        pretrained=all(
+            networks.get(spec.network).is_pretrained(spec.network_hparams) for spec in cell.specs
+        ),
         discrete=discrete,
     )
-    cls, average = algorithms.get(row.name), average_of(row)
-    usual = neutral_values(cls.Hparams)
-    lacking = (cls.lacks(problem, {**usual, **spec.hparams}) for spec in specs)
-    reason = cls.skip(problem) or next((each for each in lacking if each), None)
-    if reason is None and average is not None:
-        holdout = _holdout(sweep, dataset)
-        reason = reason_against(average["name"], cls, dataset.task.kind, holdout, validation)
+    method = algorithms.get(first.algorithm)
+    neutral = neutral_values(method.Hparams)
+    lacking = (method.lacks(problem, {**neutral, **spec.hparams}) for spec in cell.specs)
+    reason = method.skip(problem) or next((each for each in lacking if each), None)
+    if reason is None and first.average is not None:
+        reason = reason_against(
+            first.average["name"],
+            method,
+            dataset.task.kind,
+            first.holdout,
+            first.validation_environments,
+        )
     return reason
-
-
-def _runs(sweep: Sweep, dataset: Any, tests: tuple[str, ...], row: Row) -> list[RunSpec]:
-    """The runs of a cell, by draw, then trial."""
-    from oodbench.algorithms import algorithms
-    from oodbench.networks.base import networks
-
-    name = chosen_network(sweep, dataset).name
-    network = networks.get(name)
-    steps = _steps(sweep, dataset)
-    specs = []
-    for index in indices(sweep.hparam_draws, "hparam_draws"):
-        shared = row_hparams(sweep, dataset, row, index, None)
-        for trial in indices(sweep.trials, "trials"):
-            own = sweep.draws == "per trial"
-            hparams, network_hparams = (
-                row_hparams(sweep, dataset, row, index, trial) if own else shared
-            )
-            specs.append(
-                RunSpec(
-                    dataset=dataset.name,
-                    options=identity(
-                        type(dataset.options),
-                        dataset.run_options(network.is_pretrained(network_hparams)),
-                    ),
-                    algorithm=row.name,
-                    hparams=hparams,
-                    label=row_label(row),
-                    network=name,
-                    network_hparams=network_hparams,
-                    test_environments=tests,
-                    validation_environments=validation_environments(sweep, dataset, tests, trial),
-                    draw=index,
-                    trial=trial,
-                    steps=steps,
-                    evaluate_every=_evaluate_every(sweep, dataset),
-                    holdout=_holdout(sweep, dataset),
-                    average=average_of(row),
-                    precision=sweep.precision,
-                    channels_last=sweep.channels_last,
-                    dataset_label=dataset.label,
-                    ceiling=row.ceiling,
-                    transductive=algorithms.get(row.name).transductive,
-                )
-            )
-    return specs
-
-
-def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:
-    """The one run of a sweep with one dataset, one algorithm and, unless `keys` say other, trial 0.
-
-    Raises UserError as a sweep would.
-    """
-    values = {"name": "single", "datasets": [dataset], "algorithms": [algorithm], "trials": [0]}
-    (run,) = make_plan(validate(values | keys, "a single run")).runs.values()
-    return run

@@ -7,9 +7,8 @@ import pytest
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import find_sweep, read_sweep, validate
+from oodbench.sweep.file import find_sweep, read_sweep, under, validate
 from oodbench.sweep.plan import make_plan
-from oodbench.sweep.protocols import under
 from tests.helpers.sweeps import TINY, tiny
 
 

@@ -40,7 +40,7 @@ from oodbench.report.printing import with_kept
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
-from oodbench.results.run_spec import CONSTANT, State
+from oodbench.results.run_spec import CONSTANT, OPTIONS, State
 from oodbench.selection import candidates, find_rule, rule_names, served, usual
 from oodbench.version import __version__
 
@@ -185,9 +185,9 @@ def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 def _options(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """What else a run was told, where that is not neutral: its average and its precision."""
+    """The weight average of each run and its options, where they are not at their defaults."""
     found: list[dict[str, Any]] = [{} for _ in range(len(runs))]
-    for name, neutral in (("average", None), ("precision", "float32"), ("channels_last", False)):
+    for name, neutral in {"average": None, **OPTIONS}.items():
         for options, value in zip(found, runs.get(name, [neutral] * len(runs)), strict=True):
             if isinstance(value, dict):
                 numbers = ", ".join(

@@ -1,0 +1,283 @@
+"""What the cells of a sweep are: rows on datasets with some environments held out, and their runs."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from oodbench.errors import UserError, unknown
+from oodbench.hparams import drawn_values, identity, rates_family
+from oodbench.method_kinds import KINDS
+from oodbench.results.run_spec import CONSTANT, OPTIONS, RunSpec
+from oodbench.seeds import derive
+from oodbench.sweep.file import KIND, Component, Names, Row, Sweep, Training, short
+
+Draw = tuple[dict[str, Any], dict[str, Any]]
+"""The hyperparameters of a method and those of its network."""
+
+
+def rows_of(sweep: Sweep) -> list[Row]:
+    """The rows of a sweep: `all` and `kind: KIND` are the registered methods that no row names."""
+    from oodbench.algorithms import algorithms
+
+    listed = [row if isinstance(row, Row) else Row(name=row) for row in sweep.algorithms]
+    labels = {row_label(row) for row in listed}
+    rows = []
+    for row in listed:
+        if row.name != "all" and not row.name.startswith(KIND):
+            rows.append(row)
+            continue
+        kind = row.name.removeprefix(KIND)
+        if kind not in ("all", *KINDS):
+            raise unknown("kind of methods", short(kind)[1:-1], KINDS, "algorithms")
+        for name in algorithms:
+            if kind in ("all", algorithms.get(name).kind) and name not in labels:
+                rows.append(Row(name=name))
+                labels.add(name)
+    return rows
+
+
+def check_rows(rows: Sequence[Row]) -> None:
+    """Raise UserError for rows that a table could not tell apart, or that cannot be compared."""
+    counts = Counter(row_label(row) for row in rows)
+    for name, count in counts.items():
+        if count > 1:
+            raise UserError(f"two algorithms are called {short(name)}: give them a `label` each")
+    if CONSTANT in counts:
+        raise UserError(f"'{CONSTANT}' is the row of the constant answer: use another `label`")
+    if all(row.ceiling for row in rows):
+        raise UserError("every row is marked `ceiling: true`: there is no method below the ceiling")
+    for row in rows:
+        if row.options and not row.ceiling:
+            raise UserError(
+                f"{short(row_label(row))} has `options` of its own for the data: only a row "
+                "marked `ceiling: true` may, as the others are compared on the same data"
+            )
+
+
+def row_label(row: Row) -> str:
+    """What tables call a row: its label, or its method and, where it has one, its weight average."""
+    average = weight_average(row)
+    if row.label is not None or average is None:
+        return row.label or row.name
+    from oodbench.train.averages import AVERAGES
+
+    return f"{row.name} + {AVERAGES[average['name']].label}"
+
+
+def weight_average(row: Row) -> dict[str, Any] | None:
+    """The weight average of a row with its numbers; raises UserError."""
+    if row.average in ("none", {"name": "none"}):
+        return None
+    from oodbench.train.averages import numbers
+
+    return numbers({"name": row.average} if isinstance(row.average, str) else row.average)
+
+
+def indices(value: int | list[int], key: str) -> list[int]:
+    """The numbers of trials or draws that a key counts or lists; raises UserError for others."""
+    numbers = list(range(value)) if isinstance(value, int) else value
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise UserError(f"{key} must be a list of different numbers, not {short(value)}")
+    return numbers
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What all rows of a sweep have in common on a dataset."""
+
+    steps: int
+    evaluate_every: int
+    holdout: float
+    """The share of the `out` splits; 0 for data with evaluation splits of their own."""
+    network: Component
+    """The network's name, and the values that sweep and dataset fix."""
+    hparams: Mapping[str, Any]
+    """Values and ranges of hyperparameters; those of a row go before them."""
+    validation: str | int | Names
+    """What is held out for validation, as the sweep file says it."""
+
+
+def conditions_of(sweep: Sweep, dataset: Any) -> Conditions:
+    """The conditions on a dataset: what the file says of training on it goes before the sweep's."""
+    training: Training = dataset.given_training or Training()
+    steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
+    every = training.evaluate_every or sweep.evaluate_every
+    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else float(dataset.holdout)
+    named = sweep.network if training.network is None else training.network
+    network = Component(name=named) if isinstance(named, str) else named
+    if network.name in ("default", dataset.network):
+        values = {**dataset.network_hparams, **network.hparams}
+        network = Component(name=dataset.network, hparams=values)
+    validation = training.validation_environments
+    return Conditions(
+        steps=int(steps),
+        evaluate_every=-(-int(steps) // 20) if every == "default" else every,
+        holdout=0.0 if dataset.evaluation_environments else holdout,
+        network=network,
+        hparams=training.hparams,
+        validation=sweep.validation_environments if validation is None else validation,
+    )
+
+
+def test_environment_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
+    """The sets of test environments on which a sweep's methods are tried, each in the dataset's order.
+
+    Raises UserError for unknown names and for sets that are empty or stand twice.
+    """
+    wanted = sweep.test_environments
+    if wanted == "default":
+        sets = [dataset.test_environments]
+    elif wanted in ("each", "pairs"):
+        sets = [(name,) for name in dataset.environments]
+        if wanted == "pairs":
+            sets += list(itertools.combinations(dataset.environments, 2))
+    else:
+        sets = [_spelled(names, dataset, "test_environments") for names in wanted]
+    for names in sets:
+        if not names or len(set(names)) < len(names):
+            raise UserError(
+                f"test_environments must be lists of different names, not {short(list(names))}"
+            )
+    ordered = [tuple(sorted(names, key=dataset.environments.index)) for names in sets]
+    for names, count in Counter(ordered).items():
+        if count > 1:
+            raise UserError(f"test_environments lists {' and '.join(names)} more than once")
+    return ordered
+
+
+def _validation_environments(
+    wanted: str | int | Names, dataset: Any, tests: tuple[str, ...], trial: int
+) -> tuple[str, ...]:
+    """The environments that a trial's runs hold out for selection beside those of the test.
+
+    Raises UserError where none would be left to train on.
+    """
+    if wanted == "none":
+        return ()
+    if isinstance(wanted, str):
+        return tuple(n for n in dataset.validation_environments if n not in tests)
+    if isinstance(wanted, int):
+        free = dataset.trained_on(tests)
+        if wanted >= len(free):
+            raise UserError(
+                f"{dataset.label} has {len(free)} environments besides the test ones: "
+                f"{wanted} validation environments leave none to train on"
+            )
+        stream = random.Random(derive("validation", dataset.name, tests, trial))
+        return tuple(sorted(stream.sample(free, wanted), key=free.index))
+    names = _spelled(wanted, dataset, "validation_environments")
+    for name in names:
+        if name in tests:
+            raise UserError(f"environment '{name}' of {dataset.label} is both test and validation")
+    return names
+
+
+def training_environments(dataset: Any, spec: RunSpec) -> tuple[str, ...]:
+    """The environments that are left to train on; raises UserError if there is none."""
+    held_out = (*spec.test_environments, *spec.validation_environments)
+    names: tuple[str, ...] = dataset.trained_on(set(held_out))
+    if not names:
+        raise UserError(
+            f"{dataset.label}: with {', '.join(held_out)} held out, "
+            "no environment is left to train on"
+        )
+    return names
+
+
+def _spelled(names: Sequence[str | float], dataset: Any, key: str) -> tuple[str, ...]:
+    """Environment names as the dataset spells them; YAML reads 0.9 as a number."""
+    spelled = tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
+    for name in spelled:
+        if name not in dataset.environments:
+            raise unknown(
+                "environment", short(name)[1:-1], dataset.environments, f"{key} of {dataset.label}"
+            )
+    return spelled
+
+
+def specs_of(
+    sweep: Sweep, row: Row, dataset: Any, sets: Sequence[tuple[str, ...]]
+) -> Iterator[list[RunSpec]]:
+    """The runs of a row on a dataset for each set of test environments, by draw, then trial.
+
+    Raises UserError for hyperparameters and environments that cannot be.
+    """
+    from oodbench.algorithms import algorithms
+    from oodbench.networks.base import networks
+
+    conditions = conditions_of(sweep, dataset)
+    network, algorithm = networks.get(conditions.network.name), algorithms.get(row.name)
+    trials, draws = indices(sweep.trials, "trials"), indices(sweep.hparam_draws, "hparam_draws")
+    drawn: dict[tuple[int, int], Draw] = {}
+    for draw, trial in itertools.product(draws, trials):
+        if sweep.draws == "shared" and trial != trials[0]:
+            drawn[draw, trial] = drawn[draw, trials[0]]
+        else:
+            stream = trial if sweep.draws == "per trial" else None
+            drawn[draw, trial] = _drawn(sweep, row, dataset, conditions, draw, stream)
+    label, average = row_label(row), weight_average(row)
+    options = {name: getattr(sweep, name) for name in OPTIONS}
+    for tests in sets:
+        yield [
+            RunSpec(
+                dataset=dataset.name,
+                options=identity(
+                    type(dataset.options),
+                    dataset.run_options(network.is_pretrained(network_hparams)),
+                ),
+                algorithm=row.name,
+                hparams=hparams,
+                label=label,
+                network=conditions.network.name,
+                network_hparams=network_hparams,
+                test_environments=tests,
+                validation_environments=_validation_environments(
+                    conditions.validation, dataset, tests, trial
+                ),
+                draw=draw,
+                trial=trial,
+                steps=conditions.steps,
+                evaluate_every=conditions.evaluate_every,
+                holdout=conditions.holdout,
+                average=average,
+                dataset_label=dataset.label,
+                ceiling=row.ceiling,
+                transductive=algorithm.transductive,
+                **options,
+            )
+            for (draw, trial), (hparams, network_hparams) in drawn.items()
+        ]
+
+
+def _drawn(
+    sweep: Sweep, row: Row, dataset: Any, conditions: Conditions, draw: int, trial: int | None
+) -> Draw:
+    """The hyperparameters of a row in a draw; `trial` where each trial has a draw of its own."""
+    from oodbench.algorithms import Algorithm, algorithms
+    from oodbench.networks.base import networks
+
+    name, fixed = conditions.network.name, {**conditions.network.hparams, **row.network}
+    network, algorithm = networks.get(name), algorithms.get(row.name)
+    stream = f"{'network' if sweep.shared_quantiles else row.name}/{name}"
+
+    def of_network(family: str) -> dict[str, Any]:
+        return drawn_values(network.Hparams, stream, name, draw, family, given=fixed, trial=trial)
+
+    shared = {f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else ()
+    family: str = dataset.metadata.family
+    family = rates_family(family, network.is_pretrained(of_network(family)))
+    hparams = drawn_values(
+        algorithm.Hparams,
+        row.name,
+        row.name,
+        draw,
+        family,
+        dataset.metadata.hparams,
+        given={**conditions.hparams, **row.hparams},
+        shared=shared,
+        trial=trial,
+    )
+    return hparams, network.resolved(of_network(family), dataset)
