@@ -71,6 +71,8 @@ def plan(
     console = terminal()
     made = _plan(read_sweep(find_sweep(sweep), set_ or (), plugin or ()), plugin, data_dir)
     show_plan(made, console)
+    if not made.runs:
+        return
     # measured on the CPU, which has no TF32
     specs = [
         replace(s, precision="float32") if s.precision == "tf32" else s for s in made.runs.values()
@@ -88,18 +90,15 @@ def plan(
             lambda row, share: bar.update(task, description=f"measuring {row}", completed=share),
         )
     if expected.unmeasured:
-        rest = (
-            "no forecast of the time" if expected.seconds is None else "taken to be like the others"
-        )
         rows_left = ", ".join(expected.unmeasured)
-        console.say(f"Not measured within {TOTAL:.0f} s, and {rest}: {rows_left}")
+        console.say(
+            f"Not measured within {TOTAL:.0f} s, and taken to be like the others: {rows_left}"
+        )
     reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
         reasons.setdefault(reason, []).append(row)
     for reason, rows in reasons.items():
         console.say(f"one at a time ({reason}): {', '.join(rows)}")
-    if expected.seconds is None:
-        return
     count = workers or os.cpu_count() or 1
     console.say(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "

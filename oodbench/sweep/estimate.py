@@ -1,11 +1,8 @@
 """A forecast of how a sweep is trained and for how long, from a few measured steps of its runs."""
 
 import random
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -18,11 +15,11 @@ if TYPE_CHECKING:
     from oodbench.train.run import Run
 
 BUDGET = 0.05
-"""Seconds for which the updates of a kind of run are measured, and as many for its evaluation."""
+"""Seconds for which the updates of a bundle are measured, and as many for its evaluation."""
 SLOW_STEP = 0.5
 """Seconds of a first step above which no further step is measured: it stands for all."""
 TOTAL = 20.0
-"""Seconds after which a forecast ends, in the midst of a kind of run if it must."""
+"""Seconds after which no further bundle is measured."""
 SAMPLE = 8
 """The number of runs that are measured as one program where runs are vectorized."""
 
@@ -31,8 +28,8 @@ SAMPLE = 8
 class Forecast:
     """The expected time of some runs, and how they are trained."""
 
-    seconds: float | None = None
-    """Seconds of training and evaluation of all runs on one thread; None if no run was measured in time."""
+    seconds: float = 0.0
+    """Seconds of training and evaluation of all runs on one thread."""
     unmeasured: list[str] = field(default_factory=list)
     """The rows that were not measured in time; they are assumed to cost what the others do."""
     alone: dict[str, str] = field(default_factory=dict)
@@ -44,92 +41,66 @@ def forecast(
     settings: TrainSettings,
     progress: Callable[[str, float], None] = lambda row, share: None,
 ) -> Forecast:
-    """Measure a few steps and an evaluation of a kind of run of every row, then of further kinds.
+    """Measure a few steps and an evaluation of a bundle of every row, then of further bundles.
 
-    It stops after TOTAL seconds, if it is called in the main thread. The runs of a row that were not
-    measured are taken to be like those that were, and a row of which none was like all others.
-    `progress` is called with the row that is measured next and the share of the work that is done.
+    After TOTAL seconds no more are begun. The runs of a row that were not measured are taken to be
+    like those that were, and a row of which none was like all others. `progress` is called with the
+    row that is measured next and the share of the work that is done.
     """
     import torch
 
     torch.set_num_threads(settings.threads)
     rows: dict[str, dict[tuple[str, ...], list[RunSpec]]] = {}
     for spec in specs:
-        kinds = rows.setdefault(f"{spec.label} on {spec.dataset_name}", {})
-        kinds.setdefault(spec.bundle_key, []).append(spec)
+        bundles = rows.setdefault(f"{spec.label} on {spec.dataset_name}", {})
+        bundles.setdefault(spec.bundle_key, []).append(spec)
     result = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
     start, mixed = time.perf_counter(), random.Random(0)
-    queues = {row: mixed.sample(list(kinds.values()), len(kinds)) for row, kinds in rows.items()}
+    queues = [mixed.sample(list(bundles.values()), len(bundles)) for bundles in rows.values()]
     turns = [
-        (row, alike)
-        for at_once in zip_longest(*queues.values())
-        for row, alike in zip(queues, at_once, strict=True)
-        if alike
+        (row, bundle)
+        for bundles in zip_longest(*queues)
+        for row, bundle in zip(rows, bundles, strict=True)
+        if bundle
     ]
-    with suppress(_TimeUp), _limit(TOTAL):
-        for done, (row, alike) in enumerate(turns):
-            passed = time.perf_counter() - start
-            progress(row, max(done / len(turns), passed / TOTAL))
-            seconds, reason = _measure(alike, settings)
-            measured[row].append((seconds, len(alike)))
-            if reason is not None:
-                result.alone[row] = reason
-    every = [pair for pairs in measured.values() for pair in pairs]
-    if every:
-        result.seconds = 0.0
-        for row, kinds in rows.items():
-            seconds, runs = map(sum, zip(*(measured[row] or every), strict=True))
-            result.seconds += seconds * sum(len(alike) for alike in kinds.values()) / runs
+    for done, (row, bundle) in enumerate(turns):
+        passed = time.perf_counter() - start
+        if passed > TOTAL:
+            break
+        progress(row, max(done / len(turns), passed / TOTAL))
+        seconds, reason = _measure(bundle, settings)
+        measured[row].append((seconds, len(bundle)))
+        if reason is not None:
+            result.alone[row] = reason
+    all_measured = [pair for pairs in measured.values() for pair in pairs]
+    for row, by_key in rows.items():
+        seconds, runs = map(sum, zip(*(measured[row] or all_measured), strict=True))
+        result.seconds += seconds * sum(len(bundle) for bundle in by_key.values()) / runs
     result.unmeasured = [row for row, pairs in measured.items() if not pairs]
     return result
 
 
-class _TimeUp(BaseException):
-    """The time for measuring is over."""
-
-
-@contextmanager
-def _limit(seconds: float) -> Iterator[None]:
-    """Raise `_TimeUp` in what runs inside after so many seconds, whatever it is at.
-
-    Only the main thread can be stopped so; in others there is no limit.
-    """
-
-    def stop(*_: object) -> None:
-        raise _TimeUp
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _measure(alike: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
-    """Seconds of all runs of a kind, and the reason if they are trained one at a time."""
+def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
+    """Seconds of all runs of a bundle, and the reason if they are trained one at a time."""
     from oodbench.train.loop import SingleProgram
     from oodbench.train.run import Run
     from oodbench.train.vectorized.packing import why_alone
     from oodbench.train.vectorized.program import VectorizedProgram
 
-    runs = [Run(alike[0], settings)]
+    first = bundle[0]
+    runs = [Run(first, settings)]
     reason = why_alone(runs[0], settings)
     if reason is None:
-        runs += [Run(spec, settings) for spec in alike[1 : settings.vectorize or SAMPLE]]
+        runs += [Run(spec, settings) for spec in bundle[1 : settings.vectorize or SAMPLE]]
     program: Program = SingleProgram(runs) if reason is not None else VectorizedProgram(runs)
     step = _timed_steps(program, 1)
-    if step < SLOW_STEP and alike[0].steps > 1:  # the first step is slower than the rest
-        step = _timed_steps(program, alike[0].steps - 1)
+    if step < SLOW_STEP and first.steps > 1:  # the first step is slower than the rest
+        step = _timed_steps(program, first.steps - 1)
     step /= len(runs)
     evaluation = _evaluation(program, runs)
-    evaluations = sum(len(spec.due()) for spec in alike)
-    return sum(spec.steps for spec in alike) * step + evaluations * evaluation, reason
+    evaluations = sum(len(spec.due()) for spec in bundle)
+    return sum(spec.steps for spec in bundle) * step + evaluations * evaluation, reason
 
 
 def _timed_steps(program: "Program", most: int) -> float:
