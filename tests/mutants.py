@@ -63,7 +63,7 @@ TARGETS = {
     ],
     "oodbench/train/batches.py": ["tests/data/test_streams.py", "tests/train", "tests/algorithms"],
     "oodbench/train/evaluate.py": ["tests/train"],
-    "oodbench/train/splits.py": ["tests/train", "tests/test_selection.py"],
+    "oodbench/train/loading.py": ["tests/train", "tests/test_selection.py"],
     "oodbench/train/loop.py": ["tests/train"],
     "oodbench/train/vectorized/*.py": ["tests/train/vectorized", "tests/train/test_execute.py"],
     "algorithms/*.py": [

@@ -116,7 +116,7 @@ def precisions(device: str, size: Size) -> Iterator[Row]:
     """ERM's update step on ResNet-50 in each precision, over that in float32."""
     import torch
 
-    from oodbench.train.precision import AUTOCAST, products_in
+    from oodbench.train.process import AUTOCAST, products_in
 
     base = None
     for precision, channels_last in itertools.product(PRECISIONS, (False, True)):

@@ -82,7 +82,7 @@ class RunSpec:
     """Which weights are evaluated: the `name` of an average over steps with its numbers (see
     `oodbench.train.averages`), DIWA with the runs that it is of, or None: the last ones."""
     precision: str = field(default="float32", metadata={"later": True, "option": True})
-    """`float32`, `tf32` or `bfloat16`, see `oodbench.train.precision`."""
+    """`float32`, `tf32` or `bfloat16`, see `oodbench.train.process`."""
     channels_last: bool = field(default=False, metadata={"later": True, "option": True})
     """Whether images and the weights of convolutions lie in memory with their channels side by side."""
     dataset_label: str = field(default="", compare=False)
@@ -116,6 +116,11 @@ class RunSpec:
                 values[key] = {k: v for k, v in values[key].items() if k != "weights"}
         text = json.dumps(values, sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def held_out(self) -> frozenset[str]:
+        """The environments that the run does not train on."""
+        return frozenset({*self.test_environments, *self.validation_environments})
 
     @property
     def bundle_key(self) -> tuple[str, ...]:

@@ -274,7 +274,7 @@ def _check_precision(job: Job, devices: Sequence[str]) -> None:
     """Raise UserError if a device lacks the precision of a run; others than float32 load torch here."""
     wanted = {spec.precision for spec in job.specs.values()} - {"float32"}
     if wanted:
-        from oodbench.train.precision import check_precision
+        from oodbench.train.process import check_precision
 
         for precision, device in itertools.product(sorted(wanted), devices):
             check_precision(precision, device)

@@ -297,7 +297,7 @@ def _environments(dataset: Any, trial: int) -> dict[str, Any]:
 
 def _sizes(dataset: Any, spec: RunSpec, environments: Mapping[str, Any]) -> dict[str, int]:
     """How many examples each environment has to train on, by the data and splits of a run's trial."""
-    from oodbench.train.splits import split
+    from oodbench.train.loading import split
 
     return {
         name: len(split(environment, spec.holdout, dataset.name, name, spec.trial)["in"])

@@ -51,8 +51,7 @@ def run(
     Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
     """
     from oodbench.train.execute import execute
-    from oodbench.train.precision import check_device, check_precision
-    from oodbench.train.process import kept_generators
+    from oodbench.train.process import check_device, check_precision, kept_generators
 
     for name, entry in (("dataset", dataset), ("algorithm", algorithm)):
         if not isinstance(entry, str | Mapping):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +10,6 @@ from oodbench.errors import UserError, unknown
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.terminal import DefaultCommands, commands, exit_on_user_error, terminal
-from oodbench.train.directory import prepared_directory
 from oodbench.train.settings import TrainSettings
 
 app = commands(__doc__, cls=DefaultCommands)
@@ -61,7 +60,7 @@ def train(
     settings = TrainSettings(
         data_dir=data_dir or source.data_dir, device=device, threads=threads, plugins=plugins
     )
-    directory = prepared_directory(out or _new(source.spec.id), source.spec, settings)
+    directory = _prepared(out or _new(source.spec.id), source.spec, settings)
     state, message = _trained(source.spec, directory, settings)
     _show(source.spec, directory, state, message)
     if not state.complete:
@@ -139,6 +138,28 @@ def _new(run_id: str) -> Path:
     """A directory that does not exist yet."""
     names = (f"train/{run_id}" + (f"-{n}" if n > 1 else "") for n in range(1, 10**6))
     return next(path for path in map(Path, names) if not path.exists())
+
+
+def _prepared(out: Path, spec: RunSpec, settings: TrainSettings) -> RunDirectory:
+    """The run's directory in a results directory that plans it; raises UserError for another's."""
+    results = Results(out)
+    if (out / "sweep.json").exists():
+        if spec.id not in results.plan()["runs"]:
+            raise UserError(f"{out} holds results without the run {spec.id}; use another directory")
+    elif out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no results; use another directory")
+    else:
+        told: dict[str, Any] = {
+            "sweep": {},
+            "data_dir": str(settings.data_dir.absolute()) if settings.data_dir else None,
+            "plugins": list(settings.plugins),
+            "keep_predictions": settings.keep_predictions,
+            "keep_weights": list(settings.keep_weights),
+            "launcher": "local",
+            "resources": {},
+        }
+        results.write_plan(f"run-{spec.id}", told, {spec.id: spec})
+    return results.run(spec.id)
 
 
 def _trained(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> tuple[State, str]:

@@ -1,7 +1,8 @@
-"""Metrics of a predictor on every (environment, split)."""
+"""The metrics of predictors, and of constant answers, on every split of every environment."""
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from oodbench.datasets import Environment
 from oodbench.metrics import Groups, values_of_examples, values_of_groups
 from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
+from oodbench.train.loading import Data
 
 CHUNK = 64, 8192
 """The fewest and the most examples of a forward pass."""
@@ -25,12 +27,14 @@ OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
 """The most outputs of a forward pass: a vocabulary at each of many tokens is large."""
 OfGroups = Mapping[str, Mapping[str, Groups]]
-"""The groups of the splits by environment; those of classes have balanced accuracies and more."""
+"""The groups of each split, by environment and split."""
+Constants = dict[str, dict[str, dict[str, float | None]]]
+"""metric -> environment -> split -> value; None where the metric of a constant is not defined."""
 
 
 @dataclass(frozen=True)
 class _Scored:
-    """What is known of a split, in the order of its values: a mean a metric, then hits a group."""
+    """A split whose values are known: a mean for each metric, then the hits of each group."""
 
     environment: str
     split: str
@@ -49,12 +53,11 @@ def evaluate(
     whole: Callable[[str, Tensor, Tensor], Mapping[str, float]] | None = None,
     groups: OfGroups | None = None,
 ) -> list[Evaluation]:
-    """Return every metric of `task` on every split of every environment: the mean over its examples.
+    """Every recorded metric of a predictor on every split of every environment.
 
-    `predict` maps inputs as they are in memory or read (N, ...) to logits (N, C); `splits` holds
-    the indices of each environment's splits. An empty split gives no value. `whole` gives further
-    metrics, of a whole split: see `Dataset.split_metrics`. Of `groups` the splits have the metrics
-    that `values_of_groups` names.
+    `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C); `splits` holds the
+    indices of each environment's splits. An empty split has no value. Splits with `groups` have the
+    metrics of `values_of_groups` too, and `whole` gives further ones, see `Dataset.split_metrics`.
     """
 
     def work(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -62,32 +65,33 @@ def evaluate(
         return values_of_examples(task, logits, y) | kept
 
     collected = _collect(predict, environments, task, loader_workers, work)
-    outputs = {name: parts.pop(OUTPUTS, torch.empty(0)) for name, parts in collected.items()}
+    outputs = {name: values.pop(OUTPUTS, torch.empty(0)) for name, values in collected.items()}
     scored: list[_Scored] = []
     values: list[Tensor] = []
     for name, metrics in collected.items():
         for split, index in splits[name].items():
             if not len(index):
                 continue
-            parts = {metric: value[index].double() for metric, value in metrics.items()}
-            values.append(torch.stack([part.mean() for part in parts.values()]))
-            own = [groups[name][split]] if groups and name in groups else []
-            values += [hits(g.keys, parts["accuracy"], len(g.counts)) for g in own]
-            scored.append(_Scored(name, split, [*parts], len(index), own))
+            chosen = {metric: value[index].double() for metric, value in metrics.items()}
+            values.append(torch.stack([value.mean() for value in chosen.values()]))
+            of_split = [groups[name][split]] if groups and name in groups else []
+            values += [hits(g.keys, chosen["accuracy"], len(g.counts)) for g in of_split]
+            scored.append(_Scored(name, split, [*chosen], len(index), of_split))
     (evaluations,) = _evaluations(scored, [torch.cat(values).tolist()])
     if whole is not None:
-        for name, found in outputs.items():
+        for name, kept in outputs.items():
             for split, index in splits[name].items():
-                place = index.cpu()
-                further = whole(name, place, found[place]) if len(place) else {}
+                places = index.cpu()
+                further = whole(name, places, kept[places]) if len(places) else {}
                 evaluations += [
-                    Evaluation(name, split, m, v, len(place)) for m, v in further.items()
+                    Evaluation(name, split, metric, value, len(places))
+                    for metric, value in further.items()
                 ]
     return evaluations
 
 
 def mean_loss(evaluations: Sequence[Evaluation], task: Task) -> float:
-    """The mean over environments of the mean loss, of evaluations of one split of each."""
+    """The mean over environments of the mean loss, given evaluations of one split of each."""
     losses = [e.value for e in evaluations if e.metric == task.loss_metric]
     return sum(losses) / len(losses)
 
@@ -99,11 +103,10 @@ def evaluate_vectorized(
     task: Task,
     groups: Sequence[OfGroups] | None = None,
 ) -> list[list[Evaluation]]:
-    """Return what `evaluate` does, for each of K predictors on data of its own.
+    """The evaluations of each of K predictors on data of its own, as `evaluate` returns them.
 
-    The data of all predictors are in memory and have equal shapes.
-
-    `predict` maps inputs (R, N, ...) to logits (R, N, C) for R predictors, told by their places.
+    The data of all predictors are in memory and have equal shapes. `predict` maps inputs (R, N, ...)
+    and the places of R predictors to their logits (R, N, C).
     """
     scored: list[_Scored] = []
     values: list[Tensor] = []
@@ -114,29 +117,29 @@ def evaluate_vectorized(
         for start in range(0, len(first.y), chunk):
             rows = slice(start, start + chunk)
             size = max(2, ROWS // len(first.y[rows]))
-            found = [
+            logits = [
                 predict(stacked([e.x[rows] for e in data[i : i + size]]), slice(i, i + size))
                 for i in range(0, len(data), size)
             ]
             y = stacked([e.y[rows] for e in data])
-            chunks.append(values_of_examples(task, torch.cat(found), y))
+            chunks.append(values_of_examples(task, torch.cat(logits), y))
         metrics = {metric: torch.cat([c[metric] for c in chunks], 1) for metric in chunks[0]}
         for split, index in splits[0][name].items():
             if not len(index):
                 continue
             places = stacked([s[name][split] for s in splits])
-            parts = {metric: value.gather(1, places).double() for metric, value in metrics.items()}
-            values.append(torch.stack([part.mean(1) for part in parts.values()], 1))
-            own = [g[name][split] for g in groups or () if name in g]
-            if own:
-                keys = stacked([g.keys for g in own])
-                values.append(hits(keys, parts["accuracy"], len(own[0].counts)))
-            scored.append(_Scored(name, split, [*parts], len(index), own))
+            chosen = {m: value.gather(1, places).double() for m, value in metrics.items()}
+            values.append(torch.stack([value.mean(1) for value in chosen.values()], 1))
+            of_split = [g[name][split] for g in groups or () if name in g]
+            if of_split:
+                keys = stacked([g.keys for g in of_split])
+                values.append(hits(keys, chosen["accuracy"], len(of_split[0].counts)))
+            scored.append(_Scored(name, split, [*chosen], len(index), of_split))
     return _evaluations(scored, torch.cat(values, 1).tolist())
 
 
 def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
-    """How many examples of each group `right` (..., n) says 1 of, (..., groups), exact in float64.
+    """How many examples of each group are `right` (..., n), (..., groups); exact in float64.
 
     `keys` (..., n) are the examples' groups.
     """
@@ -147,7 +150,7 @@ def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
 def shapes(
     environments: Mapping[str, Environment], splits: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[object, ...]:
-    """A key that data have in common on which predictors are evaluated together."""
+    """A key that is equal for data on which predictors can be evaluated together."""
     return tuple(
         (name, e.x.shape, e.y.shape, *((s, len(i)) for s, i in splits[name].items()))
         for name, e in environments.items()
@@ -191,11 +194,11 @@ def logits(
     task: Task,
     loader_workers: int = 0,
 ) -> dict[str, Tensor]:
-    """Return what `task` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
-    found = _collect(
+    """What `Task.kept` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
+    collected = _collect(
         predict, environments, task, loader_workers, lambda x, _: {OUTPUTS: task.kept(x)}
     )
-    return {name: parts[OUTPUTS].cpu() for name, parts in found.items()}
+    return {name: values[OUTPUTS].cpu() for name, values in collected.items()}
 
 
 def _collect(
@@ -205,20 +208,17 @@ def _collect(
     loader_workers: int,
     work: Callable[[Tensor, Tensor], dict[str, Tensor]],
 ) -> dict[str, dict[str, Tensor]]:
-    """Return what `work` makes of logits and targets, by environment and then by its own keys.
-
-    `work` is given logits (n, ...) and targets of a piece. The memory for whole environments is
-    allocated first: small results allocated between the large tensors of the pieces would leave
-    holes in the heap that the next large ones do not fit into.
-    """
-    found: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
-    for name, part, logits, y in predictions(predict, environments, task, loader_workers):
-        own = found[name]
+    """The tensors that `work` returns for logits (n, ...) and targets, by environment and by key."""
+    collected: dict[str, dict[str, Tensor]] = {name: {} for name in environments}
+    for name, rows, logits, y in predictions(predict, environments, task, loader_workers):
+        whole = collected[name]
         for key, values in work(logits, y).items():
-            if key not in own:
-                own[key] = values.new_empty(len(environments[name].y), *values.shape[1:])
-            own[key][part] = values
-    return found
+            if key not in whole:
+                # Allocated at once: small results between the large tensors of the chunks would leave
+                # holes in the heap that the next large ones do not fit into.
+                whole[key] = values.new_empty(len(environments[name].y), *values.shape[1:])
+            whole[key][rows] = values
+    return collected
 
 
 def predictions(
@@ -227,20 +227,20 @@ def predictions(
     task: Task,
     loader_workers: int,
 ) -> Iterator[tuple[str, slice, Tensor, Tensor]]:
-    """Yield all examples in pieces: environment, places, logits (n, ...) and targets (n, ...)."""
-    pieces = [
+    """Yield all examples in chunks: environment, rows, logits (n, ...) and targets (n, ...)."""
+    chunks = [
         (name, environment, places)
         for name, environment in environments.items()
         for places in torch.split(torch.arange(len(environment.y)), _size(environment, task))
     ]
-    stored = [(e.x, places) for _, e, places in pieces if isinstance(e.x, Stored)]
+    stored = [(e.x, places) for _, e, places in chunks if isinstance(e.x, Stored)]
     device = next(iter(environments.values())).y.device
     reads = ReadAhead(lambda i: [stored[i]], len(stored), device, loader_workers)
     read = itertools.count()
-    for name, environment, places in pieces:
-        part = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
-        x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[part]
-        yield name, part, predict(x), environment.y[part]
+    for name, environment, places in chunks:
+        rows = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
+        x = reads[next(read)] if isinstance(environment.x, Stored) else environment.x[rows]
+        yield name, rows, predict(x), environment.y[rows]
 
 
 def _size(environment: Environment, task: Task) -> int:
@@ -251,3 +251,49 @@ def _size(environment: Environment, task: Task) -> int:
     values = CACHED_VALUES if x.device.type == "cpu" else DEVICE_VALUES
     size: int = values // max(1, math.prod(x.shape[1:]))
     return max(1, min(max(fewest, min(size, most)), limit))
+
+
+@torch.no_grad()
+def constant_answer(
+    data: Data, training: Sequence[str], scored: Mapping[str, Environment]
+) -> Constants:
+    """The value of every metric on each split of the `scored` environments for its best constant answer.
+
+    The constant is the best one for the metric on the pooled `in` splits of the `training`
+    environments (`Task.constants`); a dataset's metrics of whole splits (`Dataset.split_metrics`)
+    are those of the constant that is best for the main one. Data are looked at once for all runs with
+    the same training environments.
+    """
+    key = tuple(training)
+    if key not in data.constants:
+        data.constants[key] = _constants(data, training, scored)
+    constants: Constants = data.constants[key]
+    return constants
+
+
+def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environment]) -> Constants:
+    dataset, task = data.dataset, data.dataset.task
+    targets = torch.cat([data.environments[n].y[data.splits[n]["in"]] for n in training])
+    # a constant needs no inputs, so that none are read
+    blind = {name: Environment(e.y.new_empty(len(e.y), 0), e.y) for name, e in scored.items()}
+    outputs = task.constants(targets)
+    constants: Constants = {}
+    for best_for, output in outputs.items():
+        rated = dataset.has_split_metrics and task.metric in best_for
+        whole = dataset.split_metrics if rated else None
+
+        def predict(x: Tensor, output: Tensor = output) -> Tensor:
+            return output.expand(len(x), *output.shape)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a correlation with a constant is not defined
+            evaluations = evaluate(
+                predict, blind, data.splits, task, whole=whole, groups=data.groups
+            )
+        others = {metric for metrics in outputs if metrics != best_for for metric in metrics}
+        for e in evaluations:
+            if e.metric not in others:
+                of_metric = constants.setdefault(e.metric, {})
+                value = e.value if math.isfinite(e.value) else None
+                of_metric.setdefault(str(e.environment), {})[str(e.split)] = value
+    return constants

@@ -1,9 +1,10 @@
-"""Runs of one bundle from start to end in one process, vectorized where it is possible and pays."""
+"""Train the runs of a bundle in this process, vectorized where that is possible and pays."""
 
 import contextlib
 import errno
 import faulthandler
 import os
+import threading
 import traceback
 import warnings
 from collections import deque
@@ -19,10 +20,8 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import provenance, source
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
-from oodbench.train.heartbeat import Heartbeats
 from oodbench.train.loop import SingleProgram, Training, begin, train
-from oodbench.train.precision import products_in
-from oodbench.train.process import clean_process, unchanged
+from oodbench.train.process import clean_process, products_in, unchanged
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
 from oodbench.train.vectorized.packing import capacity, program_key, why_alone
@@ -32,6 +31,8 @@ from oodbench.vmap_errors import explained
 Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, one sentence."""
 Steps = Callable[[int], None]
+BEAT_SECONDS = 5.0
+"""Seconds between two heartbeats of a run."""
 
 
 def execute(
@@ -41,7 +42,7 @@ def execute(
     progress: Steps = lambda step: None,
     interrupts: Interrupts | None = None,
 ) -> tuple[State, str]:
-    """Train a run unless it has ended or another process trains it; never raises for its errors.
+    """Train a run unless it has ended or another process trains it; its errors are not raised.
 
     Returns the state (`done`, `diverged`, `failed`, `interrupted`, or `elsewhere` while another
     process holds the run) and, for a failure, one sentence; the traceback is in failed.json.
@@ -64,15 +65,15 @@ def execute_bundle(
     progress: Steps = lambda step: None,
     interrupts: Interrupts | None = None,
 ) -> list[str]:
-    """Train runs of one `RunSpec.bundle_key`, each as `execute` would.
+    """Train the runs of one bundle (`RunSpec.bundle_key`), each as `execute` would.
 
-    Returns the ids of those that were not started, as they are to be trained one at a time. A bundle
-    that does not fit into memory is trained in halves, from its runs' last checkpoints on.
+    Returns the ids of the runs that were not started because they are to be trained one at a time. A
+    bundle that does not fit into memory is trained in halves, from its runs' last checkpoints on.
     """
     # the runs of one trial side by side, as they share its data
-    waiting = deque(sorted(runs, key=lambda run: (run[0].trial, run[0].draw)))
-    # a method may change the working directory
-    waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in waiting)
+    ordered = sorted(runs, key=lambda run: (run[0].trial, run[0].draw))
+    # absolute, as a method may change the working directory
+    waiting = deque((spec, RunDirectory(run.path.absolute())) for spec, run in ordered)
     with clean_process(settings.threads), Heartbeats() as heartbeats:
         return _execute(waiting, settings, ended, progress, interrupts or Interrupts(), heartbeats)
 
@@ -83,7 +84,7 @@ def _execute(
     ended: Ended,
     progress: Steps,
     interrupts: Interrupts,
-    heartbeats: Heartbeats,
+    heartbeats: "Heartbeats",
 ) -> list[str]:
     """Do what `execute_bundle` does, in a clean process."""
     limit = settings.vectorize or MAX_VECTORIZED
@@ -130,7 +131,7 @@ class _Held:
 class _Bundle:
     """Runs that one process trains at the same time."""
 
-    def __init__(self, settings: TrainSettings, ended: Ended, heartbeats: Heartbeats) -> None:
+    def __init__(self, settings: TrainSettings, ended: Ended, heartbeats: "Heartbeats") -> None:
         self.settings = settings
         self.vectorized = False
         self.held: list[_Held] = []
@@ -239,6 +240,51 @@ class _Bundle:
         self._time_limit.close()
         for held in list(self.held):
             self._release(held)
+
+
+class Heartbeats:
+    """A thread of the `with` block that beats for the runs that this process holds.
+
+    It beats by the clock, so that a run whose steps take long is never taken for lost.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[RunDirectory, Callable[[], int]] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeats", daemon=True)
+
+    def __enter__(self) -> "Heartbeats":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def start(self, directory: RunDirectory, step: Callable[[], int]) -> None:
+        """Beat for a run, now and from now on; `step` returns the step that it is at.
+
+        Raises OSError if the first beat cannot be written; a later one that cannot is left out.
+        """
+        directory.beat(step())
+        with self._lock:
+            self._runs[directory] = step
+
+    def stop(self, directory: RunDirectory) -> None:
+        """Beat no more for a run, and remove its heartbeat."""
+        with self._lock:
+            self._runs.pop(directory, None)
+        directory.rest()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(BEAT_SECONDS):
+            with self._lock:
+                for directory, step in self._runs.items():
+                    with contextlib.suppress(
+                        OSError
+                    ):  # a full disk may have room again at the next beat
+                        directory.beat(step())
 
 
 def _state_after(error: Exception, directory: RunDirectory) -> tuple[State, str]:

@@ -21,7 +21,6 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
 from oodbench.train.batches import Batches
 from oodbench.train.settings import TrainSettings
-from oodbench.train.splits import split
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,12 @@ class Data:
     groups: dict[str, dict[str, Groups]]
     """The groups of the splits' examples, see `groups_of`."""
     constants: dict[tuple[str, ...], Any] = field(default_factory=dict, init=False)
-    """What `oodbench.train.constants` has worked out, by training environments."""
+    """The constant answers so far, by training environments, see `oodbench.train.evaluate`."""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """What a run's data depend on, but for what is fitted to its training examples."""
+    """What a run's data depend on, except what is fitted to its training examples."""
 
     dataset: str
     options: str
@@ -49,19 +48,101 @@ class _Source:
     device: str
 
 
+def load_environments(
+    dataset: str,
+    options: Mapping[str, Any],
+    held_out: Collection[str] | None,
+    *,
+    trial: int,
+    holdout: float,
+    data_dir: Path | None,
+    device: str,
+) -> Data:
+    """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
+
+    Transformations that are fitted to data are fitted to the environments that are not `held_out`; None
+    means no fit. Examples without any known label are in no split. Raises UserError for data that do
+    not suit their task.
+    """
+    text = json.dumps(options, sort_keys=True)
+    source = _Source(dataset, text, trial, holdout, data_dir, device)
+    data = _load(source)
+    if held_out is None:
+        return data
+    return _fit(source, data.dataset.trained_on(held_out) if fits(data.dataset) else ())
+
+
+def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
+    """The data of a run, see `load_environments`."""
+    return load_environments(spec.dataset, spec.options, spec.held_out, **_origin(spec, settings))
+
+
+def input_change(
+    spec: RunSpec, dataset: Dataset, settings: TrainSettings
+) -> Callable[[Tensor], Tensor]:
+    """How a run's inputs are changed before `Dataset.transform`; data are read only where it needs them."""
+    if not fits(dataset):
+        return lambda x: x
+    data = load_environments(spec.dataset, spec.options, None, **_origin(spec, settings))
+    training = dataset.trained_on(spec.held_out)
+    return fit(dataset, data.environments, {name: data.splits[name]["in"] for name in training})
+
+
+def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
+    """The arguments of `load_environments` beyond the dataset."""
+    of_run = {"trial": spec.trial, "holdout": spec.holdout}
+    return of_run | {"data_dir": settings.data_dir, "device": settings.device}
+
+
 @lru_cache(maxsize=2)
 def _load(source: _Source) -> Data:
     options = neutral_values(datasets.get(source.dataset).Options) | json.loads(source.options)
     dataset = make(source.dataset, options, source.data_dir)
     environments, splits = {}, {}
     for name, data in load_checked(dataset, source.trial).items():
-        parts = split(data, source.holdout, source.dataset, name, source.trial)
+        indices = split(data, source.holdout, source.dataset, name, source.trial)
         known = dataset.task.known(data.y)
-        splits[name] = {part: i[known[i]].to(source.device) for part, i in parts.items()}
+        splits[name] = {half: i[known[i]].to(source.device) for half, i in indices.items()}
         x = data.x if isinstance(data.x, Stored) else data.x.to(source.device)
         attributes = None if data.attributes is None else data.attributes.to(source.device)
         environments[name] = Environment(x, data.y.to(source.device), attributes=attributes)
     return Data(dataset, environments, splits, groups_of(dataset, environments, splits))
+
+
+@lru_cache(maxsize=2)
+def _fit(source: _Source, training: tuple[str, ...]) -> Data:
+    """The data, transformed by what is fitted to the `in` splits of the environments `training`."""
+    data = _load(source)
+    seen = {name: data.splits[name]["in"] for name in training}
+    return replace(data, environments=fitted(data.dataset, data.environments, seen))
+
+
+def split(
+    environment: Environment, holdout: float, dataset: str, name: str, trial: int
+) -> dict[str, Tensor]:
+    """Sorted indices of the splits `in` (trained on, or scored) and `out` (for selection).
+
+    `out` is a share `holdout` of the examples, at least one group: examples of a group stay together.
+    The splits depend on (dataset, environment, trial) alone; data that bring their own keep them. With
+    `holdout` 0 everything is `in` and there is no `out`.
+    """
+    count = len(environment.y)
+    if holdout == 0:
+        return {"in": torch.arange(count)}
+    if environment.out is not None:
+        return _indices(environment.out)
+    groups = environment.groups if environment.groups is not None else torch.arange(count)
+    _, group = torch.unique(groups, return_inverse=True)
+    total = int(group.max()) + 1 if count else 0
+    generator = torch.Generator().manual_seed(derive("split", dataset, name, trial))
+    order = torch.randperm(total, generator=generator)
+    chosen = torch.zeros(total, dtype=torch.bool)
+    chosen[order[: max(1, round(holdout * total))]] = True
+    return _indices(chosen[group])
+
+
+def _indices(out: Tensor) -> dict[str, Tensor]:
+    return {"in": (~out).nonzero().squeeze(1), "out": out.nonzero().squeeze(1)}
 
 
 def groups_of(
@@ -81,72 +162,13 @@ def groups_of(
         if environment.attributes is not None:
             attributes = dataset.attributes
             keys = dataset.task.groups(keys, environment.attributes, len(attributes))
-        for part, index in splits[name].items():
+        for half, index in splits[name].items():
             if len(index):
                 of_split = keys[index]
                 size = count * max(1, len(attributes))
                 counts = torch.bincount(of_split, minlength=size).tolist()
-                groups.setdefault(name, {})[part] = Groups(of_split, counts, classes, attributes)
+                groups.setdefault(name, {})[half] = Groups(of_split, counts, classes, attributes)
     return groups
-
-
-@lru_cache(maxsize=2)
-def _fit(source: _Source, training: tuple[str, ...]) -> Data:
-    """The data with what is fitted to the `in` splits of the environments `training`."""
-    data = _load(source)
-    seen = {name: data.splits[name]["in"] for name in training}
-    return replace(data, environments=fitted(data.dataset, data.environments, seen))
-
-
-def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
-    """The data of a run, see `load_environments`."""
-    return load_environments(
-        spec.dataset,
-        spec.options,
-        {*spec.test_environments, *spec.validation_environments},
-        trial=spec.trial,
-        holdout=spec.holdout,
-        data_dir=settings.data_dir,
-        device=settings.device,
-    )
-
-
-def load_environments(
-    dataset: str,
-    options: Mapping[str, Any],
-    held_out: Collection[str] | None,
-    *,
-    trial: int,
-    holdout: float,
-    data_dir: Path | None,
-    device: str,
-) -> Data:
-    """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
-
-    What is fitted to data is fitted to the environments that are not `held_out`, and nothing where
-    that is None. Examples of which no
-    label is known are in no split. Raises UserError for data that do not fit their task.
-    """
-    text = json.dumps(options, sort_keys=True)
-    source = _Source(dataset, text, trial, holdout, data_dir, device)
-    found = _load(source)
-    if held_out is None:
-        return found
-    return _fit(source, found.dataset.trained_on(held_out) if fits(found.dataset) else ())
-
-
-def input_change(
-    spec: RunSpec, dataset: Dataset, settings: TrainSettings
-) -> Callable[[Tensor], Tensor]:
-    """What a run's inputs go through before `Dataset.transform`; data are read only where it needs them."""
-    if not fits(dataset):
-        return lambda x: x
-    options = json.dumps(spec.options, sort_keys=True)
-    data = _load(
-        _Source(spec.dataset, options, spec.trial, spec.holdout, settings.data_dir, settings.device)
-    )
-    training = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
-    return fit(dataset, data.environments, {name: data.splits[name]["in"] for name in training})
 
 
 def batches(

@@ -1,20 +1,27 @@
-"""The state of the process that a plug-in may change, and that every run is to find clean."""
+"""The state of the process and the device that every run finds, whatever plug-ins or scripts change."""
 
 import os
 import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.backends import cudnn
+
+from oodbench.errors import UserError
+
+TF32_CAPABILITY = 8, 0
+"""The compute capability of the first devices with TF32 (NVIDIA Ampere)."""
+AUTOCAST = {"bfloat16": torch.bfloat16}
+"""The precision that the network is trained in, where it is not that of its parameters."""
 
 
-@dataclass(frozen=True)
-class _Setting:
+class _Setting(NamedTuple):
     """A setting of the whole process."""
 
     read: Callable[[], Any]
@@ -51,9 +58,6 @@ _SETTINGS = {
         torch.device("cpu"),
     ),
     "grad mode": _Setting(torch.is_grad_enabled, torch.set_grad_enabled, True),
-    "anomaly detection": _Setting(
-        torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, False
-    ),
     "choice of deterministic algorithms": _Setting(
         _deterministic,
         lambda mode: torch.use_deterministic_algorithms(mode[0], warn_only=mode[1]),
@@ -62,16 +66,12 @@ _SETTINGS = {
     "precision of float32 products": _Setting(
         torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"
     ),
-    "deterministic flag of cuDNN": _Setting(
-        lambda: torch.backends.cudnn.deterministic,
-        lambda value: setattr(torch.backends.cudnn, "deterministic", value),
-        False,
-    ),
-    "benchmark flag of cuDNN": _Setting(
-        lambda: torch.backends.cudnn.benchmark,
-        lambda value: setattr(torch.backends.cudnn, "benchmark", value),
-        False,
-    ),
+    **{
+        f"{flag} flag of cuDNN": _Setting(
+            partial(getattr, cudnn, flag), partial(setattr, cudnn, flag), False
+        )
+        for flag in ("deterministic", "benchmark")
+    },
     "number of threads": _Setting(torch.get_num_threads, torch.set_num_threads),
 }
 
@@ -82,21 +82,18 @@ def _read() -> dict[str, Any]:
 
 def _write(values: dict[str, Any]) -> dict[str, Any]:
     """Set the values; return those that were replaced."""
-    former = {}
+    replaced = {}
     for name, value in values.items():
         now = _SETTINGS[name].read()
         if now != value:
-            former[name] = now
+            replaced[name] = now
             _SETTINGS[name].write(value)
-    return former
+    return replaced
 
 
 @contextmanager
 def clean_process(threads: int) -> Iterator[None]:
-    """Within it the process is as runs are to find it, with so many threads; then as it was before.
-
-    Clean are torch's own defaults: float32 on the CPU, gradients on, no deterministic algorithms.
-    """
+    """Give the process torch's default settings and a number of threads; afterwards restore its own."""
     before = _read()
     clean = {name: s.clean for name, s in _SETTINGS.items() if s.clean is not None}
     _write(clean | {"number of threads": threads})
@@ -108,7 +105,7 @@ def clean_process(threads: int) -> Iterator[None]:
 
 @contextmanager
 def unchanged(who: str) -> Iterator[None]:
-    """Put back what the block changes in the process and leaves so, and warn that `who` changed it."""
+    """Restore the settings that the block changes, and warn that `who` changed them."""
     before = _read()
     try:
         yield
@@ -121,6 +118,47 @@ def unchanged(who: str) -> Iterator[None]:
             )
 
 
+@contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """Compute float32 matrix products and convolutions in TF32 within the block, if `precision` is that.
+
+    Otherwise torch's defaults hold: products in float32 and, on CUDA devices that have it, convolutions
+    in TF32.
+    """
+    if precision != "tf32":
+        yield
+        return
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    try:
+        torch.set_float32_matmul_precision("high")
+        cudnn.allow_tf32 = True
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32 = before[1]
+
+
+def check_device(device: str) -> None:
+    """Raise UserError for a device that is not here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"there is no device '{device}' here") from error
+
+
+def check_precision(precision: str, device: str) -> None:
+    """Raise UserError if a device lacks a precision."""
+    cuda = device.startswith("cuda")
+    if precision == "tf32" and not (
+        cuda and torch.cuda.get_device_capability(device) >= TF32_CAPABILITY
+    ):
+        raise UserError(f"precision tf32 is of CUDA devices from Ampere on, which {device} is not")
+    if precision == "bfloat16" and cuda:
+        with torch.cuda.device(device):
+            if not torch.cuda.is_bf16_supported(including_emulation=False):
+                raise UserError(f"precision bfloat16 is of newer CUDA devices than {device}")
+
+
 def seed_process(seed: int) -> None:
     """Seed the generators that belong to the process: those of torch, numpy and Python."""
     torch.manual_seed(seed)
@@ -130,7 +168,7 @@ def seed_process(seed: int) -> None:
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Within it anything may be drawn and seeded; then the process's generators are as they were before."""
+    """Restore the process's random generators after the block."""
     started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = range(torch.cuda.device_count()) if started else ()
     states = generator_states()

@@ -22,11 +22,16 @@ from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.train.averages import make_average
-from oodbench.train.constants import constant_answer
-from oodbench.train.evaluate import evaluate, logits, mean_loss
+from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
 from oodbench.train.loading import batches, load_data
-from oodbench.train.precision import AUTOCAST, check_precision
-from oodbench.train.process import generator_states, seed_process, set_generator_states, unchanged
+from oodbench.train.process import (
+    AUTOCAST,
+    check_precision,
+    generator_states,
+    seed_process,
+    set_generator_states,
+    unchanged,
+)
 from oodbench.train.settings import TrainSettings
 
 
@@ -35,7 +40,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
     return Problem(
         dataset.input_shape,
         dataset.task,
-        dataset.trained_on({*spec.test_environments, *spec.validation_environments}),
+        dataset.trained_on(spec.held_out),
         spec.steps,
         attributes=len(dataset.attributes),
         sizes=tuple(sizes),
@@ -102,7 +107,7 @@ class Run:
         with unchanged(f"the dataset {spec.dataset}"):
             self.data = load_data(spec, settings)
         dataset = self.data.dataset
-        self.names = dataset.trained_on({*spec.test_environments, *spec.validation_environments})
+        self.names = dataset.trained_on(spec.held_out)
         sizes = [len(self.data.splits[name]["in"]) for name in self.names]
         discrete = is_discrete(dataset, self.data.environments)
         self.problem = replace(problem_of(spec, dataset, sizes), discrete=discrete)

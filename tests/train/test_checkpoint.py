@@ -12,8 +12,8 @@ import torch
 from oodbench.registry import load_plugins
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
-from oodbench.train.checkpoint import save_checkpoint
 from oodbench.train.execute import execute
+from oodbench.train.loop import save_checkpoint
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import Killed, checkpoint_every

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from oodbench.datasets import Dataset
-from oodbench.train.constants import constant_answer
+from oodbench.train.evaluate import constant_answer
 from oodbench.train.loading import load_data
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings

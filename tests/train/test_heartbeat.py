@@ -8,9 +8,8 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Outputs, register
 from oodbench.results.directory import RunDirectory
-from oodbench.train import heartbeat
-from oodbench.train.execute import execute
-from oodbench.train.heartbeat import Heartbeats
+from oodbench.train import execute as heartbeat
+from oodbench.train.execute import Heartbeats, execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import tiny
 

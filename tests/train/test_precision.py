@@ -17,7 +17,7 @@ from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
-from oodbench.train.precision import check_precision, products_in
+from oodbench.train.process import check_precision, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.packing import why_not

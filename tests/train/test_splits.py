@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oodbench.datasets import Environment
-from oodbench.train.splits import split
+from oodbench.train.loading import split
 
 
 def environment(count: int, groups: Tensor | None = None, value: float = 0.0) -> Environment:

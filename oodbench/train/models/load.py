@@ -22,8 +22,7 @@ from oodbench.results.schemas import RunFile
 from oodbench.results.weights import LAST, kept_weights
 from oodbench.train.kept_weights import ABOUT
 from oodbench.train.loading import input_change
-from oodbench.train.precision import check_device
-from oodbench.train.process import clean_process, kept_generators
+from oodbench.train.process import check_device, clean_process, kept_generators
 from oodbench.train.run import build_algorithm, problem_of
 from oodbench.train.settings import TrainSettings
 

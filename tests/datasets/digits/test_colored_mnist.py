@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
-from oodbench.train.splits import split
+from oodbench.train.loading import split
 
 IMAGES, LABELS = "MNIST/raw/train-images-idx3-ubyte", "MNIST/raw/train-labels-idx1-ubyte"
 

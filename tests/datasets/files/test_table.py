@@ -17,9 +17,8 @@ from oodbench.results.predictions import read_predictions
 from oodbench.sweep.cli import app
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
-from oodbench.train.loading import load_data
+from oodbench.train.loading import load_data, split
 from oodbench.train.settings import TrainSettings
-from oodbench.train.splits import split
 
 
 def frame(count: int = 60) -> pd.DataFrame:
