@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 app = commands(__doc__, no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="Where NAME.png and NAME.svg go.")]
+Tau = Annotated[float, typer.Option(help="The threshold of the mask.")]
 Counts = Annotated[str, typer.Option(help="Numbers of environments, with commas between.")]
 OUT = Path("results/diagnose")
 
@@ -23,53 +24,50 @@ OUT = Path("results/diagnose")
 def kept(
     run: Annotated[Path | None, typer.Option(help="A recorded run: RESULTS/runs/ID.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Of the new run, without --run.")] = 300,
-    tau: Annotated[float, typer.Option(help="Of the new run.")] = 1.0,
-    trial: Annotated[int, typer.Option(min=0, help="Of the new run.")] = 0,
+    tau: Tau = 1.0,
     out: Out = OUT,
 ) -> None:
     """Fraction kept and weight norm of each layer during a run of AND-mask."""
-    from oodbench.diagnose.kept_components import kept_components
+    from oodbench.diagnose.recorded import kept_components
 
-    _show(kept_components(run, steps, tau, trial), "kept", out)
+    _show(kept_components(run, steps, tau), "kept", out)
 
 
 @app.command("random-gradients")
 @exit_on_user_error
 def random_gradients(
     environments: Counts = "2,3,5,7,10,15,20,30,40,60,80,100,150,200",
-    tau: Annotated[float, typer.Option()] = 0.6,
-    components: Annotated[int, typer.Option(min=1)] = 3000,
-    draws: Annotated[int, typer.Option(min=2, help="Of the gradients, for the estimate.")] = 20,
+    tau: Tau = 0.6,
+    trials: Annotated[int, typer.Option(min=2, help="Random gradients, for the estimate.")] = 20,
     out: Out = OUT,
 ) -> None:
     """Size of the mean of random gradients, masked and not: exact and measured."""
-    from oodbench.diagnose import random_gradients as finding
+    from oodbench.diagnose import mean_gradients
 
-    counts = _counts(environments)
-    _show(finding.random_gradients(counts, tau, components, draws), "random-gradients", out)
+    finding = mean_gradients.random_gradients(_counts(environments), tau, trials)
+    _show(finding, "random-gradients", out)
 
 
 @app.command()
 @exit_on_user_error
 def correlation(
     environments: Annotated[int, typer.Option(min=2)] = 16,
-    examples: Annotated[int, typer.Option(min=2, help="Per environment.")] = 1024,
-    seeds: Annotated[int, typer.Option(min=2, help="Networks and data sets.")] = 10,
+    trials: Annotated[int, typer.Option(min=2, help="Networks and data sets.")] = 10,
     out: Out = OUT,
 ) -> None:
     """Correlation of masked gradients with mechanism and shortcut, AND and XOR, against tau."""
-    from oodbench.diagnose.gradient_correlation import correlation
+    from oodbench.diagnose import mean_gradients
 
-    _show(correlation(environments, examples, seeds), "correlation", out)
+    _show(mean_gradients.correlation(environments, trials), "correlation", out)
 
 
 @app.command()
 @exit_on_user_error
 def consistency(out: Out = OUT) -> None:
     """Consistency scores of minima where they are known: diagonal Hessians and the patchwork."""
-    from oodbench.diagnose.patchwork import consistency
+    from oodbench.diagnose import consistency as examples
 
-    _show(consistency(), "consistency", out)
+    _show(examples.consistency(), "consistency", out)
 
 
 @app.command()
@@ -94,9 +92,9 @@ def memorization(
     out: Out = OUT,
 ) -> None:
     """Accuracy on training, wrong and test labels of every method of a sweep, and its curves."""
-    from oodbench.diagnose.memorization import memorization
+    from oodbench.diagnose import recorded
 
-    _show(memorization(results), results.resolve().name, out)
+    _show(recorded.memorization(results), results.resolve().name, out)
 
 
 @app.command()
@@ -108,10 +106,10 @@ def trials(
     out: Out = OUT,
 ) -> None:
     """The test value of every trial of a sweep, and how many reach a threshold."""
-    from oodbench.diagnose.trials import trials
+    from oodbench.diagnose import recorded
 
     rules = tuple(selection.split(","))
-    _show(trials(results, rules, threshold), f"{results.resolve().name}-trials", out)
+    _show(recorded.trials(results, rules, threshold), f"{results.resolve().name}-trials", out)
 
 
 def _counts(text: str) -> list[int]:

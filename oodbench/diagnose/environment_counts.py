@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from oodbench.diagnose.random_gradients import expected_size
+from oodbench.diagnose.mean_gradients import expected_size
 from oodbench.errors import UserError
 from oodbench.report.figures import Finding
 from oodbench.sweep.plan import single
@@ -50,12 +50,8 @@ def accuracy(algorithm: str, environments: int, steps: int, trial: int) -> float
     run = Run(spec, TrainSettings())
     if run.run_steps(steps) is not None:
         raise UserError(f"{algorithm} with {environments} environments diverged in trial {trial}")
-    (found,) = (
-        e.value
-        for e in run.evaluate()
-        if (e.environment, e.split, e.metric) == ("test", "in", "accuracy")
-    )
-    return found
+    scores = {(e.environment, e.split, e.metric): e.value for e in run.evaluate()}
+    return scores["test", "in", "accuracy"]
 
 
 def environments(counts: Sequence[int], trials: int = 3, steps: int = 300) -> Finding:
@@ -69,24 +65,19 @@ def environments(counts: Sequence[int], trials: int = 3, steps: int = 300) -> Fi
             f"not {min(counts)} and {trials}"
         )
     algorithms = ("ERM", "ANDMask")
-    found = np.array(
-        [
-            [[accuracy(name, count, steps, t) for t in range(trials)] for count in counts]
-            for name in algorithms
-        ]
+    scores = np.array(
+        [[[accuracy(a, n, steps, t) for t in range(trials)] for n in counts] for a in algorithms]
     )
     rows = []
-    for i, count in enumerate(counts):
-        cells = [
-            f"{100 * v:.1f}" for a in range(2) for v in (found[a, i].max(), np.median(found[a, i]))
-        ]
+    for count, of_count in zip(counts, scores.transpose(1, 0, 2), strict=True):
+        cells = [f"{100 * v:.1f}" for of in of_count for v in (of.max(), np.median(of))]
         rows.append([str(count), *cells, f"{threshold(count):.3g}"])
 
-    def draw(figure: Figure) -> None:
+    def plot(figure: Figure) -> None:
         axes = figure.subplots()
         for a, name in enumerate(algorithms):
-            axes.plot(counts, found[a].max(1), color=f"C{a}", label=f"{name}, best")
-            axes.plot(np.repeat(counts, trials), found[a].ravel(), "o", color=f"C{a}", alpha=0.5)
+            axes.plot(counts, scores[a].max(1), color=f"C{a}", label=f"{name}, best")
+            axes.plot(np.repeat(counts, trials), scores[a].ravel(), "o", color=f"C{a}", alpha=0.5)
         axes.axhline(0.5, color="grey", lw=0.8, ls=":")
         axes.set_xscale("log", base=2)
         axes.set_xticks(counts, [str(count) for count in counts])
@@ -104,4 +95,4 @@ def environments(counts: Sequence[int], trials: int = 3, steps: int = 300) -> Fi
         "environment, as the paper does, and says what is possible, not what to expect.",
         f"tau: the least that keeps at most {NOISE:g} of a random gradient, else 1.",
     ]
-    return Finding("Accuracy by the number of environments", header, rows, notes, draw, (6.4, 4.0))
+    return Finding("Accuracy by the number of environments", header, rows, notes, plot, (6.4, 4.0))

@@ -1,8 +1,6 @@
 """The papers' numbers beside ours: python -m oodbench.verify [NAME...]. Lists without torch."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from importlib.metadata import version
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,18 +9,13 @@ import typer
 from oodbench.errors import MissingError, UserError, unknown
 from oodbench.report.formats import FORMATS
 from oodbench.report.printing import print_sheet
-from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
-from oodbench.results.provenance import commit
 from oodbench.sweep.file import find_sweep, read_sweep
-from oodbench.sweep.launch import LaunchOptions, is_complete, launch
+from oodbench.sweep.launch import LaunchOptions
 from oodbench.sweep.plan import check_requirements
 from oodbench.terminal import commands, exit_on_user_error, terminal
-from oodbench.verify.measure import measure_experiment
-from oodbench.verify.measured import Measured
+from oodbench.verify.measure import results, train
 from oodbench.verify.targets import Experiment, experiment_names, load_experiment
 from oodbench.verify.verdicts import compare_targets, verdict_sheet
-from oodbench.version import __version__
 
 app = commands(__doc__)
 
@@ -103,47 +96,6 @@ def _possible(
     if not possible:
         raise UserError("no experiment is left")
     return possible
-
-
-def train(experiment: Experiment, out: Path, trials: int | None, options: LaunchOptions) -> bool:
-    """Train what is left of an experiment's sweeps; returns whether a run is without a result.
-
-    Raises UserError as `launch` does.
-    """
-    incomplete = False
-    for name in experiment.sweeps:
-        settings = [] if trials is None else [f"trials={trials}"]
-        sweep = read_sweep(find_sweep(name), settings)
-        counts = launch(sweep, replace(options, out=out / name))
-        incomplete |= not is_complete(counts)
-    return incomplete
-
-
-def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
-    """An experiment's numbers, from its results directories under `out` or from its computation."""
-    there = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
-    frames: Mapping[str, Frames] = {name: load_frames(Results(out / name)) for name in there}
-    measured = measure_experiment(experiment, frames, trials or experiment.trials)
-    return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
-
-
-def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[str, list[str]]:
-    """Protocols, code, libraries and data behind the numbers."""
-    from oodbench.datasets import datasets
-
-    found: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}
-    for name, frame in frames.items():
-        found["Protocol"].add(read_sweep(find_sweep(name)).protocol or f"none (sweep {name})")
-        runs = [p for p in frame.runs["provenance"] if isinstance(p, Mapping) and p]
-        found["Code"] |= {str(p["commit"] or p["oodbench"]) for p in runs}
-        found["torch"] |= {str(p["torch"]) for p in runs}
-        for dataset in set(frame.runs["dataset"]):
-            checksums = datasets.get(dataset).metadata.checksums
-            found["Data"] |= {f"{Path(file).name} md5 {md5}" for file, md5 in checksums.items()}
-    if experiment.compute is not None:
-        found["Code"].add(commit() or __version__)
-        found["torch"].add(version("torch"))
-    return {name: sorted(items) for name, items in found.items() if items}
 
 
 def _list(experiments: Sequence[Experiment]) -> None:

@@ -1,15 +1,24 @@
-"""An experiment's numbers of ours: read off its sweeps, or computed. Imports no torch."""
+"""From an experiment to its numbers: sweeps are trained and read, others computed. Imports no torch."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
 
 import pandas as pd
 
 from oodbench.report.statistics import mean_and_error, plain_mean
-from oodbench.results.frames import Frames
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, load_frames
+from oodbench.results.provenance import commit
+from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 from oodbench.verify.computations import find_computation
-from oodbench.verify.measured import Line, Measured, Panel
-from oodbench.verify.readings import (
+from oodbench.verify.measured import (
+    Line,
+    Measured,
+    Panel,
     at_the_end,
     ended_runs,
     read_values,
@@ -17,6 +26,48 @@ from oodbench.verify.readings import (
     rounded,
 )
 from oodbench.verify.targets import Curve, Experiment, Target
+from oodbench.version import __version__
+
+
+def train(experiment: Experiment, out: Path, trials: int | None, options: LaunchOptions) -> bool:
+    """Train what is left of an experiment's sweeps; returns whether a run is without a result.
+
+    Raises UserError as `launch` does.
+    """
+    incomplete = False
+    for name in experiment.sweeps:
+        settings = [] if trials is None else [f"trials={trials}"]
+        sweep = read_sweep(find_sweep(name), settings)
+        counts = launch(sweep, replace(options, out=out / name))
+        incomplete |= not is_complete(counts)
+    return incomplete
+
+
+def results(experiment: Experiment, out: Path, trials: int | None) -> Measured:
+    """An experiment's numbers, from its results directories under `out` or from its computation."""
+    started = [name for name in experiment.sweeps if (out / name / "sweep.json").is_file()]
+    frames: Mapping[str, Frames] = {name: load_frames(Results(out / name)) for name in started}
+    measured = measure_experiment(experiment, frames, trials or experiment.trials)
+    return measured.model_copy(update={"provenance": _provenance(experiment, frames)})
+
+
+def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[str, list[str]]:
+    """Protocols, code, libraries and data behind the numbers."""
+    from oodbench.datasets import datasets
+
+    items: dict[str, set[str]] = {"Protocol": set(), "Code": set(), "torch": set(), "Data": set()}
+    for name, frame in frames.items():
+        items["Protocol"].add(read_sweep(find_sweep(name)).protocol or f"none (sweep {name})")
+        runs = [p for p in frame.runs["provenance"] if isinstance(p, Mapping) and p]
+        items["Code"] |= {str(p["commit"] or p["oodbench"]) for p in runs}
+        items["torch"] |= {str(p["torch"]) for p in runs}
+        for dataset in set(frame.runs["dataset"]):
+            checksums = datasets.get(dataset).metadata.checksums
+            items["Data"] |= {f"{Path(file).name} md5 {md5}" for file, md5 in checksums.items()}
+    if experiment.compute is not None:
+        items["Code"].add(commit() or __version__)
+        items["torch"].add(version("torch"))
+    return {name: sorted(texts) for name, texts in items.items() if texts}
 
 
 def measure_experiment(
@@ -33,8 +84,8 @@ def measure_experiment(
     for target in experiment.targets:
         if target.sweep in frames:
             values[target.key] = _scaled(read_values(target, frames[target.sweep]), target)
-    drawn = [c for c in experiment.curves if c.sweep in frames]
-    panels = [*panels, *(panel for c in drawn for panel in _drawn(c, frames[c.sweep]))]
+    curves = [c for c in experiment.curves if c.sweep in frames]
+    panels = [*panels, *(panel for c in curves for panel in _panels(c, frames[c.sweep]))]
     return Measured(values=values, panels=panels)
 
 
@@ -43,23 +94,25 @@ def _scaled(values: Sequence[float], target: Target) -> list[float]:
     return [rounded(target.scale * value) for value in values]
 
 
-def _drawn(curve: Curve, frames: Frames) -> list[Panel]:
+def _panels(curve: Curve, frames: Frames) -> list[Panel]:
     """The panel of a curve, or no panel without an ended run.
 
     A step that one of the trials did not reach has no mean.
     """
     runs = ended_runs(frames)
     runs = runs[[all(o.get(k) == v for k, v in curve.where.items()) for o in runs["options"]]]
-    found = recorded_values(curve, frames, runs).merge(runs, on="id")
-    kind, _, name = curve.x.partition(".")
-    if kind != "step":
-        found = found[at_the_end(found)]
-    x = found[kind].map(lambda values: values[name]) if name else found[kind].astype(float)
-    found = found.assign(x=x)
+    recorded = recorded_values(curve, frames, runs).merge(runs, on="id")
+    column, _, name = curve.x.partition(".")
+    if column != "step":
+        recorded = recorded[at_the_end(recorded)]
+    x = recorded[column]
+    x = x.map(lambda values: values[name]) if name else x.astype(float)
+    recorded = recorded.assign(x=x)
+    by = "algorithm" if column == "hparams" else "label"
     lines = []
-    for label, of_row in found.groupby("algorithm" if kind == "hparams" else "label", sort=False):
+    for label, of_row in recorded.groupby(by, sort=False):
         points = of_row.groupby(["x", "trial"])["value"].agg(plain_mean) * curve.scale
-        if kind == "step":
+        if column == "step":
             steps_and_trials = [points.index.unique("x"), points.index.unique("trial")]
             points = points.reindex(pd.MultiIndex.from_product(steps_and_trials).sortlevel()[0])
         means = [mean_and_error(list(values)) for _, values in points.groupby("x")]
@@ -71,5 +124,5 @@ def _drawn(curve: Curve, frames: Frames) -> list[Panel]:
                 error=[0.0 if math.isnan(error) else rounded(error) for _, error in means],
             )
         )
-    axis = (name or kind).replace("_", " ")
+    axis = (name or column).replace("_", " ")
     return [Panel(title=curve.title, x=axis, y=curve.metric, lines=lines)] if lines else []

@@ -40,9 +40,9 @@ def write_pages(
         experiment, measured = load_experiment(name), committed_results(docs, name)
         (docs / f"{name}.md").write_text(experiment_page(experiment, measured))
         picture = docs / f"{name}.svg"
-        found = drawn_panels(experiment, measured)
-        if found and not (picture.is_file() and digest(found) in picture.read_text()):
-            draw_panels(found, picture)
+        panels = all_panels(experiment, measured)
+        if panels and not (picture.is_file() and digest(panels) in picture.read_text()):
+            plot_panels(panels, picture)
     (docs / "README.md").write_text(index_page(docs))
 
 
@@ -57,9 +57,8 @@ def index_page(docs: Path) -> str:
     rows = []
     for name in experiment_names():
         experiment = load_experiment(name)
-        found = compare_targets(experiment, committed_results(docs, name))
-        count = {text: sum(c.off is off for c in found) for text, off in _COUNTED.items()}
-        cells = " | ".join(str(number) for number in count.values())
+        comparisons = compare_targets(experiment, committed_results(docs, name))
+        cells = " | ".join(str(sum(c.off is off for c in comparisons)) for off in _COUNTED.values())
         cost = "cheap" if experiment.cheap else "long"
         rows.append(f"| [{experiment.title}]({name}.md) | {cost} | {cells} |")
     lines = [
@@ -83,110 +82,98 @@ _COUNTED = {"agree": False, "off": True, "no verdict": None}
 def experiment_page(experiment: Experiment, measured: Measured) -> str:
     """What the paper did, what we do, the command, and both side by side, in Markdown."""
     needs = " --data-dir DIR" if "Data" in measured.provenance else ""
-    parts = [
+    has_picture = bool(all_panels(experiment, measured))
+    blocks = [
         f"# {experiment.title}",
         f"Source: {experiment.paper}.",
         experiment.about.strip(),
         f"    python -m oodbench.verify {experiment.name}{needs}",
-        *(
-            [f"![{experiment.title}]({experiment.name}.svg)"]
-            if drawn_panels(experiment, measured)
-            else []
-        ),
+        *([f"![{experiment.title}]({experiment.name}.svg)"] if has_picture else []),
         "## Paper and ours",
         markdown(verdict_sheet(experiment, measured)),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(blocks)
 
 
-def drawn_panels(experiment: Experiment, measured: Measured) -> list[Panel]:
+def all_panels(experiment: Experiment, measured: Measured) -> list[Panel]:
     """The panels of an experiment's picture: paper and ours side by side, then the curves."""
-    found = [c for c in compare_targets(experiment, measured) if c.values]
-    return [*_side_by_side(experiment, found), *measured.panels]
+    comparisons = [c for c in compare_targets(experiment, measured) if c.values]
+    by_place: dict[str, list[Comparison]] = {}
+    for c in comparisons:
+        by_place.setdefault(_place(c.target), []).append(c)
+    if len(by_place) > 1 and len(comparisons) < 3 * len(by_place):  # few: one panel for all
+        by_place = {"paper and ours": comparisons}
+    return [*(_rows(experiment, *item) for item in by_place.items()), *measured.panels]
 
 
-def _side_by_side(experiment: Experiment, found: Sequence[Comparison]) -> list[Panel]:
-    """A panel for each environment and metric, a row for each target; one for all if they are few."""
-    groups: dict[str, list[Comparison]] = {}
-    for c in found:
-        groups.setdefault(_place(c.target), []).append(c)
-    if len(groups) == 1 or len(found) >= 3 * len(groups):
-        return [_rows(experiment, place, mine) for place, mine in groups.items()]
-    return [_rows(experiment, "paper and ours", found)]
-
-
-def _rows(experiment: Experiment, title: str, mine: Sequence[Comparison]) -> Panel:
-    """Theirs above ours, with their standard errors, or the tolerance around an exact value."""
-    rows = [float(-i) for i in range(len(mine))]
-    theirs = Line(
+def _rows(experiment: Experiment, title: str, comparisons: Sequence[Comparison]) -> Panel:
+    """The paper's values above ours, with their standard errors, or the tolerance of an exact value."""
+    targets = [c.target for c in comparisons]
+    paper = Line(
         label="paper",
-        x=[c.target.value for c in mine],
-        y=[y + 0.12 for y in rows],
-        error=[
-            c.target.error if c.target.error_is == "tolerance" else c.target.stderr for c in mine
-        ],
+        x=[t.value for t in targets],
+        y=[0.12 - i for i in range(len(targets))],
+        error=[t.error if t.error_is == "tolerance" else t.stderr for t in targets],
     )
     ours = Line(
         label="ours",
-        x=[c.mean for c in mine],
-        y=[y - 0.12 for y in rows],
-        error=[0.0 if math.isnan(c.stderr) else c.stderr for c in mine],
+        x=[c.mean for c in comparisons],
+        y=[-0.12 - i for i in range(len(targets))],
+        error=[0.0 if math.isnan(c.stderr) else c.stderr for c in comparisons],
     )
-    labels = [_label(experiment, c) for c in mine]
-    if len({_place(c.target) for c in mine}) > 1:
-        labels = [f"{label}: {_place(c.target)}" for label, c in zip(labels, mine, strict=True)]
-    metrics = {c.target.metric for c in mine}
-    return Panel(
-        title=title,
-        x=metrics.pop() if len(metrics) == 1 else "",
-        y="",
-        lines=[theirs, ours],
-        rows=labels,
-        marks=experiment.marks,
-    )
+    labels = [_label(experiment, t) for t in targets]
+    if len({_place(t) for t in targets}) > 1:
+        labels = [f"{label}: {_place(t)}" for label, t in zip(labels, targets, strict=True)]
+    metrics = {t.metric for t in targets}
+    x = metrics.pop() if len(metrics) == 1 else ""
+    lines = [paper, ours]
+    return Panel(title=title, x=x, y="", lines=lines, rows=labels, marks=experiment.marks)
 
 
 def _place(target: Target) -> str:
     return f"{target.environment}: {target.metric}" if target.environment else target.metric
 
 
-def _label(experiment: Experiment, c: Comparison) -> str:
-    mine = c.target
-    alike = [t for t in experiment.targets if (t.row, t.dataset) == (mine.row, mine.dataset)]
-    parts = [mine.row, mine.short or mine.dataset]
-    parts += [mine.sweep] if len({t.sweep for t in alike}) > 1 else []
-    tests = mine.test_environments or ()
-    parts += [f"without {'+'.join(tests)}"] if len({t.test_environments for t in alike}) > 1 else []
-    parts += [mine.selection] if len({t.selection for t in alike}) > 1 else []
-    parts += [f"step {mine.step}"] if mine.step is not None else []
-    return ", ".join(part for part in parts if part)
+def _label(experiment: Experiment, target: Target) -> str:
+    """The row of a target, with what tells it from the experiment's other targets of that row."""
+    alike = [t for t in experiment.targets if (t.row, t.dataset) == (target.row, target.dataset)]
+    words = [target.row, target.short or target.dataset]
+    if len({t.sweep for t in alike}) > 1:
+        words.append(target.sweep)
+    if len({t.test_environments for t in alike}) > 1:
+        words.append(f"without {'+'.join(target.test_environments or ())}")
+    if len({t.selection for t in alike}) > 1:
+        words.append(target.selection)
+    if target.step is not None:
+        words.append(f"step {target.step}")
+    return ", ".join(word for word in words if word)
 
 
-def digest(found: Sequence[Panel]) -> str:
+def digest(panels: Sequence[Panel]) -> str:
     """The SHA-256 of the panels, with which their picture is marked."""
-    text = "\n".join(panel.model_dump_json() for panel in found)
+    text = "\n".join(panel.model_dump_json() for panel in panels)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def draw_panels(found: Sequence[Panel], path: Path) -> None:
+def plot_panels(panels: Sequence[Panel], path: Path) -> None:
     """Write the panels as an SVG picture, marked with their digest."""
-    columns = min(COLUMNS, len(found))
-    lines = -(-len(found) // columns)
-    tallest = max((len(panel.rows) for panel in found), default=0)
-    longest = max((len(row) for panel in found for row in panel.rows), default=0)
+    columns = min(COLUMNS, len(panels))
+    lines = -(-len(panels) // columns)
+    tallest = max((len(panel.rows) for panel in panels), default=0)
+    longest = max((len(row) for panel in panels for row in panel.rows), default=0)
     width = max(4.2, 2.8 + 0.07 * longest)
     size = (width * columns + 0.4, max(3.2, 0.28 * tallest + 1.2) * lines)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         axes = np.ravel(figure.subplots(lines, columns, squeeze=False))
-        for ax, panel in zip(axes, found, strict=False):
-            _draw(ax, panel)
-        for ax in axes[len(found) :]:
+        for ax, panel in zip(axes, panels, strict=False):
+            _plot(ax, panel)
+        for ax in axes[len(panels) :]:
             ax.remove()
-        figure.savefig(path, metadata={"Date": None, "Description": digest(found)})
+        figure.savefig(path, metadata={"Date": None, "Description": digest(panels)})
 
 
-def _draw(ax: Any, panel: Panel) -> None:
+def _plot(ax: Any, panel: Panel) -> None:
     """One panel into its axes."""
     ax.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     for i, line in enumerate(panel.lines):

@@ -69,16 +69,16 @@ class Comparison:
             return math.nan
         if self.target.error_is == "constant":
             return self._deviate()
-        theirs = self.target.stderr
+        of_paper = self.target.stderr
         if self.target.error_is == "one run":
-            theirs = self.stderr * math.sqrt(len(self.values))
-        error = math.hypot(self.assumed_stderr, theirs)
+            of_paper = self.stderr * math.sqrt(len(self.values))
+        error = math.hypot(self.assumed_stderr, of_paper)
         return self.difference / error if error > 0 else math.nan
 
     def _deviate(self) -> float:
         different = sum(value != self.target.value for value in self.values)
-        theirs = self.target.trials or 0
-        counts = np.array([[different, len(self.values) - different], [0, theirs]])
+        repetitions = self.target.trials or 0
+        counts = np.array([[different, len(self.values) - different], [0, repetitions]])
         p = float(scipy.stats.fisher_exact(counts).pvalue)
         return math.copysign(float(scipy.stats.norm.isf(p / 2)), self.difference)
 
@@ -125,30 +125,31 @@ def compare_targets(experiment: Experiment, measured: Measured) -> list[Comparis
 
 def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
     """The table of an experiment's comparisons: a block for each source, notes and provenance."""
-    found = compare_targets(experiment, measured)
-    sources = dict.fromkeys(c.target.source for c in found)
-    blocks = [_block(experiment, s, [c for c in found if c.target.source == s]) for s in sources]
-    single = any(len(c.values) == 1 and not math.isnan(c.z) for c in found)
+    comparisons = compare_targets(experiment, measured)
+    by_source: dict[str, list[Comparison]] = {}
+    for c in comparisons:
+        by_source.setdefault(c.target.source, []).append(c)
+    blocks = [_block(experiment, source, of_source) for source, of_source in by_source.items()]
+    single = any(len(c.values) == 1 and not math.isnan(c.z) for c in comparisons)
     notes = [
         "Ours: mean ± standard error over the trials. z: the difference over the root of the summed "
         f"squares of the two standard errors; beyond {LIMIT:g}, a target that is marked as reproducible "
         "is MISSED.",
         *(["One trial of ours has no ±; its z takes the source's spread."] if single else []),
-        *_selections(found),
+        *(_selection(source, of_source) for source, of_source in by_source.items()),
         *[f"Deviation: {' '.join(text.split())}" for text in experiment.deviations],
-        *dict.fromkeys(f"{c.target.row}: {c.target.note}" for c in found if c.target.note),
+        *dict.fromkeys(f"{c.target.row}: {c.target.note}" for c in comparisons if c.target.note),
     ]
     remarks = [f"{name}: {', '.join(items)}." for name, items in measured.provenance.items()]
-    return Sheet(blocks, tuple(notes), tuple(remarks), _frame(found))
+    return Sheet(blocks, tuple(notes), tuple(remarks), _frame(comparisons))
 
 
-def _block(experiment: Experiment, source: str, found: Sequence[Comparison]) -> Block:
-    rows = [_row(c) for c in found]
-    several = {c.target.sweep for c in found} if len(experiment.sweeps) > 1 else set()
-    header = list(HEADER)
-    if len(several) > 1:
+def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison]) -> Block:
+    rows, header = [_row(c) for c in comparisons], list(HEADER)
+    if len(experiment.sweeps) > 1 and len({c.target.sweep for c in comparisons}) > 1:
         header.insert(1, "sweep")
-        rows = [[row[0], c.target.sweep, *row[1:]] for row, c in zip(rows, found, strict=True)]
+        for row, c in zip(rows, comparisons, strict=True):
+            row.insert(1, c.target.sweep)
     return Block(f"{experiment.title} ({source})", header, rows, len(rows))
 
 
@@ -163,39 +164,36 @@ def _row(c: Comparison) -> list[str]:
     if t.step is not None:
         place += f", step {t.step}"
     digits = max(len(f"{number:g}".partition(".")[2]) for number in (t.value, t.error))
-    theirs = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
-    theirs = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + theirs
+    paper = f"{t.value:.{digits}f} ± {t.error:.{digits}f}" if t.error else f"{t.value:g}"
+    paper = {"at least": "≥ ", "at most": "≤ "}.get(t.error_is, "") + paper
     ours = "-" if not c.values else numbers.measured(c.mean, c.stderr)
     difference = "-" if not c.values else f"{c.difference:+.3g}"
     z = "-" if math.isnan(c.z) else f"{c.z:+.1f}"
-    return [t.row, place, t.metric, theirs, ours, difference, z, str(len(c.values)), c.verdict]
+    return [t.row, place, t.metric, paper, ours, difference, z, str(len(c.values)), c.verdict]
 
 
-def _selections(found: Sequence[Comparison]) -> list[str]:
-    """A sentence for each source: what its ± is, and how its number and ours were chosen."""
-    texts = []
-    for source in dict.fromkeys(c.target.source for c in found):
-        mine = [c.target for c in found if c.target.source == source]
-        kinds = dict.fromkeys(
-            f"{t.error_is} of {t.trials} trials" if t.trials else t.error_is
-            for t in mine
-            if t.error or t.error_is == "constant"
-        )
-        theirs = dict.fromkeys(t.source_selection for t in mine if t.source_selection)
-        ours = dict.fromkeys(t.selection if t.step is None else "that step" for t in mine)
-        texts.append(
-            f"{source}: ± is {' or '.join(kinds) or 'not given'}; "
-            f"selection: {' or '.join(theirs) or 'not said'}; ours: {' or '.join(ours)}."
-        )
-    return texts
+def _selection(source: str, comparisons: Sequence[Comparison]) -> str:
+    """What the ± of a source is, and how its number and ours were chosen."""
+    targets = [c.target for c in comparisons]
+    errors = dict.fromkeys(
+        f"{t.error_is} of {t.trials} trials" if t.trials else t.error_is
+        for t in targets
+        if t.error or t.error_is == "constant"
+    )
+    of_paper = dict.fromkeys(t.source_selection for t in targets if t.source_selection)
+    ours = dict.fromkeys(t.selection if t.step is None else "that step" for t in targets)
+    return (
+        f"{source}: ± is {' or '.join(errors) or 'not given'}; "
+        f"selection: {' or '.join(of_paper) or 'not said'}; ours: {' or '.join(ours)}."
+    )
 
 
-def _frame(found: Sequence[Comparison]) -> pd.DataFrame:
+def _frame(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """The comparisons with all fields of their targets, a row for each."""
     rows: list[Mapping[str, object]] = [
         c.target.model_dump()
         | {"ours": c.mean, "ours_stderr": c.stderr, "difference": c.difference, "z": c.z}
         | {"n": len(c.values), "verdict": c.verdict}
-        for c in found
+        for c in comparisons
     ]
     return pd.DataFrame(rows)

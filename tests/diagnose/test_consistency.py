@@ -8,22 +8,20 @@ from torch import Tensor
 from torch.func import jacrev
 
 from oodbench.diagnose.consistency import (
-    bound,
-    gauss_newton,
-    gauss_newton_diagonal,
-    inconsistency,
-    volume_ratio,
-)
-from oodbench.diagnose.patchwork import (
     CHANGED,
     RIDGE,
     THETA,
+    bound,
     consistency,
     curvature,
+    gauss_newton,
+    gauss_newton_diagonal,
+    inconsistency,
     inputs,
     predict,
     risk,
     target,
+    volume_ratio,
 )
 from oodbench.errors import UserError
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.diagnose.environment_counts import accuracy, environments, threshold
-from oodbench.diagnose.random_gradients import expected_size
+from oodbench.diagnose.mean_gradients import expected_size
 from oodbench.errors import UserError
 from tests.diagnose.test_cli import call
 

@@ -6,10 +6,9 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.results.frames import Frames, load_frames
-from oodbench.verify.computations import computation, covariate_shift_search
+from oodbench.verify.computations import computation, rex
 from oodbench.verify.measure import measure_experiment
-from oodbench.verify.measured import Line, Measured, Panel
-from oodbench.verify.readings import last_values, read_values
+from oodbench.verify.measured import Line, Measured, Panel, last_values, read_values
 from oodbench.verify.targets import Curve, Experiment, Reading, Target
 from tests.helpers.made import Curve as Values
 from tests.helpers.made import Made, flat
@@ -103,8 +102,8 @@ def test_a_curve_has_no_mean_where_a_trial_has_diverged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"row": "B"}, "no run of made"),
-        ({"dataset": "E"}, "no run of made"),
+        ({"row": "B"}, "made has no run"),
+        ({"dataset": "E"}, "made has no run"),
         ({"metric": "loss"}, "no 'loss'"),
         ({"environment": "d"}, "environment 'd'"),
         ({"environment": None}, "environment 'None'"),
@@ -122,7 +121,7 @@ def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(tmp_path: Path
     frames = load_frames(made.results)
     assert read_values(target(dataset="E(as its runs will say)"), frames) == []
     assert read_values(target(dataset="D"), frames) == pytest.approx([0.1])
-    with pytest.raises(UserError, match="no run of made"):
+    with pytest.raises(UserError, match="made has no run"):
         read_values(target(row="B"), frames)
 
 
@@ -232,6 +231,6 @@ def test_how_many_configurations_beat_chance(tmp_path: Path) -> None:
         ends = {"a": test, "b": training, "c": training}
         options: dict[str, object] = {"imbalance": "class"}
         made.add("D", "A", ("a",), 0, at_the_end(ends), draw=draw, options=options)
-    assert covariate_shift_search.covariate_shift_search(
-        1, {"made": load_frames(made.results)}
-    ).values == {"A, class": [0.0, 1.0, 0.0]}
+    assert rex.covariate_shift_search(1, {"made": load_frames(made.results)}).values == {
+        "A, class": [0.0, 1.0, 0.0]
+    }

@@ -9,13 +9,13 @@ from oodbench.verify import pages as papers
 from oodbench.verify import targets
 from oodbench.verify.measured import Line, Measured, Panel
 from oodbench.verify.pages import (
+    all_panels,
     app,
     committed_results,
     digest,
-    draw_panels,
-    drawn_panels,
     experiment_page,
     index_page,
+    plot_panels,
 )
 from oodbench.verify.targets import experiment_names, load_experiment
 
@@ -39,7 +39,7 @@ def test_the_committed_page_is_that_of_the_committed_results(name: str) -> None:
     assert (DOCS / f"{name}.md").read_text() == experiment_page(experiment, measured), (
         "`python -m oodbench.verify.pages` writes it"
     )
-    found = drawn_panels(experiment, measured)
+    found = all_panels(experiment, measured)
     assert not found or digest(found) in (DOCS / f"{name}.svg").read_text()
 
 
@@ -86,7 +86,7 @@ def test_a_page_has_everything(docs: Path) -> None:
 def test_few_targets_share_a_panel_and_many_do_not(docs: Path) -> None:
     experiment = load_experiment("mine")
     values = {target.key: [1.0] for target in experiment.targets}
-    (shared,) = drawn_panels(experiment, Measured(values=values))
+    (shared,) = all_panels(experiment, Measured(values=values))
     assert shared.rows == ["ERM: test: mse", "IRM: test: mse", "ERM: training: mse"]
     targets = [
         target.model_copy(update={"row": f"{target.row}{i}", "short": "D", "error_is": "tolerance"})
@@ -94,7 +94,7 @@ def test_few_targets_share_a_panel_and_many_do_not(docs: Path) -> None:
         for i in range(3)
     ]
     many = experiment.model_copy(update={"targets": tuple(targets)})
-    found = drawn_panels(many, Measured(values={target.key: [1.0] for target in targets}))
+    found = all_panels(many, Measured(values={target.key: [1.0] for target in targets}))
     assert [panel.title for panel in found] == ["test: mse", "training: mse"]
     assert found[1].rows == ["ERM0, D", "ERM1, D", "ERM2, D"]
     assert found[1].lines[0].error == [0.5, 0.5, 0.5]
@@ -122,9 +122,9 @@ def test_results_survive_their_text(docs: Path) -> None:
 
 
 def test_a_picture_is_the_same_every_time(docs: Path) -> None:
-    found = drawn_panels(load_experiment("mine"), committed_results(docs, "mine"))
-    draw_panels(found, docs / "one.svg")
-    draw_panels(found, docs / "two.svg")
+    found = all_panels(load_experiment("mine"), committed_results(docs, "mine"))
+    plot_panels(found, docs / "one.svg")
+    plot_panels(found, docs / "two.svg")
     assert (docs / "one.svg").read_bytes() == (docs / "two.svg").read_bytes()
 
 

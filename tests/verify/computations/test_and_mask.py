@@ -1,10 +1,16 @@
 import pytest
 
-from oodbench.diagnose.gradient_correlation import (
+from oodbench.diagnose.mean_gradients import (
     PAPER,
     correlations,
 )
-from oodbench.verify.computations.gradient_correlation import gradient_correlation
+from oodbench.verify.computations.and_mask import (
+    PRINTED,
+    SHRINKING,
+    gradient_correlation,
+    ilc_linear,
+)
+from oodbench.verify.targets import load_experiment
 
 
 @pytest.mark.slow
@@ -18,3 +24,20 @@ def test_correlations_beside_the_thesis_have_a_value_for_each_trial() -> None:
     assert measured.values["AND-mask less none, shortcut, tau 0"] == [0.0]
     assert "XOR-mask, mechanism, tau 0" not in measured.values  # it keeps nothing
     assert [panel.title for panel in measured.panels] == ["XOR-mask", "AND-mask"]
+
+
+def test_what_the_decay_leaves() -> None:
+    weight, rate = 1.0, 0.3
+    for _ in range(1001):
+        rate *= 0.9995
+        weight -= 0.01 * rate * weight
+    assert pytest.approx(weight) == SHRINKING
+
+
+@pytest.mark.slow
+def test_every_printed_run_ends_as_printed() -> None:
+    found = ilc_linear(1, {}).values
+    assert set(found) == {t.row for t in load_experiment("ilc-linear").targets if not t.sweep}
+    assert len(found) == len(PRINTED) == 9
+    for row, (difference,) in found.items():
+        assert difference < (1e-4 if row.startswith("ERM") else 1e-3), row

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from oodbench.verify.computations.rex_toys import (
+from oodbench.verify.computations.rex import (
     SCALES,
     W_1,
     W_2,

@@ -1,4 +1,9 @@
-"""Two toys of arXiv:2003.00688's appendix that are nothing but risks as functions of one or two numbers."""
+"""The numbers of arXiv:2003.00688 (REx) that are computed: a search, and toys that are nothing but risks.
+
+How many configurations beat chance out of distribution (section 4.1); two toys of the appendix, risks as
+functions of one or two numbers; and which way MM-REx and V-REx push two training risks (figure 11.4 of the
+thesis).
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,9 +19,11 @@ from oodbench.networks.base import build
 from oodbench.results.frames import Frames
 from oodbench.tasks import Task
 from oodbench.verify.computations import computation
-from oodbench.verify.measured import Line, Measured, Panel
+from oodbench.verify.measured import Line, Measured, Panel, last_values
+from oodbench.verify.targets import Reading
 
-METHODS: dict[str, dict[str, Any]] = {
+CHANCE = 0.5
+TOY_METHODS: dict[str, dict[str, Any]] = {
     "ERM": {},
     "RI": {},
     "MMREx": {"lambda_min": -1000.0},
@@ -30,6 +37,29 @@ W_1, W_2 = 1.5, 0.8
 """The coefficients of the cause and of the effect."""
 SCALES = (0.5, 1.0, 2.0)
 """The standard deviations of the noise that varies; those of the others are 1."""
+FIELD_METHODS: dict[str, dict[str, Any]] = {
+    "MMREx": {"lambda_min": -1.0},
+    "VREx": {"penalty_weight": 6.0},
+}
+"""The methods, at weights for which their two forces are equal where the risks differ by 1/2."""
+NEAR = 1e-3
+"""The distance from equal risks at which the jump at equality is looked at."""
+
+
+@computation("covariate-shift-search")
+def covariate_shift_search(trials: int, frames: Mapping[str, Frames]) -> Measured:
+    """Whether each run that ended is satisfactory (1 or 0), by row and imbalance.
+
+    It is if its test accuracy at the last step is above chance and below its training accuracy.
+    """
+    values: dict[str, list[float]] = {}
+    for sweep in frames.values():
+        test, training = (last_values(Reading(environment=e), sweep) for e in ("test", "training"))
+        imbalances = test["options"].map(lambda options: options["imbalance"])
+        good = (test["value"] > CHANCE) & (training["value"] > test["value"])
+        for (row, imbalance), of_row in good.groupby([test["label"], imbalances]):
+            values[f"{row}, {imbalance}"] = [float(v) for v in np.asarray(of_row)]
+    return Measured(values=values)
 
 
 def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], Tensor]:
@@ -43,8 +73,8 @@ def on_risks(name: str, environments: int, **values: Any) -> Callable[[Tensor], 
     none = torch.empty(0)
 
     def objective(risks: Tensor) -> Tensor:
-        found: Tensor = algorithm.objective(Outputs(none, none, none, none, risks, 0, problem.task))
-        return found
+        value: Tensor = algorithm.objective(Outputs(none, none, none, none, risks, 0, problem.task))
+        return value
 
     return objective
 
@@ -66,14 +96,13 @@ def covariate_shift(trials: int, frames: Mapping[str, Frames]) -> Measured:
             Line(label=f"risk, q = {e:g}", x=axis.tolist(), y=costly_risk(axis, e).tolist())
             for e in q
         ]
-        for name, hparams in METHODS.items():
+        for name, hparams in TOY_METHODS.items():
             objective = on_risks(name, 2, **hparams)
 
             def value(p: float, objective: Any = objective, q: Tensor = q) -> float:
                 return float(objective(costly_risk(torch.tensor(p, dtype=torch.double), q)))
 
-            found = minimize_scalar(value, bounds=(0, 1), method="bounded")
-            p = float(found.x)
+            p = float(minimize_scalar(value, bounds=(0, 1), method="bounded").x)
             worst = float(costly_risk(torch.tensor(p), torch.tensor([0.0, 1.0])).max())
             values[f"{name}, q {place} 1/3: p"] = [p]
             values[f"{name}, q {place} 1/3: worst risk"] = [worst]
@@ -122,3 +151,38 @@ def scalar_sem(trials: int, frames: Mapping[str, Frames]) -> Measured:
         title = "the effect's noise varies" if varies == "2" else "the target's noise varies"
         panels.append(Panel(title=title, x="weight of the cause", y="of the effect", lines=lines))
     return Measured(values=values, panels=panels)
+
+
+@computation("risk-fields")
+def risk_fields(trials: int, frames: Mapping[str, Frames]) -> Measured:
+    """The gradients of the methods' objectives on a grid of risks and at some points; nothing is random."""
+    axis = torch.linspace(0.05, 0.95, 10)
+    grid = torch.cartesian_prod(axis, axis)
+    values: dict[str, list[float]] = {}
+    panels = []
+    for name in FIELD_METHODS:
+        field = gradients(name, grid)
+        x, y, dx, dy = torch.cat([grid, -0.03 * field], 1).double().T.round(decimals=6).tolist()
+        line = Line(label="descent", x=x, y=y, dx=dx, dy=dy)
+        panels.append(Panel(title=name, x="first risk", y="second risk", lines=[line]))
+        apart, above, below = gradients(
+            name, torch.tensor([[0.75, 0.25], [0.5 + NEAR, 0.5], [0.5, 0.5 + NEAR]])
+        ).double()
+        values |= {
+            f"{name}: first risk": [float(apart[0])],
+            f"{name}: second risk": [float(apart[1])],
+            f"{name}: jump at equality": [float((above - below).norm())],
+        }
+    return Measured(values=values, panels=panels)
+
+
+def gradients(name: str, risks: Tensor) -> Tensor:
+    """The gradient (N, 2) of a method's objective at pairs of risks (N, 2)."""
+    objective = on_risks(name, 2, **FIELD_METHODS[name])
+    rows = []
+    for pair in risks:
+        point = pair.clone().requires_grad_()
+        objective(point).backward()  # type: ignore[no-untyped-call]
+        assert point.grad is not None
+        rows.append(point.grad)
+    return torch.stack(rows)

@@ -1,0 +1,142 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from oodbench.algorithms import Batch
+from oodbench.diagnose.mean_gradients import (
+    SIGNALS,
+    correlation,
+    correlations,
+    expected_size,
+    pearson,
+    permuted,
+    random_gradients,
+    sampled_sizes,
+)
+from oodbench.errors import UserError
+from oodbench.report.figures import save
+from oodbench.verify.computations import and_mask
+
+
+@pytest.mark.parametrize("environments", [1, 2, 7, 16])
+def test_the_closed_forms_at_both_ends_of_tau(environments: int) -> None:
+    n, sigma, d = 3000, 1.5, environments
+    every = expected_size(d, 0.0, n, sigma)
+    assert every.masked == pytest.approx(every.unmasked) == pytest.approx(n * sigma**2 / d)
+    assert every.kept == pytest.approx(1)
+    full = expected_size(d, 1.0, n, sigma)
+    wanted = n * sigma**2 * 2 ** (1 - d) * (2 / math.pi + (1 - 2 / math.pi) / d)
+    assert full.masked == pytest.approx(wanted)
+    assert full.kept == pytest.approx(2 ** (1 - d))
+
+
+def test_the_figure_has_a_draw_for_each_trial() -> None:
+    found = and_mask.random_gradients(4, {})
+    assert found.values["AND-mask, tau 1, d = 4"] == sampled_sizes(4, 1.0, 3000, 1.0, 4, 0)[1]
+    assert found.values["unmasked, d = 200"] == sampled_sizes(200, 0.6, 3000, 1.0, 4, 0)[0]
+
+
+def test_values_found_by_simulation_elsewhere() -> None:
+    for environments, value in {2: 1227.5, 4: 272.8, 6: 65.4, 8: 16.0}.items():
+        assert expected_size(environments, 1.0, 3000).masked == pytest.approx(value, rel=2e-3)
+
+
+def test_the_pure_noise_that_eighty_examples_let_pass() -> None:
+    shares = {0.05: 0.738, 0.1: 0.434, 0.2: 0.0929, 0.4: 4.5e-4, 0.6: 5.9e-8, 0.8: 5.4e-14}
+    for tau, share in shares.items():
+        assert expected_size(80, tau, 1).kept == pytest.approx(share, rel=0.02)
+
+
+@pytest.mark.parametrize(("environments", "tau"), [(2, 0.6), (5, 0.6), (9, 1 / 3), (10, 0.6)])
+def test_the_mask_on_random_gradients_meets_the_exact_size(environments: int, tau: float) -> None:
+    exact = expected_size(environments, tau, 2000, 0.5)
+    for sizes, wanted in zip(
+        sampled_sizes(environments, tau, 2000, 0.5, 40, 0),
+        (exact.unmasked, exact.masked),
+        strict=True,
+    ):
+        error = np.std(sizes, ddof=1) / math.sqrt(len(sizes))
+        assert abs(np.mean(sizes) - wanted) < 4 * error
+        assert error < 0.05 * wanted
+
+
+def test_more_than_a_hundred_environments_mask_everything() -> None:
+    unmasked, masked = sampled_sizes(101, 0.6, 3000, 1.0, 3, 0)
+    assert masked == [0, 0, 0]
+    assert min(unmasked) > 0
+
+
+def test_the_table() -> None:
+    finding = random_gradients([2, 100], components=100, trials=3)
+    assert [row[0] for row in finding.rows] == ["2", "100"]
+    assert finding.rows[0][1] == "50"
+    assert finding.rows[1][4] == "0 ± 0"
+
+
+def test_mistakes() -> None:
+    with pytest.raises(UserError, match=r"tau must be in \[0, 1\], not 1.5"):
+        random_gradients([4], tau=1.5)
+    with pytest.raises(UserError, match="at least 1 environment"):
+        random_gradients([0])
+
+
+def test_permuting_moves_some_inputs_within_each_environment() -> None:
+    x = torch.arange(2 * 20 * 4.0).view(2, 20, 4)
+    batch = Batch(x.clone(), torch.zeros(2, 20))
+    found = permuted(batch, slice(1, 3), 0).x
+    assert torch.equal(batch.x, x)
+    assert torch.equal(found[..., [0, 3]], x[..., [0, 3]])
+    assert not torch.equal(found, x)
+    assert torch.equal(found[..., 1:3].sort(1).values, x[..., 1:3])
+    assert torch.equal(found[..., 2] - found[..., 1], torch.ones(2, 20))
+
+
+def test_pearson_is_numpys() -> None:
+    a, b = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
+    assert pearson(a, b) == pytest.approx(np.corrcoef(a, b)[0, 1])
+    assert np.isnan(pearson(a[:2], b[:2]))
+    assert np.isnan(pearson(a, torch.ones(50)))
+
+
+def test_agreement_is_where_the_mechanism_is() -> None:
+    """The thesis: about .4 without a mask, more with AND-mask, less with XOR-mask."""
+    options: dict[str, Any] = {"num_environments": 16, "num_examples": 256, "standardize": False}
+    options |= {"shortcut_dims": 32, "shortcut_scale": 0.1}
+    found = np.mean([correlations(options, [0.125, 0.75, 1.0], trial) for trial in range(3)], 0)
+    (xor_low, _, xor_all), (and_low, and_high, _) = found
+    mechanism, shortcut, share = range(3)
+    assert list(SIGNALS) == ["mechanism", "shortcut"]
+    assert 0.25 < xor_all[mechanism] < 0.6 < xor_all[shortcut]
+    assert xor_low[mechanism] < xor_all[mechanism] < and_low[mechanism] < and_high[mechanism]
+    assert xor_low[share] + and_low[share] == pytest.approx(1)
+
+
+def test_without_a_shortcut_all_signal_is_the_mechanisms() -> None:
+    options: dict[str, Any] = {
+        "num_environments": 4,
+        "num_examples": 64,
+        "shortcut_dims": 8,
+        "shortcut_scale": 0.0,
+    }
+    found = correlations(options, [0.0], 0)[1, 0]
+    assert found[0] == pytest.approx(1)
+    assert found[1] < 0.999
+
+
+def test_correlation_shows_both_masks_at_every_threshold(tmp_path: Path) -> None:
+    finding = correlation(environments=5, examples=16, trials=2)
+    assert [row[:2] for row in finding.rows] == [
+        [mask, tau] for mask in ("XOR-mask", "AND-mask") for tau in ("0.2", "0.6", "1")
+    ]
+    assert float(finding.rows[3][4]) == 1
+    assert all(path.stat().st_size > 1000 for path in save(finding, "c", tmp_path))
+
+
+@pytest.mark.parametrize(("count", "trials"), [(1, 2), (4, 1)])
+def test_too_few_for_a_correlation(count: int, trials: int) -> None:
+    with pytest.raises(UserError, match="at least 2 environments and 2 trials"):
+        correlation(count, trials)
