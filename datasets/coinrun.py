@@ -22,7 +22,7 @@ from oodbench.data.coinrun.shards import (
 )
 from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, KEYS
 from oodbench.data.streams import MemoryMapped, Part
-from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -40,7 +40,7 @@ from oodbench.tasks import Task
         folder=FOLDER,
     ),
 )
-class CoinRun(Dataset):
+class CoinRun(FileDataset):
     """Images of a platform game and what an expert would do: a distribution over 15 actions.
 
     Every training level is an environment, `level0` and on; `unseen`, the test environment, holds
@@ -51,7 +51,7 @@ class CoinRun(Dataset):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Dataset.Options):
+    class Options(FileDataset.Options):
         """The first `levels`, `states` and `test_levels` of the set that was made are read."""
 
         levels: int = hparam(64, low=1)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Environment, Metadata, register
+from oodbench.datasets import Environment, Metadata, permutation, register
 from oodbench.hparams import hparam
 
 from .colored_mnist import ColoredImages
@@ -51,7 +51,7 @@ class ColoredDigits(ColoredImages):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; `groups` are the numbers of the scans."""
         images, digits = read_digits()
-        order = self.permutation(len(images), trial)
+        order = permutation(self, len(images), trial)
         environments = {}
         for i, name in enumerate(self.environments):
             scans = order[i :: len(self.environments)].repeat_interleave(self.options.copies)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, Metadata, md5, register
+from oodbench.datasets import Environment, FileDataset, Metadata, md5, permutation, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -26,7 +26,7 @@ NUM_TRAIN = 50_000
 """The last 10,000 of the 60,000 training images of MNIST are the test environment."""
 
 
-class ColoredImages(Dataset):
+class ColoredImages(FileDataset):
     """Images of digits in two channels, one of which is empty (arXiv:1907.02893, section 5.2).
 
     The clean label says whether the digit is below 5; the label is flipped with probability
@@ -35,7 +35,7 @@ class ColoredImages(Dataset):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Dataset.Options):
+    class Options(FileDataset.Options):
         """The noise of labels and colours."""
 
         label_noise: float = hparam(0.25, low=0.0, high=1.0)
@@ -106,7 +106,7 @@ class ColoredMNIST(ColoredImages):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = read_mnist(self.file(IMAGES), self.file(LABELS))
-        order = self.permutation(NUM_TRAIN, trial)
+        order = permutation(self, NUM_TRAIN, trial)
         training = len(self.environments) - 1
         parts = [order[i::training] for i in range(training)]
         parts.append(torch.arange(NUM_TRAIN, len(images)))
@@ -120,7 +120,7 @@ class ColoredMNIST(ColoredImages):
         download(self, "MNIST", data_dir)
 
 
-def download(dataset: Dataset, source: str, data_dir: Path) -> None:
+def download(dataset: FileDataset, source: str, data_dir: Path) -> None:
     """Fetch a dataset's missing or damaged files with the class `source` of torchvision.datasets.
 
     Raises UserError if that fails.

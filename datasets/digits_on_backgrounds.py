@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.datasets import Dataset, Environment, Metadata, permutation, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -59,7 +59,7 @@ class DigitsOnBackgrounds(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial."""
         images, digits = read_digits()
-        order = self.permutation(len(images), trial)
+        order = permutation(self, len(images), trial)
         found = {}
         for i, share in enumerate(AGREEMENT):
             scans = order[i :: len(AGREEMENT)]

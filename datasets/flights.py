@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import missing_package
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -56,7 +56,7 @@ CLIP = 5
         },
     ),
 )
-class Flights(Dataset):
+class Flights(FileDataset):
     """Will a flight be late, as far as is known when it should leave New York? A summer is held out.
 
     The 327,346 flights of 2013 from Newark, JFK and La Guardia that arrived, less an eighth for which the
@@ -72,7 +72,7 @@ class Flights(Dataset):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Dataset.Options):
+    class Options(FileDataset.Options):
         """How many flights, and of when."""
 
         num_examples: int = hparam(2000, low=10, high=3500)

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oodbench.data import facts
 from oodbench.data.array_cache import Rows, keep, pieces
 from oodbench.data.images import Images
 from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Stored
-from oodbench.datasets import Dataset, Environment, Metadata, make, register
+from oodbench.datasets import Environment, FileDataset, Metadata, make, register
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, hparam, identity
 from oodbench.networks.base import Network, build, networks
@@ -42,7 +43,7 @@ SAMPLE = 4
         steps=2000,
     ),
 )
-class FrozenFeatures(Dataset):
+class FrozenFeatures(FileDataset):
     """The features of any dataset of images under a network with given weights.
 
     Environments, splits, groups, attributes and metrics are that dataset's. Features are extracted once,
@@ -53,7 +54,7 @@ class FrozenFeatures(Dataset):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Dataset.Options):
+    class Options(FileDataset.Options):
         """The images, and the network whose features are taken."""
 
         of: str = hparam("PACS")
@@ -83,38 +84,20 @@ class FrozenFeatures(Dataset):
         self.environments = images.environments
         self.test_environments = images.test_environments
         self.validation_environments = images.validation_environments
-        self.evaluation_environments = images.evaluation_environments
-        self.holdout, self.repeats = images.holdout, images.repeats
+        self.evaluation_environments = facts.evaluation_environments(images)
+        self.holdout, self.repeats = facts.holdout(images), facts.repeats(images)
+        self.metric, self.higher_is_better = facts.metric(images), facts.higher_is_better(images)
+        self.split_metrics = facts.split_metrics(images)
         self.task = images.task
         self.classes = images.classes
         self.attributes = images.attributes
         self.input_shape = (self._num_features(),)
 
-    @property
-    def metric(self) -> str:
-        """The metric of the images."""
-        return self.images.metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger value of `metric` is the better one."""
-        return self.images.higher_is_better
-
-    @property
-    def has_split_metrics(self) -> bool:
-        """Whether the dataset of images has some."""
-        return self.images.has_split_metrics
-
-    def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
-        """The metrics of the images."""
-        return self.images.split_metrics(environment, index, logits)
-
-    def run_options(self, pretrained: bool) -> dict[str, Any]:
-        """The options, and the checksum of the weights where the network's runs have it, too."""
-        found = super().run_options(pretrained)
+    def resolved_options(self, pretrained: bool) -> dict[str, Any]:
+        """The checksum of the weights where the network's runs have it, too."""
         space = networks.get(self.options.network).Hparams
         known = "sha256" in identity(space, self._values(self.options.weights))
-        return found | ({"sha256": self._sha256()} if known else {})
+        return {"sha256": self._sha256()} if known else {}
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The features (N, F) of every environment; raises UserError if they are not there."""
@@ -123,8 +106,9 @@ class FrozenFeatures(Dataset):
         if not folder.is_dir():
             if any(isinstance(each.x, Stored) for each in environments.values()):
                 raise UserError(
-                    f"{self.label}: there are no features in {folder}; `python -m oodbench.data cache "
-                    f"FrozenFeatures --data-dir {self.data_dir}`, with the same options, extracts them"
+                    f"{facts.label(self)}: there are no features in {folder}; "
+                    f"`python -m oodbench.data cache FrozenFeatures "
+                    f"--data-dir {self.data_dir}`, with the same options, extracts them"
                 )
             self._extract(environments, folder, 0)
         found = {}
@@ -137,7 +121,7 @@ class FrozenFeatures(Dataset):
 
     def check(self) -> None:
         """Check the images; raises UserError as their dataset does."""
-        self.images.check()
+        facts.check(self.images)
 
     def cache(self, workers: int) -> None:
         """Extract the features, on the first GPU if there is one; of trial 0, where trials differ."""
@@ -146,7 +130,7 @@ class FrozenFeatures(Dataset):
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
         """The features (N, F) of new files; raises UserError for one that cannot be read."""
-        return self.features(self.images.read(files))
+        return self.features(facts.require_files(self.images).read(files))
 
     def features(self, x: Tensor) -> Tensor:
         """The features (N, F) of inputs (N, ...) as the environments of the images hold them."""

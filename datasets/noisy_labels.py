@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.data import facts
+from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -91,7 +92,7 @@ BASES: Mapping[str, Images] = {
         checksums={p: c for base in BASES.values() for p, c in base.checksums.items()},
     ),
 )
-class NoisyLabels(Dataset):
+class NoisyLabels(FileDataset):
     """Images with some labels redrawn: memorization at `fraction` 1, label noise at 0.25.
 
     Section 4.2 and its code. The one training environment is `train`; `test` has clean test images.
@@ -106,7 +107,7 @@ class NoisyLabels(Dataset):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Dataset.Options):
+    class Options(FileDataset.Options):
         """The images, and what is wrong with them."""
 
         base: str = hparam("mnist", options=tuple(BASES))
@@ -189,7 +190,9 @@ class NoisyLabels(Dataset):
     def _drawn(self, trial: int, what: str, count: int, total: int) -> Tensor:
         """Sorted positions of `count` of the images; raises UserError if there are not so many."""
         if count > total:
-            raise UserError(f"{self.label}: {self.options.base} has {total} images, not {count}")
+            raise UserError(
+                f"{facts.label(self)}: {self.options.base} has {total} images, not {count}"
+            )
         order = torch.randperm(total, generator=self._generator(trial, what))
         return order[: count or total].sort().values
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from oodbench.datasets import Environment, Metadata, register
+from oodbench.datasets import Environment, Metadata, permutation, register
 from oodbench.hparams import hparam
 
 from .colored_mnist import CHECKSUMS, IMAGES, LABELS, NUM_TRAIN, ColoredImages, read_mnist
@@ -44,7 +44,7 @@ class ProbedColoredMNIST(ColoredImages):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = read_mnist(self.file(IMAGES), self.file(LABELS))
-        order = self.permutation(NUM_TRAIN, trial)
+        order = permutation(self, NUM_TRAIN, trial)
         probes = len(self.test_environments)
         parts = [order[i::2] for i in range(2)]
         parts += [torch.arange(NUM_TRAIN + i, len(images), probes) for i in range(probes)]

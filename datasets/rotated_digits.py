@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import scipy
 import torch
 
-from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.datasets import Dataset, Environment, Metadata, permutation, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
@@ -52,7 +52,7 @@ class RotatedDigits(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial."""
         images, digits = read_digits()
-        order = self.permutation(len(images), trial)
+        order = permutation(self, len(images), trial)
         found = {}
         for i, degree in enumerate(DEGREES):
             scans = order[i :: len(DEGREES)]

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from oodbench.datasets import Dataset, Environment, Metadata, register
+from oodbench.datasets import Environment, FileDataset, Metadata, permutation, register
 from oodbench.tasks import Task
 
 from . import colored_mnist
@@ -24,7 +24,7 @@ CHECKSUMS = {
 }
 
 
-class DealtMNIST(Dataset):
+class DealtMNIST(FileDataset):
     """All 70,000 images of MNIST, in an order drawn by the trial, dealt out in turn.
 
     Image i of the order goes to environment i modulo their number, which hence share no image.
@@ -43,7 +43,7 @@ class DealtMNIST(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = _mnist(*(self.file(path) for path in sorted(CHECKSUMS)))
-        order = self.permutation(len(images), trial)
+        order = permutation(self, len(images), trial)
         found = {}
         for i, (name, degree) in enumerate(
             zip(self.environments, self.degrees_of_change, strict=True)

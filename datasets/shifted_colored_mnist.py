@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.datasets import Environment, Metadata, register
+from oodbench.datasets import Environment, Metadata, permutation, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 
@@ -67,7 +67,7 @@ class ShiftedColoredMNIST(ColoredImages):
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = read_mnist(self.file(IMAGES), self.file(LABELS))
-        order = self.permutation(NUM_TRAIN, trial)
+        order = permutation(self, NUM_TRAIN, trial)
         parts = [order[::2], order[1::2], torch.arange(NUM_TRAIN, len(images))]
         shares = [self.options.share, 1 - self.options.share, 0.5]
         found = {}

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from oodbench.data.csv_rows import NumberedRows
+from oodbench.data.facts import changed_options, labelled
 from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import hparam
@@ -88,10 +89,9 @@ class Listed(Dataset):
     @property
     def label(self) -> str:
         """The file's name and what else is not usual."""
-        usual = {**self.usual_options, "file": self.options.file, "md5": self.options.md5}
-        changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
-        words = ", ".join(f"{k}={v}" for k, v in changed.items() if k != "test_environments")
-        return Path(self.options.file).stem + (f"({words})" if words else "")
+        unsaid = ("file", "md5", "test_environments")
+        changed = {k: v for k, v in changed_options(self).items() if k not in unsaid}
+        return labelled(Path(self.options.file).stem, changed)
 
     @classmethod
     @abstractmethod

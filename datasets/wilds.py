@@ -34,7 +34,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from oodbench.data import encodings as inputs
 from oodbench.data import wilds as official
-from oodbench.datasets import IMAGENET, Dataset, Environment, Metadata, Normalization, register
+from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, Normalization, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -48,13 +48,13 @@ FETCHED = {
 """The weights and tokenizers that networks take from the package transformers, by its classes."""
 
 
-class WILDS(Dataset):
+class WILDS(FileDataset):
     """A set of the package, see the module."""
 
     row: ClassVar[Set]
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Dataset.Options):
+    class Options(FileDataset.Options):
         """What is read, and with which network by default."""
 
         split_scheme: str = hparam("official")
@@ -110,7 +110,7 @@ class WILDS(Dataset):
         return True
 
     @property
-    def normalization(self) -> Normalization | None:  # type: ignore[override]
+    def normalization(self) -> Normalization | None:
         """ImageNet's for photographs; RxRx1's images are standardised one by one."""
         photographs = self.row.modality == "image" and self.row.package != "rxrx1"
         return IMAGENET if photographs else None
@@ -180,7 +180,7 @@ class WILDS(Dataset):
         return tuple(self.places)
 
     @property
-    def evaluation_environments(self) -> tuple[str, ...]:  # type: ignore[override]
+    def evaluation_environments(self) -> tuple[str, ...]:
         """The splits other than `train`."""
         return tuple(name for name in self.data.split_dict if name in self.places)
 

@@ -3,19 +3,18 @@
 import gzip
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import checked, defaults
-from oodbench.metrics import is_higher_better
 from oodbench.registry import Registry, folder
 from oodbench.seeds import derive
 from oodbench.tasks import Task
@@ -69,11 +68,22 @@ def register(name: str, metadata: Metadata) -> Callable[[D], D]:
     """Register a dataset under `name`."""
 
     def decorate(cls: D) -> D:
+        _refuse_old_hooks(cls)
         cls.name, cls.metadata = name, metadata
         datasets.add(name)(cls)
         return cls
 
     return decorate
+
+
+def _refuse_old_hooks(cls: type["Dataset"]) -> None:
+    """Raise UserError for a dataset that defines what the engine of version 0.2.0 asked for."""
+    for base in cls.__mro__:
+        for name in vars(base) if base not in (FileDataset, Dataset) else ():
+            if name in REPLACED_HOOKS:
+                raise UserError(f"{cls.__name__} defines `{name}`: {REPLACED_HOOKS[name]}")
+            if name in FILE_HOOKS and not issubclass(cls, FileDataset):
+                raise UserError(f"{cls.__name__} defines `{name}`: {USE_FILES}")
 
 
 class Normalization(NamedTuple):
@@ -97,6 +107,38 @@ IMAGENET = Normalization((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """The mean and standard deviation of ImageNet's images, by channel."""
 
 
+class RenamedError(UserError, AttributeError):
+    """A name of version 0.2.0 that datasets no longer have, with what has its place."""
+
+
+FILE_HOOKS = {"checksums", "file", "command", "check", "download", "cache", "read"}
+USE_FILES = "derive the dataset from `oodbench.datasets.FileDataset`, which has it"
+REPLACED_HOOKS = {
+    "usual_options": "define `label` instead, the whole name in tables",
+    "run_options": "define `resolved_options(pretrained)` instead, of the options that differ alone",
+    "has_split_metrics": "leave it out, and define `split_metrics` only where there are some",
+}
+MOVED = {
+    **REPLACED_HOOKS,
+    **{
+        name: f"ask `oodbench.data.facts.{name}(dataset)`"
+        for name in (
+            *("label", "network", "network_hparams", "metric", "higher_is_better", "holdout"),
+            *("repeats", "normalization", "evaluation_environments", "split_metrics"),
+            "predictor_metrics",
+        )
+    },
+    "groups": "ask `oodbench.data.facts.group_names(dataset)`",
+    "trained_on": "ask `oodbench.data.facts.training_environments(dataset, held_out)`",
+    "permutation": "call `oodbench.datasets.permutation(dataset, count, trial)`",
+    **dict.fromkeys(
+        ("given_label", "given_training", "given_ceiling"),
+        "what a sweep file says of a dataset is in `oodbench.sweep.cells.Source`",
+    ),
+}
+"""What a plug-in of version 0.2.0 is told of names that datasets have no longer."""
+
+
 class Dataset(ABC):
     """A set of named environments.
 
@@ -116,93 +158,23 @@ class Dataset(ABC):
     """The environments that are held out as test environments by default."""
     validation_environments: tuple[str, ...] = ()
     """The environments that are held out for selection by default."""
-    evaluation_environments: tuple[str, ...] = ()
-    """The evaluation splits of data that came with their own: never trained on, whatever is held
-    out. Where there are some, nothing else is scored unless held out, and there is no `out` split."""
-    holdout: float = 0.2
-    """The share of the `out` splits unless a sweep says otherwise."""
     attributes: tuple[str, ...] = ()
     """The names of the values of the attribute that examples have, if they have one."""
     classes: tuple[str, ...] = ()
     """The names of the classes in the order of their numbers, if they have names."""
-    repeats: bool = False
-    """Whether inputs repeat by design, within environments or across them; `data check` reports
-    repeated inputs of other datasets."""
     input_shape: tuple[int, ...]
     task: Task
-    normalization: Normalization | None = None
-    """What the channels of images, from 0 to 1, are standardised with; None: they are not."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         self.options = options
         self.data_dir = data_dir
-        self.given_label: str | None = None
-        """The label that a sweep file gives the dataset, if it gives one."""
-        self.given_training: Any = None
-        """What a sweep file says of training on this dataset alone (`oodbench.sweep.file.Training`), if
-        it says anything."""
-        self.given_ceiling: Mapping[str, Any] = {}
-        """The options that a sweep file gives the dataset for its ceilings (`Row.ceiling`)."""
-
-    @property
-    def label(self) -> str:
-        """The dataset as tables call it: by the label that it was given, else by its name and the
-        options that are not at their defaults.
-        """
-        if self.given_label is not None:
-            return self.given_label
-        usual = self.usual_options
-        changed = {k: v for k, v in asdict(self.options).items() if v != usual[k]}
-        return self.name + (f"({_words(changed)})" if changed else "")
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """The names of the groups of examples, by the numbers of `Task.groups`; none without attributes."""
-        if not self.task.has_classes:
-            return tuple(self.attributes)
-        classes = self.classes or tuple(map(str, range(self.task.classes)))
-        return tuple(f"{each}, {attribute}" for each in classes for attribute in self.attributes)
-
-    @property
-    def usual_options(self) -> Mapping[str, Any]:
-        """The options that the label leaves out: the defaults."""
-        return defaults(type(self.options))
-
-    def run_options(self, pretrained: bool) -> dict[str, Any]:
-        """The options as part of a run's identity, given whether its network is pretrained."""
-        return asdict(self.options)
-
-    @property
-    def network(self) -> str:
-        """The network that is trained unless a sweep names another."""
-        return self.metadata.network
-
-    @property
-    def network_hparams(self) -> Mapping[str, Any]:
-        """The hyperparameters of that network unless a sweep says otherwise."""
-        return {}
-
-    @property
-    def metric(self) -> str:
-        """The metric that selection and tables use unless they are told another."""
-        return self.task.metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger value of `metric` is the better one."""
-        return is_higher_better(self.metric)
-
-    def trained_on(self, held_out: Collection[str]) -> tuple[str, ...]:
-        """The training environments when others are held out, in the dataset's order."""
-        never = {*held_out, *self.evaluation_environments}
-        return tuple(name for name in self.environments if name not in never)
 
     @abstractmethod
     def load(self, trial: int) -> dict[str, Environment]:
         """All environments by name, with the noise of a trial. Raises UserError for missing data."""
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """What is done to all inputs, worked out from the examples that a run trains on alone.
+        """Return a change of all inputs that is estimated from a run's training examples alone.
 
         `training` holds the examples of the `in` split of each training environment, by name. The
         function returned maps inputs (N, ...) as `load` gives them, of any environment, to others
@@ -211,10 +183,54 @@ class Dataset(ABC):
         """
         return lambda x: x
 
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Map inputs (N, ...) of an environment to those of the network, (N, *input_shape).
+
+        It runs on the device of `x`, and is where stored bytes become floats. `generator`, of the
+        CPU, is there in training alone: the source of all chance in an augmentation.
+        """
+        return x
+
+    def seed(self, trial: int, *names: object) -> int:
+        """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
+        return derive("data", self.name, trial, *names)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, which says for a name of version 0.2.0 what has its place."""
+            message = f"a dataset has no `{name}`"
+            if name in FILE_HOOKS:
+                message += f": {USE_FILES}"
+            elif name in MOVED:
+                message += f" any more: {MOVED[name]}"
+            raise RenamedError(f"{type(self).__name__}: {message}")
+
+
+class FileDataset(Dataset):
+    """A dataset whose examples come from files under the data directory."""
+
     @property
     def checksums(self) -> Mapping[str, str]:
         """The md5 of each file that is read with these options, as in `Metadata`."""
         return self.metadata.checksums
+
+    def file(self, path: str) -> Path:
+        """The data file `path` under the data directory; raises MissingError if it is not there."""
+        if self.data_dir is None:
+            command = self.command("DIR")
+            raise MissingError(
+                f"{self.name} needs --data-dir DIR; get the data with `{command}`", command
+            )
+        file = self.data_dir / path
+        if not file.is_file():
+            command = self.command(self.data_dir)
+            raise MissingError(f"{self.name}: {file} is missing; get it with `{command}`", command)
+        return file
+
+    def command(self, data_dir: object) -> str:
+        """The command that fetches or makes the data, as a user types it."""
+        return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
 
     def check(self) -> None:
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
@@ -230,76 +246,22 @@ class Dataset(ABC):
         """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
         raise UserError(f"{self.name} has nothing to download")
 
-    def split_metrics(self, environment: str, index: Tensor, logits: Tensor) -> dict[str, float]:
-        """Metrics of a split that are no means over its examples, such as its worst group's.
-
-        `index` (n,) are the split's examples in the environment, `logits` (n, ...) what the
-        predictor gives for them, both on the CPU.
-        """
-        return {}
-
-    @property
-    def has_split_metrics(self) -> bool:
-        """Whether `split_metrics` gives some."""
-        return type(self).split_metrics is not Dataset.split_metrics
-
     def cache(self, workers: int) -> None:
-        """Work out, with as many threads, what would be worked out in every run, and keep it on disk."""
+        """Keep on disk what every run would work out anew, such as decoded images; `workers` threads."""
         raise UserError(f"{self.name} has nothing to cache")
-
-    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Inputs (N, ...) of an environment to those of the network, (N, *input_shape).
-
-        It runs on the device of `x`, and is where stored bytes become floats. `generator`, of the
-        CPU, is there in training alone: the source of all chance in an augmentation.
-        """
-        return x
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
         """The inputs (N, ...) of new files, as environments hold them; raises UserError.
 
-        It is there for datasets of files, such as images, so that a trained model can be shown others.
+        A trained model can be shown files by it, such as other images.
         """
-        raise UserError(f"{self.name} is not made of files: give a model the inputs themselves")
-
-    def predictor_metrics(
-        self, predict: Callable[[Tensor], Tensor], trial: int
-    ) -> dict[str, float]:
-        """Metrics of the predictor as a whole, such as the error of its weights.
-
-        `predict` maps inputs (N, *input_shape) to logits (N, C), both on the CPU.
-        """
-        return {}
-
-    def seed(self, trial: int, *names: object) -> int:
-        """A seed for the noise of a trial, which no algorithm or hyperparameter changes."""
-        return derive("data", self.name, trial, *names)
-
-    def permutation(self, count: int, trial: int) -> Tensor:
-        """The order, (count,), in which a trial deals examples out to its environments."""
-        generator = torch.Generator().manual_seed(self.seed(trial, "permutation"))
-        return torch.randperm(count, generator=generator)
-
-    def file(self, path: str) -> Path:
-        """The data file `path` under the data directory; raises MissingError if it is not there."""
-        if self.data_dir is None:
-            command = self.command("DIR")
-            raise MissingError(
-                f"{self.name} needs --data-dir DIR; get the data with `{command}`", command
-            )
-        found = self.data_dir / path
-        if not found.is_file():
-            command = self.command(self.data_dir)
-            raise MissingError(f"{self.name}: {found} is missing; get it with `{command}`", command)
-        return found
-
-    def command(self, data_dir: object) -> str:
-        """The command that fetches or makes the data, as a user types it."""
-        return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
+        raise UserError(f"{self.name} cannot read new files: give a model the inputs themselves")
 
 
-def _words(options: Mapping[str, object]) -> str:
-    return ", ".join(f"{k}={v}" for k, v in options.items())
+def permutation(dataset: Dataset, count: int, trial: int) -> Tensor:
+    """The order, (count,), in which a trial deals examples out to its environments."""
+    generator = torch.Generator().manual_seed(dataset.seed(trial, "permutation"))
+    return torch.randperm(count, generator=generator)
 
 
 def make(name: str, options: Mapping[str, object], data_dir: Path | None = None) -> Dataset:

@@ -1,11 +1,23 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from oodbench.datasets import Dataset, Environment, Metadata, datasets, make, md5
+from oodbench.data import facts
+from oodbench.datasets import (
+    IMAGENET,
+    Dataset,
+    Environment,
+    FileDataset,
+    Metadata,
+    datasets,
+    make,
+    md5,
+    register,
+)
 from oodbench.errors import UserError
 from oodbench.networks.base import networks
 from oodbench.tasks import Task
@@ -101,8 +113,8 @@ def test_metadata(name: str) -> None:
 
 
 def test_label_names_the_options_that_were_changed() -> None:
-    assert make("Spirals", {"shortcut_dims": 16}).label == "Spirals"
-    assert make("LinearSEM", {"variant": "FES"}).label == "LinearSEM(variant=FES)"
+    assert facts.label(make("Spirals", {"shortcut_dims": 16})) == "Spirals"
+    assert facts.label(make("LinearSEM", {"variant": "FES"})) == "LinearSEM(variant=FES)"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +135,7 @@ def test_wrong_options(name: str, options: dict[str, object], message: str) -> N
     assert message in str(caught.value)
 
 
-class Filed(Dataset):
+class Filed(FileDataset):
     """A dataset that reads one file."""
 
     name = "Filed"
@@ -148,14 +160,69 @@ class Filed(Dataset):
 def test_check_of_files(tmp_path: Path) -> None:
     dataset = Filed(Filed.Options(), tmp_path)
     with pytest.raises(UserError, match="sub/file is missing"):
-        dataset.check()
+        facts.check(dataset)
     file = tmp_path / "sub" / "file"
     file.parent.mkdir()
     file.write_text("hello")
-    dataset.check()
+    facts.check(dataset)
     file.write_text("hello!")
     with pytest.raises(UserError, match="sub/file is damaged"):
-        dataset.check()
+        facts.check(dataset)
+
+
+OLD_FILE_NAMES = ("checksums", "file", "command", "check", "download", "cache", "read")
+OLD_FACTS = {
+    "label": "mine",
+    "network": "ConvNet",
+    "network_hparams": {"width": 4},
+    "metric": "mse",
+    "higher_is_better": False,
+    "holdout": 0.5,
+    "repeats": True,
+    "normalization": IMAGENET,
+    "evaluation_environments": ("b",),
+}
+OLD_REPLACED = ("usual_options", "run_options", "has_split_metrics")
+OLD_MOVED = ("groups", "trained_on", "permutation", "given_label", "given_training")
+
+
+def old_plugin(**names: object) -> Any:
+    """A dataset of version 0.2.0 with further names."""
+    usual = {name: value for name, value in vars(Filed).items() if name[0] != "_"}
+    return type("Old", (Dataset,), {**usual, **names})
+
+
+def test_the_interface_has_sixteen_names() -> None:
+    names = {name for name in (*dir(Dataset), *Dataset.__annotations__) if name[0] != "_"}
+    assert len(names | vars(old_plugin()(None)).keys()) == 16
+
+
+@pytest.mark.parametrize("name", OLD_FACTS)
+def test_a_fact_that_an_old_dataset_states_still_holds(name: str) -> None:
+    cls = old_plugin(**{name: OLD_FACTS[name]})
+    assert getattr(facts, name)(cls(cls.Options())) == OLD_FACTS[name]
+
+
+def test_metrics_of_an_old_dataset_are_still_measured() -> None:
+    def split_metrics(self: object, *given: object) -> dict[str, float]:
+        return {"worst": 0.5}
+
+    cls = old_plugin(split_metrics=split_metrics, predictor_metrics=split_metrics)
+    whole = facts.split_metrics(cls(None))
+    assert whole is not None and whole("a", torch.arange(1), torch.zeros(1)) == {"worst": 0.5}
+    assert facts.predictor_metrics(cls(None), lambda x: x, 0) == {"worst": 0.5}
+
+
+@pytest.mark.parametrize("name", [*OLD_FILE_NAMES, *OLD_REPLACED])
+def test_an_old_dataset_is_told_what_to_define_instead(name: str) -> None:
+    with pytest.raises(UserError, match=f"^Old defines `{name}`: [^\\n]*(derive|define)"):
+        register("Old", Filed.metadata)(old_plugin(**{name: None}))
+
+
+@pytest.mark.parametrize("name", [*OLD_FILE_NAMES, *OLD_FACTS, *OLD_REPLACED, *OLD_MOVED])
+def test_an_old_dataset_is_told_what_to_ask_instead(name: str) -> None:
+    with pytest.raises(UserError, match=f"^Old: a dataset has no `{name}`[^:]*: [^\\n]*`"):
+        getattr(old_plugin()(None), name)
 
 
 def test_md5(tmp_path: Path) -> None:
@@ -164,8 +231,8 @@ def test_md5(tmp_path: Path) -> None:
 
 
 def test_nothing_to_download(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Spirals has nothing to download"):
-        make("Spirals", {}).download(tmp_path)
+    with pytest.raises(UserError, match="Spirals is not made of files"):
+        facts.require_files(make("Spirals", {})).download(tmp_path)
 
 
 @pytest.mark.parametrize("option", COLORED)

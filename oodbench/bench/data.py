@@ -14,6 +14,7 @@ from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from oodbench.bench import Row
+from oodbench.data import facts
 from oodbench.data.coinrun.making import PLANNER, make_shard
 from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Shard
 from oodbench.data.coinrun.shards import Settings as MakeSettings
@@ -146,7 +147,7 @@ def loading_rows(folder: Path) -> list[Row]:
     settings = TrainSettings(loader_workers=WORKERS)
     theirs = domainbeds(root)
     direct = ratios(Run(erm(root, "ConvNet", 0), settings), theirs)
-    make("ImageFolder", {"root": str(root), "size": SIZE}).cache(WORKERS)
+    facts.require_files(make("ImageFolder", {"root": str(root), "size": SIZE})).cache(WORKERS)
     cached = ratios(Run(erm(root, "ConvNet", 1), settings), theirs)
     what = f"augmented {SIZE} x {SIZE} images a {{}} / one loader an environment, {WORKERS} workers"
     rows = [

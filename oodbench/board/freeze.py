@@ -153,6 +153,7 @@ def data_digests(
 
     Inputs that are not in memory stand for themselves by the checksums of the dataset's files.
     """
+    from oodbench.data.facts import checksums
     from oodbench.data.preparation import load_checked
     from oodbench.datasets import make
 
@@ -164,7 +165,7 @@ def data_digests(
             for tensor in (data.x, data.y):
                 if isinstance(tensor, torch.Tensor):
                     found.update(tensor.detach().contiguous().cpu().numpy().tobytes())
-    files = "".join(f"{k}{v}" for k, v in sorted(dataset.checksums.items()))
+    files = "".join(f"{k}{v}" for k, v in sorted(checksums(dataset).items()))
     for found in hashes.values():
         found.update(files.encode())
     return {environment: found.hexdigest()[:16] for environment, found in hashes.items()}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.terminal import commands, exit_on_user_error, terminal
 from oodbench.yaml_values import assignments
@@ -33,7 +34,7 @@ Plugins = Annotated[
 def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Fetch the files of a dataset, then verify them."""
     dataset = _dataset(name, data_dir, set_, plugin)
-    dataset.download(data_dir)
+    facts.require_files(dataset).download(data_dir)
     _verify(dataset)
 
 
@@ -55,7 +56,7 @@ def check(
     dataset = _dataset(name, data_dir, set_, plugin)
     found = inspect(dataset)
     console = terminal()
-    console.say(dataset.label)
+    console.say(facts.label(dataset))
     rows = [(contents.name, f"{contents.size:,}", contents.balance) for contents in found]
     targets = "classes" if dataset.task.has_classes else "targets"
     tables = console.tables(("environment", "examples", targets), rows, prose=(2,))
@@ -64,8 +65,8 @@ def check(
         sizes = [(c.name, name, f"{size:,}") for c in found for name, size in _listed(c.groups)]
         tables = console.tables(("environment", "group", "examples"), sizes, prose=(1,))
         console.print(tables, soft_wrap=True)
-        if len(dataset.groups) > MAX_GROUPS:
-            console.say(f"of {len(dataset.groups)} groups the smallest and the largest are shown")
+        if (count := len(facts.group_names(dataset))) > MAX_GROUPS:
+            console.say(f"of {count} groups the smallest and the largest are shown")
     told: set[str] = set()
     for contents in found:
         if contents.repeated:
@@ -80,8 +81,8 @@ def check(
     for problem in problems:
         console.say(problem)
     if problems:
-        raise UserError(f"{len(problems)} examples of {dataset.label} cannot be read")
-    console.say(f"{dataset.label}: all {sum(c.size for c in found):,} examples can be read")
+        raise UserError(f"{len(problems)} examples of {facts.label(dataset)} cannot be read")
+    console.say(f"{facts.label(dataset)}: all {sum(c.size for c in found):,} examples can be read")
 
 
 def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:
@@ -103,7 +104,8 @@ def cache(
     plugin: Plugins = None,
 ) -> None:
     """Decode images, or extract features, once for all runs; killed, it starts anew."""
-    _dataset(name, data_dir, set_, plugin).cache(workers or os.cpu_count() or 1)
+    dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
+    dataset.cache(workers or os.cpu_count() or 1)
 
 
 @app.command("list")
@@ -166,7 +168,7 @@ def _dataset(
 
 
 def _verify(dataset: "Dataset") -> None:
-    dataset.check()
-    name, count = dataset.name, len(dataset.checksums)
+    facts.check(dataset)
+    name, count = dataset.name, len(facts.checksums(dataset))
     where = f"{count} files in {dataset.data_dir}"
     terminal().say(f"{name}: {where} are right" if count else f"{name}: nothing is wrong")

@@ -3,10 +3,10 @@
 import hashlib
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from oodbench.data.array_cache import Rows, keep, pieces
 from oodbench.data.augment import domainbed
+from oodbench.data.facts import label
 from oodbench.data.streams import MemoryMapped, Stored
-from oodbench.datasets import IMAGENET, Dataset, Environment
+from oodbench.datasets import IMAGENET, Environment, FileDataset
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -85,7 +86,7 @@ def _problem(file: Path) -> str:
     return ""
 
 
-class Images(Dataset):
+class Images(FileDataset):
     """Environments of image files, one class each.
 
     Images are decoded and resized to `size` x `size` when they are read, or once and for all by
@@ -96,7 +97,7 @@ class Images(Dataset):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Dataset.Options):
+    class Options(FileDataset.Options):
         """The size of the inputs, and whether there is chance in them."""
 
         size: int = hparam(USUAL_SIZE, low=1)
@@ -106,10 +107,14 @@ class Images(Dataset):
     options: Any
     normalization = IMAGENET
 
-    def run_options(self, pretrained: bool) -> dict[str, Any]:
-        """The options of a run; images are augmented for pretrained networks unless the option says."""
-        found = super().run_options(pretrained)
-        return found | ({"augment": pretrained} if found["augment"] is None else {})
+    @property
+    def size(self) -> int:
+        """The side of the inputs in pixels."""
+        return int(self.options.size)
+
+    def resolved_options(self, pretrained: bool) -> dict[str, Any]:
+        """Images are augmented for pretrained networks unless the option says."""
+        return {"augment": pretrained} if self.options.augment is None else {}
 
     @property
     @abstractmethod
@@ -127,7 +132,7 @@ class Images(Dataset):
         found = {}
         for i, (name, files) in enumerate(listing.items()):
             paths, labels = zip(*files, strict=True)
-            x: Stored = ImageFiles(paths, self.options.size)
+            x: Stored = ImageFiles(paths, self.size)
             if cache.is_dir():
                 x = self._cached(cache / f"{i}.npy")
             attributes = self.attribute_numbers(paths)
@@ -140,7 +145,7 @@ class Images(Dataset):
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
         """Images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
-        found = ImageFiles(map(Path, files), self.options.size)
+        found = ImageFiles(map(Path, files), self.size)
         return found.read(torch.arange(len(found)))
 
     def _cached(self, file: Path) -> Stored:
@@ -188,28 +193,28 @@ class Images(Dataset):
         """A hash of every file's name, size and time of change, and of its class; or UserError."""
         found = hashlib.sha256()
         for name, files in listing.items():
-            for file, label in files:
+            for file, number in files:
                 try:
-                    facts = file.stat()
+                    stat = file.stat()
                 except OSError as error:  # a link to nothing
                     raise UserError(f"{self.name}: {file}: {error.strerror}") from error
                 place = file.relative_to(self.root)
-                line = f"{name}\t{place}\t{label}\t{facts.st_size}\t{facts.st_mtime_ns}\n"
+                line = f"{name}\t{place}\t{number}\t{stat.st_size}\t{stat.st_mtime_ns}\n"
                 found.update(line.encode())
         return found.hexdigest()[:16]
 
     def cache_folder(self, listing: Listing) -> Path:
         """The folder in which the decoded images of this size are, or would be."""
-        return self.root / ".oodbench" / f"images-{self.options.size}-{self.fingerprint(listing)}"
+        return self.root / ".oodbench" / f"images-{self.size}-{self.fingerprint(listing)}"
 
     def cache(self, workers: int) -> None:
         """Decode all images into the cache."""
         arrays, listing = {}, self.listing()
         for i, files in enumerate(listing.values()):
-            stored = ImageFiles((file for file, _ in files), self.options.size)
+            stored = ImageFiles((file for file, _ in files), self.size)
             read = partial(pieces, stored, workers)
             arrays[str(i)] = Rows(len(stored), stored.shape, np.uint8, read)
-        keep(self.cache_folder(listing), self.label, arrays)
+        keep(self.cache_folder(listing), label(self), arrays)
 
 
 class OwnImages(Images):
@@ -225,31 +230,33 @@ class OwnImages(Images):
         size: int = hparam(0, low=0)
         """The side of the inputs in pixels; 0: the median of some files' longer sides, at most 224."""
 
-    _found_size: int | None = None
+    _size_of_files = 0
 
     def fit_size(self) -> None:
         """Set the size of the inputs, by the files if the option does not say it."""
         if not self.options.size:
-            self._found_size = min(typical_side(self.listing()), USUAL_SIZE)
-            self.options = replace(self.options, size=self._found_size)
-        self.input_shape = (3, self.options.size, self.options.size)
+            self._size_of_files = min(typical_side(self.listing()), USUAL_SIZE)
+        self.input_shape = (3, self.size, self.size)
+
+    @property
+    def size(self) -> int:
+        """The option, or else what the files say."""
+        return self.options.size or self._size_of_files
+
+    def resolved_options(self, pretrained: bool) -> dict[str, Any]:
+        """The size, too, for the files may change."""
+        return super().resolved_options(pretrained) | {"size": self.size}
 
     def check(self) -> None:
         """Check all files, and warn where inputs have more than twice the side of the files."""
         super().check()
-        side, size = typical_side(self.listing()), self.options.size
+        side, size = typical_side(self.listing()), self.size
         if size > 2 * side:
             warnings.warn(
-                f"{self.label}: images of about {side} pixels a side are enlarged to {size}, "
+                f"{label(self)}: images of about {side} pixels a side are enlarged to {size}, "
                 f"{(size / side) ** 2:.0f} times the pixels; without the option `size` they are not",
                 stacklevel=2,
             )
-
-    @property
-    def usual_options(self) -> Mapping[str, Any]:
-        """The defaults, and the size if the files said it."""
-        usual = super().usual_options
-        return usual if self._found_size is None else {**usual, "size": self._found_size}
 
 
 class Place(NamedTuple):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from oodbench.data import facts
 from oodbench.data.preparation import CHUNK, fitted, is_finite, load_checked
 from oodbench.data.streams import Stored, chunk_size
 from oodbench.datasets import Dataset, Environment
@@ -50,17 +51,20 @@ def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
         read = [hash_ for hash_ in _hashes(environment, unreadable) if hash_ is not None]
         hashes[name] = set(read)
         balance = _balance(environment.y, dataset.task, dataset.classes)
-        repeated = 0 if dataset.repeats else len(read) - len(hashes[name])
+        repeated = 0 if facts.repeats(dataset) else len(read) - len(hashes[name])
         groups = _group_sizes(dataset, environment)
         found.append(Contents(name, len(environment.y), balance, groups, unreadable, repeated))
-    for contents in () if dataset.repeats else found:
+    for contents in () if facts.repeats(dataset) else found:
         for other, theirs in hashes.items():
             count = len(hashes[contents.name] & theirs)
             if count and other != contents.name:
                 contents.shared[other] = count
     if not any(contents.unreadable for contents in found):
         held_out = {*dataset.test_environments, *dataset.validation_environments}
-        places = {n: torch.arange(len(environments[n].y)) for n in dataset.trained_on(held_out)}
+        places = {
+            n: torch.arange(len(environments[n].y))
+            for n in facts.training_environments(dataset, held_out)
+        }
         fitted(dataset, environments, places)
     return found
 
@@ -96,7 +100,7 @@ def _hash(example: Tensor) -> bytes:
 def _group_sizes(dataset: Dataset, environment: Environment) -> dict[str, int]:
     if environment.attributes is None:
         return {}
-    names = dataset.groups
+    names = facts.group_names(dataset)
     number = dataset.task.groups(environment.y, environment.attributes, len(dataset.attributes))
     sizes = torch.bincount(number, minlength=len(names)).tolist()
     return dict(zip(names, sizes, strict=True))

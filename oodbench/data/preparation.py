@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from oodbench.data.facts import label
 from oodbench.data.streams import Changed, Part, Stored
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
@@ -25,13 +26,13 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
     found = dataset.load(trial)
     if set(found) != set(dataset.environments):
         raise UserError(
-            f"{dataset.label}: the environments that were loaded are {', '.join(found)}, "
+            f"{label(dataset)}: the environments that were loaded are {', '.join(found)}, "
             f"and those that it names are {', '.join(dataset.environments)}"
         )
     count = max(2, dataset.task.num_outputs)
     if dataset.classes and len(dataset.classes) != count:
         raise UserError(
-            f"{dataset.label}: `classes` has {len(dataset.classes)} names, and there are {count} classes"
+            f"{label(dataset)}: `classes` has {len(dataset.classes)} names, and there are {count} classes"
         )
     for name, environment in found.items():
         mistake = _mistake(environment) or dataset.task.mistake(environment.y)
@@ -95,7 +96,7 @@ def is_finite(x: Tensor) -> bool:
 
 
 def _error(dataset: Dataset, environment: str, mistake: str) -> UserError:
-    return UserError(f"{dataset.label}, environment '{environment}': {mistake}")
+    return UserError(f"{label(dataset)}, environment '{environment}': {mistake}")
 
 
 def _mistake(environment: Environment) -> str | None:

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, get_args
 
 from oodbench.algorithms import Algorithm, Problem
+from oodbench.data.facts import metric
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import Distribution
@@ -155,7 +156,7 @@ def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
         if made.validation_environments:
             known["validation_environments"] = list(made.validation_environments)
         known |= {"input_shape": list(made.input_shape), "task": made.task.kind}
-        known["metric"] = made.metric
+        known["metric"] = metric(made)
     except UserError as error:  # they are in files that are not here
         known["environments"] = f"those of its files ({error})"
     if metadata.hparams:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oodbench.data.facts import normalization
 from oodbench.datasets import IMAGENET, Dataset
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.hparams import choice, hparam
@@ -155,7 +156,7 @@ class Timm(Network):
         """The hyperparameters with the checksum of the weights; the network is built once, as a trial."""
         found = dict(values)
         if found["normalized"] is None:
-            found["normalized"] = dataset.normalization is not None
+            found["normalized"] = normalization(dataset) is not None
         file = cls.weights_file(found)
         require_sha256(file, found["sha256"])
         if file is not None:

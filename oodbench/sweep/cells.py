@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from oodbench.data import facts
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import drawn_values, identity, rates_family
 from oodbench.method_kinds import KINDS
@@ -85,6 +86,18 @@ def indices(value: int | list[int], key: str) -> list[int]:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A dataset of a sweep, with what the file says of it."""
+
+    dataset: Any
+    label: str
+    """The dataset as tables call it."""
+    training: Training
+    ceiling: Mapping[str, Any]
+    """The options of the data of its ceilings, under those of a row (`Row.options`)."""
+
+
+@dataclass(frozen=True)
 class Conditions:
     """What all rows of a sweep have in common on a dataset."""
 
@@ -100,48 +113,49 @@ class Conditions:
     """What is held out for validation, as the sweep file says it."""
 
 
-def conditions_of(sweep: Sweep, dataset: Any) -> Conditions:
+def conditions_of(sweep: Sweep, source: Source) -> Conditions:
     """The conditions on a dataset: what the file says of training on it goes before the sweep's."""
-    training: Training = dataset.given_training or Training()
+    dataset, training = source.dataset, source.training
     steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
     every = training.evaluate_every or sweep.evaluate_every
-    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else float(dataset.holdout)
+    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else facts.holdout(dataset)
     named = sweep.network if training.network is None else training.network
     network = Component(name=named) if isinstance(named, str) else named
-    if network.name in ("default", dataset.network):
-        values = {**dataset.network_hparams, **network.hparams}
-        network = Component(name=dataset.network, hparams=values)
+    usual = facts.network(dataset)
+    if network.name in ("default", usual):
+        values = {**facts.network_hparams(dataset), **network.hparams}
+        network = Component(name=usual, hparams=values)
     validation = training.validation_environments
     return Conditions(
         steps=int(steps),
         evaluate_every=-(-int(steps) // 20) if every == "default" else every,
-        holdout=0.0 if dataset.evaluation_environments else holdout,
+        holdout=0.0 if facts.evaluation_environments(dataset) else holdout,
         network=network,
         hparams=training.hparams,
         validation=sweep.validation_environments if validation is None else validation,
     )
 
 
-def test_environment_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
+def test_environment_sets(sweep: Sweep, source: Source) -> list[tuple[str, ...]]:
     """The sets of test environments on which a sweep's methods are tried, each in the dataset's order.
 
     Raises UserError for unknown names and for sets that are empty or stand twice.
     """
     wanted = sweep.test_environments
     if wanted == "default":
-        sets = [dataset.test_environments]
+        sets = [source.dataset.test_environments]
     elif wanted in ("each", "pairs"):
-        sets = [(name,) for name in dataset.environments]
+        sets = [(name,) for name in source.dataset.environments]
         if wanted == "pairs":
-            sets += list(itertools.combinations(dataset.environments, 2))
+            sets += list(itertools.combinations(source.dataset.environments, 2))
     else:
-        sets = [_spelled(names, dataset, "test_environments") for names in wanted]
+        sets = [_spelled(names, source, "test_environments") for names in wanted]
     for names in sets:
         if not names or len(set(names)) < len(names):
             raise UserError(
                 f"test_environments must be lists of different names, not {short(list(names))}"
             )
-    ordered = [tuple(sorted(names, key=dataset.environments.index)) for names in sets]
+    ordered = [tuple(sorted(names, key=source.dataset.environments.index)) for names in sets]
     for names, count in Counter(ordered).items():
         if count > 1:
             raise UserError(f"test_environments lists {' and '.join(names)} more than once")
@@ -149,7 +163,7 @@ def test_environment_sets(sweep: Sweep, dataset: Any) -> list[tuple[str, ...]]:
 
 
 def _validation_environments(
-    wanted: str | int | Names, dataset: Any, tests: tuple[str, ...], trial: int
+    wanted: str | int | Names, source: Source, tests: tuple[str, ...], trial: int
 ) -> tuple[str, ...]:
     """The environments that a trial's runs hold out for selection beside those of the test.
 
@@ -158,48 +172,51 @@ def _validation_environments(
     if wanted == "none":
         return ()
     if isinstance(wanted, str):
-        return tuple(n for n in dataset.validation_environments if n not in tests)
+        return tuple(n for n in source.dataset.validation_environments if n not in tests)
     if isinstance(wanted, int):
-        free = dataset.trained_on(tests)
+        free = facts.training_environments(source.dataset, tests)
         if wanted >= len(free):
             raise UserError(
-                f"{dataset.label} has {len(free)} environments besides the test ones: "
+                f"{source.label} has {len(free)} environments besides the test ones: "
                 f"{wanted} validation environments leave none to train on"
             )
-        stream = random.Random(derive("validation", dataset.name, tests, trial))
+        stream = random.Random(derive("validation", source.dataset.name, tests, trial))
         return tuple(sorted(stream.sample(free, wanted), key=free.index))
-    names = _spelled(wanted, dataset, "validation_environments")
+    names = _spelled(wanted, source, "validation_environments")
     for name in names:
         if name in tests:
-            raise UserError(f"environment '{name}' of {dataset.label} is both test and validation")
+            raise UserError(f"environment '{name}' of {source.label} is both test and validation")
     return names
 
 
-def training_environments(dataset: Any, spec: RunSpec) -> tuple[str, ...]:
+def training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
     """The environments that are left to train on; raises UserError if there is none."""
     held_out = (*spec.test_environments, *spec.validation_environments)
-    names: tuple[str, ...] = dataset.trained_on(set(held_out))
+    names = facts.training_environments(source.dataset, held_out)
     if not names:
         raise UserError(
-            f"{dataset.label}: with {', '.join(held_out)} held out, "
+            f"{source.label}: with {', '.join(held_out)} held out, "
             "no environment is left to train on"
         )
     return names
 
 
-def _spelled(names: Sequence[str | float], dataset: Any, key: str) -> tuple[str, ...]:
+def _spelled(names: Sequence[str | float], source: Source, key: str) -> tuple[str, ...]:
     """Environment names as the dataset spells them; YAML reads 0.9 as a number."""
     spelled = tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
     for name in spelled:
-        if name not in dataset.environments:
+        if name not in source.dataset.environments:
             raise unknown(
-                "environment", short(name)[1:-1], dataset.environments, f"{key} of {dataset.label}"
+                "environment",
+                short(name)[1:-1],
+                source.dataset.environments,
+                f"{key} of {source.label}",
             )
     return spelled
 
 
 def specs_of(
-    sweep: Sweep, row: Row, dataset: Any, sets: Sequence[tuple[str, ...]]
+    sweep: Sweep, row: Row, source: Source, sets: Sequence[tuple[str, ...]]
 ) -> Iterator[list[RunSpec]]:
     """The runs of a row on a dataset for each set of test environments, by draw, then trial.
 
@@ -208,7 +225,7 @@ def specs_of(
     from oodbench.algorithms import algorithms
     from oodbench.networks.base import networks
 
-    conditions = conditions_of(sweep, dataset)
+    conditions, dataset = conditions_of(sweep, source), source.dataset
     network, algorithm = networks.get(conditions.network.name), algorithms.get(row.name)
     trials, draws = indices(sweep.trials, "trials"), indices(sweep.hparam_draws, "hparam_draws")
     drawn: dict[tuple[int, int], Draw] = {}
@@ -217,7 +234,7 @@ def specs_of(
             drawn[draw, trial] = drawn[draw, trials[0]]
         else:
             stream = trial if sweep.draws == "per trial" else None
-            drawn[draw, trial] = _drawn(sweep, row, dataset, conditions, draw, stream)
+            drawn[draw, trial] = _drawn(sweep, row, source, conditions, draw, stream)
     label, average = row_label(row), weight_average(row)
     options = {name: getattr(sweep, name) for name in OPTIONS}
     for tests in sets:
@@ -226,7 +243,7 @@ def specs_of(
                 dataset=dataset.name,
                 options=identity(
                     type(dataset.options),
-                    dataset.run_options(network.is_pretrained(network_hparams)),
+                    facts.run_options(dataset, network.is_pretrained(network_hparams)),
                 ),
                 algorithm=row.name,
                 hparams=hparams,
@@ -235,7 +252,7 @@ def specs_of(
                 network_hparams=network_hparams,
                 test_environments=tests,
                 validation_environments=_validation_environments(
-                    conditions.validation, dataset, tests, trial
+                    conditions.validation, source, tests, trial
                 ),
                 draw=draw,
                 trial=trial,
@@ -243,7 +260,7 @@ def specs_of(
                 evaluate_every=conditions.evaluate_every,
                 holdout=conditions.holdout,
                 average=average,
-                dataset_label=dataset.label,
+                dataset_label=source.label,
                 ceiling=row.ceiling,
                 transductive=algorithm.transductive,
                 **options,
@@ -253,7 +270,7 @@ def specs_of(
 
 
 def _drawn(
-    sweep: Sweep, row: Row, dataset: Any, conditions: Conditions, draw: int, trial: int | None
+    sweep: Sweep, row: Row, source: Source, conditions: Conditions, draw: int, trial: int | None
 ) -> Draw:
     """The hyperparameters of a row in a draw; `trial` where each trial has a draw of its own."""
     from oodbench.algorithms import Algorithm, algorithms
@@ -267,7 +284,8 @@ def _drawn(
         return drawn_values(network.Hparams, stream, name, draw, family, given=fixed, trial=trial)
 
     shared = {f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else ()
-    family: str = dataset.metadata.family
+    metadata = source.dataset.metadata
+    family = metadata.family
     family = rates_family(family, network.is_pretrained(of_network(family)))
     hparams = drawn_values(
         algorithm.Hparams,
@@ -275,9 +293,9 @@ def _drawn(
         row.name,
         draw,
         family,
-        dataset.metadata.hparams,
+        metadata.hparams,
         given={**conditions.hparams, **row.hparams},
         shared=shared,
         trial=trial,
     )
-    return hparams, network.resolved(of_network(family), dataset)
+    return hparams, network.resolved(of_network(family), source.dataset)

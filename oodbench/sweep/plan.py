@@ -5,14 +5,16 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from oodbench.data import facts
 from oodbench.errors import MissingError, UserError
 from oodbench.hparams import neutral_values
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.cells import (
+    Source,
     check_rows,
     row_label,
     rows_of,
@@ -20,7 +22,16 @@ from oodbench.sweep.cells import (
     test_environment_sets,
     training_environments,
 )
-from oodbench.sweep.file import PLUGIN_HINT, Row, Sweep, several, short, training_of, validate
+from oodbench.sweep.file import (
+    PLUGIN_HINT,
+    Row,
+    Sweep,
+    Training,
+    several,
+    short,
+    training_of,
+    validate,
+)
 from oodbench.sweep.launchers.slurm_resources import resources
 from oodbench.terminal import printable
 
@@ -53,7 +64,7 @@ class Plan:
 class _Cell:
     """A row on a dataset with one set of test environments, which may prove impossible."""
 
-    dataset: Any
+    source: Source
     """The dataset with the options of the row, which a ceiling has."""
     specs: list[RunSpec]
 
@@ -72,12 +83,12 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     with _noted(problems):
         check_rows(rows)
     _check_names(rows, problems)
-    sets: list[tuple[Any, list[tuple[str, ...]]]] = []
-    for dataset in _datasets(sweep, data_dir, problems):
+    sets: list[tuple[Source, list[tuple[str, ...]]]] = []
+    for source in _sources(sweep, data_dir, problems):
         tests: list[tuple[str, ...]] = []
         with _noted(problems):
-            tests = test_environment_sets(sweep, dataset)
-        sets.append((dataset, tests))
+            tests = test_environment_sets(sweep, source)
+        sets.append((source, tests))
     with _noted(problems):
         _check_size(sweep, sum(len(tests) for _, tests in sets) * len(rows))
         cells = [_cells(sweep, rows, *each, data_dir, problems) for each in sets]
@@ -85,8 +96,8 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     if to_train:
         _check_packages(rows)
     plan = Plan(sweep, {}, [])
-    for (dataset, _), of_dataset in zip(sets, cells, strict=True):
-        _add_cells(plan, dataset, of_dataset)
+    for (source, _), of_source in zip(sets, cells, strict=True):
+        _add_cells(plan, source, of_source)
     return plan
 
 
@@ -106,7 +117,7 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
     Raises UserError for what is unknown or damaged.
     """
     problems: list[UserError] = []
-    _datasets(sweep, data_dir, problems)
+    _sources(sweep, data_dir, problems)
     _raise(problems, sweep)
     _check_packages(rows_of(sweep))
 
@@ -115,11 +126,11 @@ def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, Missing
     """Which datasets of a sweep lack data or a package, by label, each with what would get it."""
     absent = {}
     for item in sweep.datasets:
-        dataset = _dataset(item, data_dir)
+        source = _source(item, data_dir)
         try:
-            dataset.check()
+            facts.check(source.dataset)
         except MissingError as error:
-            absent[dataset.label] = error
+            absent[source.label] = error
     return absent
 
 
@@ -168,22 +179,22 @@ def _check_packages(rows: Sequence[Row]) -> None:
                 raise MissingError(f"{row.name} needs {package}: `{command}`", command)
 
 
-def _datasets(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) -> list[Any]:
+def _sources(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) -> list[Source]:
     """The datasets of a sweep whose data are there; what is wrong with others is noted."""
-    made: dict[str, Any] = {}
+    by_label: dict[str, Source] = {}
     for item in sweep.datasets:
         with _noted(problems):
-            dataset = _dataset(item, data_dir)
-            dataset.check()
-            if dataset.label in made:
-                same = made[dataset.label].options == dataset.options
+            source = _source(item, data_dir)
+            facts.check(source.dataset)
+            if source.label in by_label:
+                same = by_label[source.label].dataset.options == source.dataset.options
                 hint = "leave one out" if same else "give them a `label` each"
-                raise UserError(f"two datasets are called '{dataset.label}': {hint}")
-            made[dataset.label] = dataset
-    return list(made.values())
+                raise UserError(f"two datasets are called '{source.label}': {hint}")
+            by_label[source.label] = source
+    return list(by_label.values())
 
 
-def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
+def _source(item: str | dict[str, Any], data_dir: Path | None) -> Source:
     """A dataset with what its entry in a sweep file says; raises UserError."""
     from oodbench.datasets import make
 
@@ -198,36 +209,35 @@ def _dataset(item: str | dict[str, Any], data_dir: Path | None) -> Any:
     if not isinstance(ceiling, dict):
         raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
     dataset = make(name, options, data_dir)
-    dataset.given_ceiling = ceiling
-    if label is not None:
-        dataset.given_label = label
-    if training is not None:
-        dataset.given_training = training_of(training, f"the training on {dataset.label}")
-    return dataset
+    if label is None:
+        label = facts.label(dataset)
+    place = f"the training on {label}"
+    said = Training() if training is None else training_of(training, place)
+    return Source(dataset, label, said, ceiling)
 
 
-def _with_options(row: Row, dataset: Any, data_dir: Path | None) -> Any:
+def _with_options(row: Row, source: Source, data_dir: Path | None) -> Source:
     """The dataset that a row trains on: a ceiling has the `ceiling` options of it, and its own."""
     from oodbench.datasets import make
 
-    options = dataset.given_ceiling | row.options if row.ceiling else {}
+    options = {**source.ceiling, **row.options} if row.ceiling else {}
     if not options:
-        return dataset
-    changed = make(dataset.name, asdict(dataset.options) | options, data_dir)
-    if (changed.environments, changed.task) != (dataset.environments, dataset.task):
+        return source
+    usual = source.dataset
+    dataset = make(usual.name, asdict(usual.options) | options, data_dir)
+    if (dataset.environments, dataset.task) != (usual.environments, usual.task):
         raise UserError(
             f"the options of {short(row_label(row))} change the environments or the task of "
-            f"{dataset.label}: it would be another dataset's ceiling"
+            f"{source.label}: it would be another dataset's ceiling"
         )
-    changed.check()
-    changed.given_label, changed.given_training = dataset.label, dataset.given_training
-    return changed
+    facts.check(dataset)
+    return replace(source, dataset=dataset)
 
 
 def _cells(
     sweep: Sweep,
     rows: Sequence[Row],
-    dataset: Any,
+    source: Source,
     sets: Sequence[tuple[str, ...]],
     data_dir: Path | None,
     problems: list[UserError],
@@ -236,8 +246,8 @@ def _cells(
     by_row: list[list[_Cell]] = []
     for row in rows:
         with _noted(problems):
-            source = _with_options(row, dataset, data_dir)
-            by_row.append([_Cell(source, specs) for specs in specs_of(sweep, row, source, sets)])
+            of_row = _with_options(row, source, data_dir)
+            by_row.append([_Cell(of_row, specs) for specs in specs_of(sweep, row, of_row, sets)])
     return list(itertools.chain.from_iterable(zip(*by_row, strict=True)))
 
 
@@ -254,25 +264,25 @@ def _check_size(sweep: Sweep, cells: int) -> None:
         )
 
 
-def _add_cells(plan: Plan, dataset: Any, cells: Sequence[_Cell]) -> None:
+def _add_cells(plan: Plan, source: Source, cells: Sequence[_Cell]) -> None:
     """Add the runs of a dataset's cells, and the reasons of those that are impossible."""
     from oodbench.data.preparation import is_discrete
 
-    environments = _environments(dataset, cells[0].specs[0].trial)
-    sizes = _sizes(dataset, cells[0].specs[0], environments)
-    discrete = is_discrete(dataset, environments)
+    environments = _environments(source, cells[0].specs[0].trial)
+    sizes = _sizes(source.dataset, cells[0].specs[0], environments)
+    discrete = is_discrete(source.dataset, environments)
     for cell in cells:
         first = cell.specs[0]
         reason = _reason_against(cell, discrete)
         if reason is not None:
-            impossible = Impossible(dataset.label, first.label, first.test_environments, reason)
+            impossible = Impossible(source.label, first.label, first.test_environments, reason)
             plan.impossible.append(impossible)
             continue
         for spec in cell.specs:
-            for name in training_environments(dataset, spec):
+            for name in training_environments(source, spec):
                 if not sizes[name]:
                     raise UserError(
-                        f"{dataset.label}: environment '{name}' has no example to train on"
+                        f"{source.label}: environment '{name}' has no example to train on"
                     )
             if spec.id in plan.runs:
                 raise UserError(
@@ -282,17 +292,17 @@ def _add_cells(plan: Plan, dataset: Any, cells: Sequence[_Cell]) -> None:
             plan.runs[spec.id] = spec
 
 
-def _environments(dataset: Any, trial: int) -> dict[str, Any]:
+def _environments(source: Source, trial: int) -> dict[str, Any]:
     """The environments of a dataset in a trial; raises UserError if they do not fit into memory."""
     from oodbench.data.preparation import load_checked
 
     try:
-        return load_checked(dataset, trial)
+        return load_checked(source.dataset, trial)
     except (MemoryError, OverflowError, RuntimeError, ValueError) as error:
         plain = isinstance(error, MemoryError | OverflowError)
         if not (plain or re.search(NO_MEMORY, str(error))):
             raise
-        raise UserError(f"{dataset.label}: data of this size do not fit into memory") from error
+        raise UserError(f"{source.label}: data of this size do not fit into memory") from error
 
 
 def _sizes(dataset: Any, spec: RunSpec, environments: Mapping[str, Any]) -> dict[str, int]:
@@ -311,11 +321,11 @@ def _reason_against(cell: _Cell, discrete: bool) -> str | None:
     from oodbench.networks.base import networks
     from oodbench.train.averages import reason_against
 
-    first, dataset = cell.specs[0], cell.dataset
+    first, dataset = cell.specs[0], cell.source.dataset
     problem = Problem(
         dataset.input_shape,
         dataset.task,
-        training_environments(dataset, first),
+        training_environments(cell.source, first),
         first.steps,
         attributes=len(dataset.attributes),
         pretrained=all(

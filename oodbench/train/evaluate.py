@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from oodbench.data import facts
 from oodbench.data.streams import ReadAhead, Stored, chunk_size
 from oodbench.datasets import Environment
 from oodbench.metrics import Groups, values_of_examples, values_of_groups
@@ -57,7 +58,7 @@ def evaluate(
 
     `predict` maps inputs (N, ...), as they are in memory or read, to logits (N, C); `splits` holds the
     indices of each environment's splits. An empty split has no value. Splits with `groups` have the
-    metrics of `values_of_groups` too, and `whole` gives further ones, see `Dataset.split_metrics`.
+    metrics of `values_of_groups` too, and `whole` gives further ones, see `facts.split_metrics`.
     """
 
     def work(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -260,7 +261,7 @@ def constant_answer(
     """The value of every metric on each split of the `scored` environments for its best constant answer.
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
-    environments (`Task.constants`); a dataset's metrics of whole splits (`Dataset.split_metrics`)
+    environments (`Task.constants`); a dataset's metrics of whole splits (`facts.split_metrics`)
     are those of the constant that is best for the main one. Data are looked at once for all runs with
     the same training environments.
     """
@@ -279,8 +280,7 @@ def _constants(data: Data, training: Sequence[str], scored: Mapping[str, Environ
     outputs = task.constants(targets)
     constants: Constants = {}
     for best_for, output in outputs.items():
-        rated = dataset.has_split_metrics and task.metric in best_for
-        whole = dataset.split_metrics if rated else None
+        whole = facts.split_metrics(dataset) if task.metric in best_for else None
 
         def predict(x: Tensor, output: Tensor = output) -> Tensor:
             return output.expand(len(x), *output.shape)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import save
 from torch import Tensor
 
+from oodbench.data import facts
 from oodbench.datasets import Dataset
 from oodbench.files import whole_file
 from oodbench.metrics import is_higher_better
@@ -30,9 +31,9 @@ class Judge:
     def __init__(self, rule: "Rule", evidence: Sequence[tuple[str, str]], dataset: Dataset) -> None:
         """`evidence` are the environments and splits by which the rule judges the run."""
         self.evidence = evidence
-        self.metric = rule.metric or dataset.metric
-        is_main = self.metric == dataset.metric
-        higher = dataset.higher_is_better if is_main else is_higher_better(self.metric)
+        self.metric = rule.metric or facts.metric(dataset)
+        is_main = self.metric == facts.metric(dataset)
+        higher = facts.higher_is_better(dataset) if is_main else is_higher_better(self.metric)
         self._sign = -1.0 if higher else 1.0
 
     def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import BALANCED, Algorithm
+from oodbench.data.facts import training_environments
 from oodbench.data.preparation import fit, fits, fitted, load_checked
 from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
@@ -69,7 +70,7 @@ def load_environments(
     data = _load(source)
     if held_out is None:
         return data
-    return _fit(source, data.dataset.trained_on(held_out) if fits(data.dataset) else ())
+    return _fit(source, training_environments(data.dataset, held_out) if fits(data.dataset) else ())
 
 
 def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
@@ -84,7 +85,7 @@ def input_change(
     if not fits(dataset):
         return lambda x: x
     data = load_environments(spec.dataset, spec.options, None, **_origin(spec, settings))
-    training = dataset.trained_on(spec.held_out)
+    training = training_environments(dataset, spec.held_out)
     return fit(dataset, data.environments, {name: data.splits[name]["in"] for name in training})
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, algorithms
+from oodbench.data import facts
 from oodbench.data.preparation import is_discrete
 from oodbench.data.streams import Part, Stored
 from oodbench.datasets import Dataset, Environment
@@ -40,7 +41,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
     return Problem(
         dataset.input_shape,
         dataset.task,
-        dataset.trained_on(spec.held_out),
+        facts.training_environments(dataset, spec.held_out),
         spec.steps,
         attributes=len(dataset.attributes),
         sizes=tuple(sizes),
@@ -107,14 +108,14 @@ class Run:
         with unchanged(f"the dataset {spec.dataset}"):
             self.data = load_data(spec, settings)
         dataset = self.data.dataset
-        self.names = dataset.trained_on(spec.held_out)
+        self.names = facts.training_environments(dataset, spec.held_out)
         sizes = [len(self.data.splits[name]["in"]) for name in self.names]
         discrete = is_discrete(dataset, self.data.environments)
         self.problem = replace(problem_of(spec, dataset, sizes), discrete=discrete)
         self.scored = {
             name: environment
             for name, environment in self.data.environments.items()
-            if not (dataset.evaluation_environments and name in self.names)
+            if not (facts.evaluation_environments(dataset) and name in self.names)
         }
         with unchanged(f"the algorithm {spec.algorithm} or the network {spec.network}"):
             self.algorithm = build_algorithm(spec, self.problem, settings.device)
@@ -140,13 +141,13 @@ class Run:
         """The facts about dataset and task that tables need beside the spec."""
         dataset = self.data.dataset
         return {
-            "dataset_label": self.spec.dataset_label or dataset.label,
+            "dataset_label": self.spec.dataset_label or facts.label(dataset),
             "family": dataset.metadata.family,
             "shift": dataset.metadata.shift,
             "training_environments": self.names,
             "classes": dataset.classes,
-            "metric": dataset.metric,
-            "higher_is_better": dataset.higher_is_better,
+            "metric": facts.metric(dataset),
+            "higher_is_better": facts.higher_is_better(dataset),
             "constant": constant_answer(self.data, self.names, self.scored),
         }
 
@@ -190,7 +191,7 @@ class Run:
         """All metrics of the predictor with the evaluated weights."""
         self.algorithm.eval()
         dataset, task = self.data.dataset, self.problem.task
-        whole = dataset.split_metrics if dataset.has_split_metrics else None
+        whole = facts.split_metrics(dataset)
         workers = self.loader_workers
         data = self.data
         self.validate()
@@ -239,8 +240,10 @@ class Run:
         """The evaluations of what the dataset measures of the predictor itself."""
         device = self.settings.device
         with self.evaluated_weights():
-            found = self.data.dataset.predictor_metrics(
-                lambda x: self.algorithm.predict(x.to(device)).cpu(), self.spec.trial
+            found = facts.predictor_metrics(
+                self.data.dataset,
+                lambda x: self.algorithm.predict(x.to(device)).cpu(),
+                self.spec.trial,
             )
         return [Evaluation(None, None, name, value, 1) for name, value in found.items()]
 

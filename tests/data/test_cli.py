@@ -62,7 +62,10 @@ def test_wrong_usage(arguments: list[str]) -> None:
 def test_download_of_nothing(tmp_path: Path) -> None:
     result = call("download", "Spirals", "--data-dir", tmp_path)
     assert result.exit_code == 2
-    assert result.stderr == "error: Spirals has nothing to download\n"
+    assert (
+        result.stderr
+        == "error: Spirals is not made of files: it has nothing to download, to cache or to read\n"
+    )
 
 
 @pytest.mark.slow

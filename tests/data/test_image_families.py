@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from oodbench.data import facts
 from oodbench.datasets import IMAGENET, datasets, make
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
@@ -104,14 +105,14 @@ def planned_default_draw(name: str) -> Any:
 
 def test_the_size_is_that_of_the_files(scans: Path) -> None:
     dataset = make("ImageFolder", {}, scans)
-    assert dataset.input_shape == (3, SIDE, SIDE) and dataset.label == "ImageFolder"
+    assert dataset.input_shape == (3, SIDE, SIDE) and facts.label(dataset) == "ImageFolder"
     assert planned(scans, {"name": "ConvNet"}).options["size"] == SIDE
 
 
 def test_inputs_more_than_twice_as_large_as_the_files_are_told(scans: Path) -> None:
-    make("ImageFolder", {"size": 2 * SIDE}, scans).check()
+    facts.check(make("ImageFolder", {"size": 2 * SIDE}, scans))
     with pytest.warns(UserWarning, match="about 16 pixels a side are enlarged to 64, 16 times"):
-        make("ImageFolder", {"size": 4 * SIDE}, scans).check()
+        facts.check(make("ImageFolder", {"size": 4 * SIDE}, scans))
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder as TorchvisionFolder
 from typer.testing import CliRunner
 
+from oodbench.data import facts
 from oodbench.data.array_cache import keep
 from oodbench.data.cli import app
 from oodbench.data.streams import MemoryMapped
@@ -125,13 +126,13 @@ def test_a_cache_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     full = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("oodbench.data.array_cache.shutil.disk_usage", lambda path: full)
     with pytest.raises(UserError, match=r"needs 6.22e-05 GB and 1e-06 GB are free"):
-        make("ImageFolder", VALUES, tmp_path).cache(1)
+        facts.require_files(make("ImageFolder", VALUES, tmp_path)).cache(1)
 
 
 def test_files_that_cannot_be_read_are_found_before_training(tmp_path: Path) -> None:
     root = folder(tmp_path) / "set"
     dataset = make("ImageFolder", VALUES, tmp_path)
-    dataset.check()
+    facts.check(dataset)
     torn = root / "a" / "dog" / "torn.jpg"
     Image.effect_noise((64, 64), 50).save(torn)
     torn.write_bytes(torn.read_bytes()[:-200])
@@ -139,23 +140,23 @@ def test_files_that_cannot_be_read_are_found_before_training(tmp_path: Path) -> 
     text.write_text("hello")
     empty.touch()
     with pytest.raises(UserError, match=r"torn.jpg cannot be read .*; 2 others cannot either"):
-        dataset.check()
+        facts.check(dataset)
     torn.unlink()
     empty.unlink()
     with pytest.raises(UserError, match=r"^ImageFolder: \S+text.png cannot be read as an image"):
-        dataset.check()
+        facts.check(dataset)
 
 
 def test_a_link_to_nothing_is_a_missing_file(tmp_path: Path) -> None:
     link = folder(tmp_path) / "set" / "a" / "dog" / "link.jpg"
     link.symlink_to(tmp_path / "none.jpg")
     with pytest.raises(UserError, match=r"^ImageFolder: \S+link.jpg: No such file or directory$"):
-        make("ImageFolder", VALUES, tmp_path).check()
+        facts.check(make("ImageFolder", VALUES, tmp_path))
 
 
 def test_a_torn_cache_is_named(tmp_path: Path) -> None:
     folder(tmp_path)
-    make("ImageFolder", VALUES, tmp_path).cache(1)
+    facts.require_files(make("ImageFolder", VALUES, tmp_path)).cache(1)
     (torn,) = (tmp_path / "set" / ".oodbench").rglob("1.npy")
     torn.write_bytes(torn.read_bytes()[:-1])
     message = rf"^ImageFolder: {torn} is not a whole .* without {torn.parent} files are decoded$"
@@ -165,18 +166,18 @@ def test_a_torn_cache_is_named(tmp_path: Path) -> None:
 
 def test_files_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path)
-    make("ImageFolder", VALUES, tmp_path).check()
+    facts.check(make("ImageFolder", VALUES, tmp_path))
     monkeypatch.setattr("oodbench.data.images._problem", lambda file: f"{file} was looked at")
-    make("ImageFolder", VALUES, tmp_path).check()
+    facts.check(make("ImageFolder", VALUES, tmp_path))
     os.utime(next((tmp_path / "set" / "a" / "cat").iterdir()), ns=(1, 1))
     with pytest.raises(UserError, match="was looked at"):
-        make("ImageFolder", VALUES, tmp_path).check()
+        facts.check(make("ImageFolder", VALUES, tmp_path))
 
 
 def test_folders_that_cannot_be_are_named(tmp_path: Path) -> None:
     def refused(message: str, values: dict[str, object] = VALUES) -> None:
         with pytest.raises(UserError, match=message):
-            make("ImageFolder", values, tmp_path).check()
+            facts.check(make("ImageFolder", values, tmp_path))
 
     refused(r"ImageFolder: \S+/set is not there \(it takes \S+/ENVIRONMENT/CLASS/IMAGE\)")
     (tmp_path / "set").mkdir()
@@ -193,7 +194,7 @@ def test_folders_that_cannot_be_are_named(tmp_path: Path) -> None:
         file.unlink()
     refused("environment 'c' has no images in")
     with pytest.raises(UserError, match="needs its option `root`, or --data-dir"):
-        make("ImageFolder", {}).check()
+        facts.check(make("ImageFolder", {}))
 
 
 def test_an_empty_class_is_none_of_an_environments(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_classes_by_name() -> None:
 
 def test_inputs_that_repeat_by_design_are_not_reported() -> None:
     made = Made(Made.Options())
-    made.repeats = True
+    vars(made)["repeats"] = True
     assert [(c.repeated, c.shared) for c in inspect(made)] == [(0, {}), (0, {})]
     for name, options in (("ColoredDigits", {}), ("NoisyLabels", {"base": "digits"})):
         found = inspect(make(name, options))

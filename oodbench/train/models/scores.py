@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.errors import UserError, names_arguments, unknown, whole_number
 from oodbench.results.run_spec import Evaluation
@@ -105,9 +106,9 @@ def _scores(
         inner = module.algorithm.predict if isinstance(module, Model) else module
         return as_outputs(_called(inner, x.to(device), dataset.name), len(x), task).cpu()
 
-    whole = dataset.split_metrics if dataset.has_split_metrics else None
+    whole = facts.split_metrics(dataset)
     found = evaluate_splits(predict, chosen, data.splits, task, 0, whole, data.groups)
-    own = dataset.predictor_metrics(measured, trial)
+    own = facts.predictor_metrics(dataset, measured, trial)
     return found + [Evaluation(None, None, metric, value, 1) for metric, value in own.items()]
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from oodbench.algorithms import Algorithm
+from oodbench.data import facts
 from oodbench.networks.base import Network
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -100,7 +101,7 @@ def why_not(run: Run) -> str | None:
         return (
             "its network keeps more than parameters, such as the statistics of batch normalisation"
         )
-    if run.data.dataset.has_split_metrics:
+    if facts.split_metrics(run.data.dataset) is not None:
         return "its data come with metrics of their own"
     if reduction is not None and reduction.unit == "example":
         return "it combines the gradients of single examples"

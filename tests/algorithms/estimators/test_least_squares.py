@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.networks.base import build
 from oodbench.sweep.plan import single
@@ -58,7 +59,7 @@ def test_weights_of_a_large_sample_are_those_of_the_closed_form(variant: str, er
     algorithm = fitted(
         torch.stack([e.x for e in environments]), torch.stack([e.y for e in environments])
     )
-    found = dataset.predictor_metrics(algorithm.predict, 0)
+    found = facts.predictor_metrics(dataset, algorithm.predict, 0)
     assert found["causal_error"] == pytest.approx(error, abs=1e-3)
     assert found["noncausal_error"] == pytest.approx(error, abs=1e-3)
 

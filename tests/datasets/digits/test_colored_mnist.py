@@ -6,6 +6,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from oodbench.data import facts
 from oodbench.datasets import Dataset, Environment, make
 from oodbench.errors import UserError
 from oodbench.train.loading import split
@@ -141,12 +142,12 @@ def test_mnist_training_environments_deal_out_the_first_images(mnist_dir: Path) 
 
 def test_mnist_without_data() -> None:
     with pytest.raises(UserError, match=r"ColoredMNIST needs --data-dir DIR; .*data download"):
-        make("ColoredMNIST", {}).check()
+        facts.check(make("ColoredMNIST", {}))
 
 
 def test_missing_file(tmp_path: Path) -> None:
     dataset = make("ColoredMNIST", {}, tmp_path)
-    for attempt in (dataset.check, lambda: dataset.load(0)):
+    for attempt in (lambda: facts.check(dataset), lambda: dataset.load(0)):
         with pytest.raises(UserError) as caught:
             attempt()
         command = f"`python -m oodbench.data download ColoredMNIST --data-dir {tmp_path}`"
@@ -156,7 +157,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_whole_files_pass(mnist_dir: Path) -> None:
-    make("ColoredMNIST", {}, mnist_dir).check()
+    facts.check(make("ColoredMNIST", {}, mnist_dir))
 
 
 @pytest.mark.parametrize("path", [IMAGES, LABELS])
@@ -168,7 +169,7 @@ def test_truncated_file(path: str, kept: int, mnist_dir: Path, tmp_path: Path) -
     with pytest.raises(UserError, match=f"{file} is damaged: it has {kept} bytes, not "):
         dataset.load(0)
     with pytest.raises(UserError, match=f"{file} is damaged .its md5 is not .*` replaces it"):
-        dataset.check()
+        facts.check(dataset)
 
 
 def test_wrong_checksum(mnist_dir: Path, tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_wrong_checksum(mnist_dir: Path, tmp_path: Path) -> None:
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(UserError, match=f"{file} is damaged .its md5 is not a25bea73"):
-        make("ColoredMNIST", {}, tmp_path).check()
+        facts.check(make("ColoredMNIST", {}, tmp_path))
 
 
 def read(mnist_dir: Path) -> tuple[Tensor, Tensor]:

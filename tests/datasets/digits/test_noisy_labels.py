@@ -15,6 +15,7 @@ import yaml
 from torchvision.datasets import CIFAR10, FashionMNIST
 from typer.testing import CliRunner
 
+from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.datasets import Environment, datasets, make, md5
 from oodbench.errors import MissingError, UserError
@@ -130,7 +131,7 @@ def test_fashion_mnist_is_found_where_debian_puts_it(tmp_path: Path) -> None:
         pytest.skip("Debian's dataset-fashion-mnist is not installed")
     for data_dir in (None, tmp_path):
         dataset = make("NoisyLabels", {"base": "fashion_mnist", "fraction": 0}, data_dir)
-        dataset.check()
+        facts.check(dataset)
     found = dataset.load(0)
     train, test = found["train"], found["test"]
     assert train.x.shape == (60_000, 1, 28, 28) and test.x.shape == (10_000, 1, 28, 28)
@@ -142,7 +143,7 @@ def test_fashion_mnist_is_found_where_debian_puts_it(tmp_path: Path) -> None:
 def test_missing_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEBIAN", tmp_path)
     with pytest.raises(MissingError) as caught:
-        make("NoisyLabels", {"base": "fashion_mnist"}, tmp_path).check()
+        facts.check(make("NoisyLabels", {"base": "fashion_mnist"}, tmp_path))
     file = tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte"
     assert str(caught.value) == (
         f"NoisyLabels: {file} is missing; get it with `python -m oodbench.data download NoisyLabels "
@@ -153,7 +154,7 @@ def test_missing_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_real_mnist(mnist_dir: Path) -> None:
     dataset = make("NoisyLabels", {"fraction": 0}, mnist_dir)
-    dataset.check()
+    facts.check(dataset)
     train, test = dataset.load(0).values()
     assert train.y.bincount()[:3].tolist() == [5923, 6742, 5958]
     assert len(test.y) == 10_000
@@ -245,7 +246,7 @@ def test_cifar_in_its_own_format(cifar_dir: Path) -> None:
     opcodes = {opcode.name for opcode, *_ in pickletools.genops(written)}
     assert "BINSTRING" in opcodes and not {"BINUNICODE", "BINBYTES"} & opcodes
     dataset = make("CIFARNoise", {"fraction": 0}, cifar_dir)
-    dataset.check()
+    facts.check(dataset)
     train, test = dataset.load(0).values()
     assert train.x.shape == (25, 3, 32, 32) and test.x.shape == (5, 3, 32, 32)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (dataset.base.mean, dataset.base.std))  # type: ignore[attr-defined]
@@ -262,7 +263,7 @@ def test_damaged_cifar(cifar_dir: Path) -> None:
     file.write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     dataset = make("CIFARNoise", {}, cifar_dir)
     with pytest.raises(UserError, match=f"{file} is damaged .its md5 is not .*CIFARNoise"):
-        dataset.check()
+        facts.check(dataset)
     with pytest.raises(UserError, match=r"cifar-10-batches-py is damaged: "):
         dataset.load(0)
 
@@ -283,7 +284,7 @@ def test_verify_takes_the_base(tmp_path: Path, mnist_dir: Path) -> None:
 
 def test_nothing_to_download_for_the_digits(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'digits' of NoisyLabels comes with scikit-learn"):
-        make("NoisyLabels", {"base": "digits"}).download(tmp_path)
+        facts.require_files(make("NoisyLabels", {"base": "digits"})).download(tmp_path)
 
 
 def test_cifar_noise_is_cifar() -> None:

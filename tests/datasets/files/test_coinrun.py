@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.metrics import values_of_examples
@@ -32,7 +33,7 @@ def copy(coinrun_dir: Path, tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_environments(coinrun_dir: Path) -> None:
     dataset = make("CoinRun", OPTIONS, coinrun_dir)
-    dataset.check()
+    facts.check(dataset)
     found = dataset.load(0)
     assert tuple(found) == dataset.environments == ("level0", "level1", "level2", "unseen")
     assert dataset.test_environments == ("unseen",)
@@ -56,7 +57,7 @@ def test_fewer_than_were_made(coinrun_dir: Path) -> None:
     whole = make("CoinRun", OPTIONS, coinrun_dir).load(0)
     options = {"levels": 2, "states": 5, "test_levels": 3}
     part = make("CoinRun", options, coinrun_dir)
-    part.check()
+    facts.check(part)
     found = part.load(0)
     assert list(found) == ["level0", "level1", "unseen"]
     assert [len(e.y) for e in found.values()] == [5, 5, 3]

@@ -7,6 +7,7 @@ import pytest
 import torch
 from oodbench.datasets.flights import CHOICES, CLIP, MONTHS, NUMBERS
 
+from oodbench.data import facts
 from oodbench.datasets import Environment, make
 from oodbench.errors import MissingError
 from oodbench.sweep.file import validate
@@ -40,8 +41,9 @@ def test_every_environment_has_flights_of_its_months_and_inputs_without_gaps() -
 
 def test_rows_are_those_of_the_package() -> None:
     dataset = make("Flights", {"num_examples": 50})
-    table = pd.read_csv(dataset.file("flights.csv.zip"))
-    weather = pd.read_csv(dataset.file("weather.csv")).set_index(["origin", "time_hour"])
+    files = facts.require_files(dataset)
+    table = pd.read_csv(files.file("flights.csv.zip"))
+    weather = pd.read_csv(files.file("weather.csv")).set_index(["origin", "time_hour"])
     dates = pd.to_datetime(table[["year", "month", "day"]])
     by_day = table.groupby(dates.dt.dayofyear)
     environment = dataset.load(2)["Nov-Dec"]

@@ -7,6 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 import oodbench
+from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.data.streams import MemoryMapped
 from oodbench.datasets import make
@@ -79,7 +80,7 @@ def test_other_weights_or_images_are_other_features(
 
 
 def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None:
-    make("FrozenFeatures", options, tmp_path).cache(1)
+    facts.require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
     values: dict[str, Any] = {"name": "s", "datasets": [{"name": "FrozenFeatures", **options}]}
     values |= {"algorithms": ["ERM", "IRM"], "trials": 1, "steps": 200}
     for run in make_plan(validate(values, "s"), tmp_path).runs.values():
@@ -142,8 +143,9 @@ def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
             for part in ("y", "groups", "attributes"):
                 assert torch.equal(getattr(found[name], part), getattr(there, part)), part
     assert len([*(tmp_path / ".oodbench").glob("features-ColoredDigits-*")]) == 2
-    for part in ("environments", "test_environments", "classes", "groups", "task", "repeats"):
+    for part in ("environments", "test_environments", "classes", "attributes", "task"):
         assert getattr(features, part) == getattr(digits, part), part
+    assert facts.repeats(features) and facts.repeats(digits)
     rotated = make("FrozenFeatures", options | {"of": "RotatedDigits", "settings": []}, tmp_path)
     assert rotated.validation_environments == ("60",) and rotated.test_environments == ("75",)
 
@@ -158,15 +160,15 @@ def test_features_have_the_splits_and_metrics_of_a_set_of_wilds(
     sweep |= {"trials": 1, "steps": 2}
     with pytest.raises(UserError, match="there are no features"):
         make_plan(validate(sweep, "s"), tmp_path)
-    make("FrozenFeatures", options | data, tmp_path).cache(1)
+    facts.require_files(make("FrozenFeatures", options | data, tmp_path)).cache(1)
     (run,) = make_plan(validate(sweep, "s"), tmp_path).runs.values()
     assert run.validation_environments == ("val",) and run.holdout == 0
     directory = RunDirectory(tmp_path / "run")
     assert execute(run, directory, TrainSettings(data_dir=tmp_path)) == ("done", "")
     last = list(directory.records())[-1]["evaluations"]
     images = make("Waterbirds", {"size": 32}, tmp_path)
-    assert {images.metric, "worst_group_accuracy"} <= {e["metric"] for e in last}
-    assert {e["environment"] for e in last} == set(images.evaluation_environments)
+    assert {facts.metric(images), "worst_group_accuracy"} <= {e["metric"] for e in last}
+    assert {e["environment"] for e in last} == set(facts.evaluation_environments(images))
 
 
 def test_features_of_a_resnet_are_known_by_the_checksum_where_that_is_given(tmp_path: Path) -> None:

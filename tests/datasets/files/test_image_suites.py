@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from oodbench.data import facts
 from oodbench.data.images import Suite
 from oodbench.datasets import datasets, make
 from oodbench.errors import UserError
@@ -42,11 +43,11 @@ def lay_out(data_dir: Path, name: str, count: int = 1) -> None:
 def test_a_layout_is_read(name: str, tmp_path: Path) -> None:
     lay_out(tmp_path, name)
     dataset = make(name, SMALL, tmp_path)
-    dataset.check()
+    facts.check(dataset)
     assert dataset.environments == ENVIRONMENTS[name]
     for environment in dataset.load(0).values():
         assert environment.y.tolist() == list(range(dataset.task.num_outputs))
-    assert "subset=True" in dataset.label
+    assert "subset=True" in facts.label(dataset)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -68,32 +69,32 @@ def test_numbers_of_files_are_checked_unless_it_is_a_subset(tmp_path: Path) -> N
     with pytest.raises(
         UserError, match=r"PACS/art_painting holds 7 images .*, not the published 2048; .*`subset`"
     ):
-        make("PACS", {}, tmp_path).check()
+        facts.check(make("PACS", {}, tmp_path))
     lay_out(tmp_path, "VLCS")
     with pytest.raises(
         UserError, match=r"holds 5 images \(\(1, 1, 1, 1, 1\) by class\), not .*237"
     ):
-        make("VLCS", {}, tmp_path).check()
+        facts.check(make("VLCS", {}, tmp_path))
 
 
 def test_a_wrong_number_of_classes_is_named(tmp_path: Path) -> None:
     lay_out(tmp_path, "PACS")
     draw(tmp_path / "PACS", ["art_painting"], ["zebra"], 1)
     with pytest.raises(UserError, match=r"PACS has 7 classes, and \S+ holds 8 folders"):
-        make("PACS", SMALL, tmp_path).check()
+        facts.check(make("PACS", SMALL, tmp_path))
 
 
 def test_what_is_missing_is_named_with_where_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no folder \S+/PACS; get it from https"):
-        make("PACS", {}, tmp_path).check()
+        facts.check(make("PACS", {}, tmp_path))
     with pytest.raises(UserError, match="PACS needs --data-dir"):
-        make("PACS", {}).check()
+        facts.check(make("PACS", {}))
     lay_out(tmp_path, "PACS")
     (tmp_path / "PACS" / "photo").rename(tmp_path / "PACS" / "photos")
     with pytest.raises(UserError, match=r"environment 'P' has no folder \S+/PACS/photo"):
-        make("PACS", SMALL, tmp_path).check()
+        facts.check(make("PACS", SMALL, tmp_path))
     with pytest.raises(UserError, match=r"SVIRO is at https://\S+ .*; unpack it to \S+/sviro"):
-        make("SVIRO", {}).download(tmp_path)
+        facts.require_files(make("SVIRO", {})).download(tmp_path)
 
 
 def spawrious(data_dir: Path, total: int) -> None:
@@ -155,10 +156,10 @@ def test_spawrious_is_what_its_authors_build(
 
 def test_a_spawrious_that_lacks_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no folder \S+/spawrious224; get it from https"):
-        make("Spawrious", {}, tmp_path).check()
+        facts.check(make("Spawrious", {}, tmp_path))
     spawrious(tmp_path, 1)
     with pytest.raises(UserError, match=r"0/desert/bulldog holds 1 images of 3072"):
-        make("Spawrious", {}, tmp_path).check()
+        facts.check(make("Spawrious", {}, tmp_path))
 
 
 @pytest.mark.slow
@@ -175,7 +176,7 @@ def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_pa
         settings = TrainSettings(data_dir=tmp_path, loader_workers=workers)
         assert execute(run, directory, settings) == ("done", "")
         found.append([r["evaluations"] for r in directory.records()])
-        make("PACS", SMALL | {"size": 32}, tmp_path).cache(1)
+        facts.require_files(make("PACS", SMALL | {"size": 32}, tmp_path)).cache(1)
     assert found[0] == found[1]
 
 

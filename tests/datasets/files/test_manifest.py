@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
@@ -39,7 +40,7 @@ def test_images_and_targets(tmp_path: Path) -> None:
     rows = listed().assign(group=lambda d: d.index // 6, split="in")
     rows.loc[:5, "split"] = "out"
     dataset = manifest(tmp_path, rows)
-    dataset.check()
+    facts.check(dataset)
     assert dataset.environments == ("day", "dusk", "night")
     assert (dataset.input_shape, dataset.task.kind) == ((3, 6, 6), "binary")
     dusk = dataset.load(0)["dusk"]
@@ -95,7 +96,7 @@ def test_damaged_images_have_a_line(tmp_path: Path, damage: Any, message: str) -
     dataset = manifest(tmp_path, listed())
     damage(tmp_path)
     with pytest.raises(UserError, match=message):
-        dataset.check()
+        facts.check(dataset)
 
 
 @pytest.mark.parametrize(

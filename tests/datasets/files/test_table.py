@@ -8,6 +8,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from oodbench.data import facts
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
 from oodbench.report.cli import app as report
@@ -41,7 +42,11 @@ def test_environments_inputs_and_targets(tmp_path: Path) -> None:
     dataset = table(tmp_path, data)
     assert dataset.environments == ("north", "south", "west")
     assert dataset.test_environments == ("west",)
-    assert (dataset.task.kind, dataset.input_shape, dataset.label) == ("binary", (5,), "mine")
+    assert (dataset.task.kind, dataset.input_shape, facts.label(dataset)) == (
+        "binary",
+        (5,),
+        "mine",
+    )
     found = dataset.load(0)
     for name, part in data[[*"abcd", "constant"]].groupby(data["environment"]):
         assert np.allclose(found[str(name)].x, part, atol=1e-6)
@@ -137,7 +142,7 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
 
 def test_the_label_tells_options_apart(tmp_path: Path) -> None:
     dataset = table(tmp_path, frame(), features=["a"], test_environments=["north"])
-    assert dataset.label == "mine(features=('a',))"
+    assert facts.label(dataset) == "mine(features=('a',))"
 
 
 def dropped(data: pd.DataFrame) -> pd.DataFrame:

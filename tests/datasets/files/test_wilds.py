@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
+from oodbench.data import facts
 from oodbench.data import wilds as official
 from oodbench.data.encodings import distilbert_tokenizer
 from oodbench.data.preparation import fitted, load_checked
@@ -118,11 +119,11 @@ def test_other_groups(group_by: list[str], names: tuple[str, ...] | None, wilds_
 
 def test_from_scratch() -> None:
     images = make("iWildCam", {}), make("iWildCam", {"from_scratch": True})
-    assert [d.network for d in images] == ["ResNet50", "ResNet50"]
-    assert [d.network_hparams["weights"] for d in images] == ["imagenet", "none"]
-    assert images[1].label == "iWildCam(from_scratch=True)"
+    assert [facts.network(d) for d in images] == ["ResNet50", "ResNet50"]
+    assert [facts.network_hparams(d)["weights"] for d in images] == ["imagenet", "none"]
+    assert facts.label(images[1]) == "iWildCam(from_scratch=True)"
     texts = make("Amazon", {}), make("Amazon", {"from_scratch": True})
-    assert [d.network for d in texts] == ["DistilBERT", "TextCNN"]
+    assert [facts.network(d) for d in texts] == ["DistilBERT", "TextCNN"]
 
 
 def test_texts_for_distilbert(
@@ -133,7 +134,7 @@ def test_texts_for_distilbert(
     dataset = make("Amazon", {"size": 12}, wilds_dir)
     ids = dataset.load(0)["test"].x.read(torch.tensor([0, 1]))
     assert ids.shape == (2, 12) and (ids[:, 0] == 2).all() and 7 in ids[1]  # [CLS], star
-    network = build("DistilBERT", dataset.network_hparams, dataset.input_shape, 5, seed=0)
+    network = build("DistilBERT", facts.network_hparams(dataset), dataset.input_shape, 5, seed=0)
     assert network(ids).shape == (2, 5)
 
 
@@ -150,21 +151,21 @@ def test_options_that_cannot_be(
     name: str, options: dict[str, object], message: str, wilds_dir: Path
 ) -> None:
     with pytest.raises(UserError, match=f"{name}") as caught:
-        make(name, options, wilds_dir).check()
+        facts.check(make(name, options, wilds_dir))
     assert message in str(caught.value)
 
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Camelyon17 needs --data-dir DIR"):
-        make("Camelyon17", {}).check()
+        facts.check(make("Camelyon17", {}))
     command = f"get it with `python -m oodbench.data download Camelyon17 --data-dir {tmp_path}`"
     with pytest.raises(UserError) as caught:
-        make("Camelyon17", {}, tmp_path).check()
+        facts.check(make("Camelyon17", {}, tmp_path))
     assert str(caught.value).endswith(command)
     assert "camelyon17_v1.0/metadata.csv is missing" in str(caught.value)
     (tmp_path / "camelyon17_v0.9").mkdir()
     with pytest.raises(UserError) as caught:
-        make("Camelyon17", {}, tmp_path).check()
+        facts.check(make("Camelyon17", {}, tmp_path))
     assert f"version 1.0 is wanted, and {tmp_path} holds camelyon17_v0.9" in str(caught.value)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["camelyon17_v0.9"]
 
@@ -199,7 +200,7 @@ def test_a_table_that_breaks_off(tmp_path: Path) -> None:
     for end in ("", ","):
         table.write_text(text.rpartition(",")[0] + end)
         with pytest.raises(UserError, match=r"metadata\.csv breaks off in its last row, '59,"):
-            make("Camelyon17", {}, tmp_path).check()
+            facts.check(make("Camelyon17", {}, tmp_path))
 
 
 def test_a_missing_track_leaves_no_half_one(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_missing_track_leaves_no_half_one(tmp_path: Path) -> None:
     track = tmp_path / "encode_v1.0" / "DNase.MAX.K562.official.bigwig"
     track.unlink()  # the package now makes it of a file that is not there
     with pytest.raises(UserError, match=r"ENCODE: wilds .* cannot read it from .*RuntimeError"):
-        make("ENCODE", {}, tmp_path).check()
+        facts.check(make("ENCODE", {}, tmp_path))
     assert not track.exists() and len(list(track.parent.glob("DNase.*"))) == 7
 
 

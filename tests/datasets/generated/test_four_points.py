@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
@@ -61,4 +62,4 @@ def test_and_mask_finds_what_the_points_share(geometric: bool) -> None:
 
 
 def test_predictors_that_are_not_linear_have_no_weights() -> None:
-    assert make("FourPoints", {}).predictor_metrics(lambda x: x[:, :1] ** 2, 0) == {}
+    assert facts.predictor_metrics(make("FourPoints", {}), lambda x: x[:, :1] ** 2, 0) == {}

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import oodbench
+from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.results.directory import Results
@@ -215,7 +216,7 @@ def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
         oodbench.load_model(results.path, rule="last")
     model = oodbench.load_model(results.path, rule="last", data_dir=tmp_path / "data")
     files = sorted((tmp_path / "data" / "south").rglob("*.png"))
-    inputs = model.dataset.read(files)
+    inputs = facts.require_files(model.dataset).read(files)
     assert inputs.shape == (10, 3, 16, 16) and inputs.dtype == torch.uint8
     right = model(inputs).argmax(1) == torch.tensor([0] * 5 + [1] * 5)
     (record,) = results.run(model.spec.id).records()
@@ -226,7 +227,7 @@ def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
     )
     assert model.classes == ("cat", "dog") and 0 <= int(right.sum()) - accuracy <= 2
     with pytest.raises(UserError, match="cannot be read as an image"):
-        model.dataset.read([tmp_path / "out" / "sweep.json"])
+        facts.require_files(model.dataset).read([tmp_path / "out" / "sweep.json"])
 
 
 @pytest.mark.parametrize(

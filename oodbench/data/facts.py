@@ -1,0 +1,151 @@
+"""What the engine asks of a dataset beyond its interface.
+
+Most answers follow from the interface. Where they do not, the dataset defines the name that the function
+looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `holdout`, `repeats`,
+`normalization`, `evaluation_environments`, `resolved_options`, `split_metrics`, `predictor_metrics`.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from oodbench.hparams import defaults
+from oodbench.metrics import is_higher_better
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from oodbench.datasets import Dataset, FileDataset, Normalization
+
+    SplitMetrics = Callable[[str, Tensor, Tensor], dict[str, float]]
+
+
+def label(dataset: "Dataset") -> str:
+    """The dataset as tables call it: its name with the options that are not at their defaults."""
+    if (own_label := getattr(dataset, "label", None)) is not None:
+        return str(own_label)
+    return labelled(dataset.name, changed_options(dataset))
+
+
+def changed_options(dataset: "Dataset") -> dict[str, Any]:
+    """The options that are not at their defaults."""
+    usual = defaults(type(dataset.options))
+    return {k: v for k, v in asdict(dataset.options).items() if v != usual[k]}
+
+
+def labelled(name: str, options: Mapping[str, object]) -> str:
+    """A name with options in parentheses, if there are any."""
+    return name + (f"({', '.join(f'{k}={v}' for k, v in options.items())})" if options else "")
+
+
+def run_options(dataset: "Dataset", pretrained: bool) -> dict[str, Any]:
+    """The options as part of a run's identity, given whether its network is pretrained.
+
+    `resolved_options(pretrained)` of a dataset gives the values of options that it resolves for a run.
+    """
+    resolve = getattr(dataset, "resolved_options", None)
+    return asdict(dataset.options) | (resolve(pretrained) if resolve else {})
+
+
+def network(dataset: "Dataset") -> str:
+    """The network that is trained unless a sweep names another."""
+    return getattr(dataset, "network", dataset.metadata.network)
+
+
+def network_hparams(dataset: "Dataset") -> Mapping[str, Any]:
+    """The hyperparameters of that network unless a sweep says otherwise."""
+    return getattr(dataset, "network_hparams", {})
+
+
+def metric(dataset: "Dataset") -> str:
+    """The metric that selection and tables use unless they are told another: the task's."""
+    return getattr(dataset, "metric", dataset.task.metric)
+
+
+def higher_is_better(dataset: "Dataset") -> bool:
+    """Whether a larger value of `metric` is the better one."""
+    higher = getattr(dataset, "higher_is_better", None)
+    return is_higher_better(metric(dataset)) if higher is None else higher
+
+
+def holdout(dataset: "Dataset") -> float:
+    """The share of the `out` splits unless a sweep says otherwise."""
+    return float(getattr(dataset, "holdout", 0.2))
+
+
+def repeats(dataset: "Dataset") -> bool:
+    """Whether inputs repeat by design, so that `data check` does not report repeated ones."""
+    return bool(getattr(dataset, "repeats", False))
+
+
+def normalization(dataset: "Dataset") -> "Normalization | None":
+    """What the channels of images, from 0 to 1, are standardised with; None: they are not."""
+    return getattr(dataset, "normalization", None)
+
+
+def group_names(dataset: "Dataset") -> tuple[str, ...]:
+    """The names of the groups of examples, by the numbers of `Task.groups`; none without attributes."""
+    if not dataset.task.has_classes:
+        return tuple(dataset.attributes)
+    classes = dataset.classes or tuple(map(str, range(dataset.task.classes)))
+    return tuple(f"{each}, {attribute}" for each in classes for attribute in dataset.attributes)
+
+
+def evaluation_environments(dataset: "Dataset") -> tuple[str, ...]:
+    """The evaluation splits of data that came with their own: never trained on, whatever is held out.
+
+    Where there are some, nothing else is scored unless held out, and there is no `out` split.
+    """
+    return getattr(dataset, "evaluation_environments", ())
+
+
+def training_environments(dataset: "Dataset", held_out: Collection[str]) -> tuple[str, ...]:
+    """The training environments when others are held out, in the dataset's order."""
+    never = {*held_out, *evaluation_environments(dataset)}
+    return tuple(name for name in dataset.environments if name not in never)
+
+
+def split_metrics(dataset: "Dataset") -> "SplitMetrics | None":
+    """The metrics of a split that are no means over its examples, such as its worst group's.
+
+    `split_metrics(environment, index, logits)` of a dataset takes the split's examples in the
+    environment, (n,), and what the predictor gives for them, (n, ...), both on the CPU. None: there
+    are none.
+    """
+    return getattr(dataset, "split_metrics", None)
+
+
+def predictor_metrics(
+    dataset: "Dataset", predict: "Callable[[Tensor], Tensor]", trial: int
+) -> dict[str, float]:
+    """Metrics of the predictor as a whole, such as the error of its weights.
+
+    `predict` maps inputs (N, *input_shape) to logits (N, C), both on the CPU.
+    """
+    measure = getattr(dataset, "predictor_metrics", None)
+    return measure(predict, trial) if measure else {}
+
+
+def checksums(dataset: "Dataset") -> Mapping[str, str]:
+    """The md5 of each file that is read; none of a dataset that is not made of files."""
+    return getattr(dataset, "checksums", {})
+
+
+def check(dataset: "Dataset") -> None:
+    """Raise UserError if a file of the data is missing or damaged."""
+    from oodbench.datasets import FileDataset
+
+    if isinstance(dataset, FileDataset):
+        dataset.check()
+
+
+def require_files(dataset: "Dataset") -> "FileDataset":
+    """The dataset, typed as made of files; raises UserError for one that is not."""
+    from oodbench.datasets import FileDataset
+    from oodbench.errors import UserError
+
+    if not isinstance(dataset, FileDataset):
+        raise UserError(
+            f"{dataset.name} is not made of files: it has nothing to download, to cache or to read"
+        )
+    return dataset
