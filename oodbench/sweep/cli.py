@@ -5,28 +5,41 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from click import NoSuchOption, UsageError
+from typer.core import TyperCommand
 
+from oodbench.errors import UserError
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
 from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep
-from oodbench.sweep.flags import (
-    BatchRuns,
-    Flags,
-    Vectorize,
-    Workers,
-    training_flags,
-    vectorize_at_most,
-)
+from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import commands, confirmed, exit_on_user_error, terminal
 from oodbench.train.settings import TrainSettings, large_bundles
+from oodbench.yaml_values import assignments
 
 app = commands(__doc__, no_args_is_help=True)
+
+
+class _Launch(TyperCommand):
+    """A command that launches; resources used to be options of their own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """As any command, but for an option such as `--gpus`: that of today is named."""
+        try:
+            return super().parse_args(ctx, args)
+        except NoSuchOption as error:
+            key = error.option_name.lstrip("-").replace("-", "_")
+            if not any(key in launchers.get(name).Resources.model_fields for name in launchers):
+                raise
+            today = "slurm.KEY" if key == "slurm" else key
+            raise UsageError(f"{error.option_name} is now --resource {today}=VALUE", ctx) from None
+
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
 Out = Annotated[Path | None, typer.Option(help="The results directory; results/NAME by default.")]
@@ -37,8 +50,30 @@ Plugins = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Over the file's.")
 ]
-Launcher = Annotated[str, typer.Option(help="local, debug or slurm.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Slurm: show the jobs, submit nothing.")]
+Launcher = Annotated[str, typer.Option(help="local, debug, slurm, or a plug-in's.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, submit nothing.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core or device.")]
+Devices = Annotated[str, typer.Option(help="auto, cpu, or a list such as cuda:0,cuda:1.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads of a run; changes the last bits.")]
+Snapshot = Annotated[
+    bool, typer.Option("--snapshot", help="A cluster's jobs run a copy of the code.")
+]
+LoaderWorkers = Annotated[
+    int | None, typer.Option(min=0, help="Threads a run reads stored data with; all cores' share.")
+]
+Vectorize = Annotated[
+    str, typer.Option(help="Runs trained as one program: auto, a number at most, or 1 for none.")
+]
+RunTimeout = Annotated[
+    float | None,
+    typer.Option(min=0.001, help="Seconds after which a run that has not ended counts as failed."),
+]
+Resource = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE", help="Over the file's `resources`, such as runs_per_gpu=4 or gpus=1."
+    ),
+]
 KeepPredictions = Annotated[
     bool, typer.Option("--keep-predictions", help="Keep every example's logits at evaluations.")
 ]
@@ -61,7 +96,6 @@ def plan(
     set_: Settings = None,
     workers: Workers = None,
     vectorize: Vectorize = "auto",
-    batch_runs: BatchRuns = None,
 ) -> None:
     """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
     from rich.progress import Progress
@@ -79,7 +113,7 @@ def plan(
     ]
     settings = TrainSettings(
         data_dir=data_dir,
-        vectorize=vectorize_at_most(batch_runs or vectorize),
+        vectorize=_most_vectorized(vectorize),
         large_bundles=large_bundles(specs),
     )
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -106,11 +140,9 @@ def plan(
     )
 
 
-@app.command()
+@app.command(cls=_Launch)
 @exit_on_user_error
-@training_flags
 def launch(
-    how: Flags,
     sweep: Name = "quickstart",
     out: Out = None,
     launcher: Launcher = "local",
@@ -121,46 +153,72 @@ def launch(
     keep_predictions: KeepPredictions = False,
     keep_weights: KeepWeights = None,
     yes: Yes = False,
+    workers: Workers = None,
+    devices: Devices = "auto",
+    threads: Threads = 1,
+    loader_workers: LoaderWorkers = None,
+    vectorize: Vectorize = "auto",
+    run_timeout: RunTimeout = None,
+    snapshot: Snapshot = False,
+    resource: Resource = None,
 ) -> None:
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
-    from oodbench.sweep.launch import LaunchOptions, is_complete
-    from oodbench.sweep.launch import launch as launch_sweep
+    from oodbench.sweep import launch as way
 
     options = LaunchOptions(
-        **how,
         out=out,
         launcher=launcher,
         data_dir=data_dir,
         plugins=tuple(plugin or ()),
         dry_run=dry_run,
         keep_predictions=keep_predictions,
-        keep_weights=from_commas(keep_weights) if keep_weights else None,
+        keep_weights=from_commas(keep_weights) if keep_weights else (),
         confirm=not yes,
+        workers=workers,
+        devices=devices,
+        threads=threads,
+        loader_workers=loader_workers,
+        vectorize=_most_vectorized(vectorize),
+        run_timeout=run_timeout,
+        snapshot=snapshot,
+        resources=_resources(resource or ()),
     )
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
-    if not is_complete(launch_sweep(parsed, options, terminal())):
+    if not way.is_complete(way.launch(parsed, options, terminal())):
         raise SystemExit(1)
 
 
-@app.command()
+@app.command(cls=_Launch)
 @exit_on_user_error
-@training_flags
 def retry(
-    how: Flags,
     sweep: Name = "quickstart",
     out: Out = None,
     launcher: Annotated[str | None, typer.Option(help="The last launch's by default.")] = None,
+    workers: Workers = None,
+    devices: Devices = "auto",
+    threads: Threads = 1,
+    loader_workers: LoaderWorkers = None,
+    vectorize: Vectorize = "auto",
+    run_timeout: RunTimeout = None,
+    snapshot: Snapshot = False,
+    resource: Resource = None,
 ) -> None:
     """Train the failed and lost runs of a sweep again, from their last checkpoints."""
-    from oodbench.sweep.launch import LaunchOptions, is_complete
-    from oodbench.sweep.launch import retry as retry_runs
+    from oodbench.sweep import launch as way
 
     results = _results(sweep, out)
     options = LaunchOptions(
-        **how,
         launcher=launcher or results.plan()["settings"].get("launcher", "local"),
+        workers=workers,
+        devices=devices,
+        threads=threads,
+        loader_workers=loader_workers,
+        vectorize=_most_vectorized(vectorize),
+        run_timeout=run_timeout,
+        snapshot=snapshot,
+        resources=_resources(resource or ()),
     )
-    if not is_complete(retry_runs(results, options, terminal())):
+    if not way.is_complete(way.retry(results, options, terminal())):
         raise SystemExit(1)
 
 
@@ -185,14 +243,8 @@ def status(
 @exit_on_user_error
 def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
-    from oodbench.sweep.launchers.slurm_commands import cancel as cancel_jobs
-    from oodbench.sweep.launchers.slurm_submissions import Submissions
-
-    submissions = Submissions(_results(sweep, out))
-    open_ = [s for s in submissions if not s.cancelled]
-    count = cancel_jobs([s.name for s in open_])
-    for submission in open_:
-        submissions.write(replace(submission, cancelled=True))
+    results = _results(sweep, out)
+    count = sum(launcher.cancel(results) for launcher in submitters(results))
     terminal().say(f"{count} jobs cancelled.")
 
 
@@ -237,6 +289,27 @@ def _plan(parsed: Sweep, plugins: Sequence[str] | None, data_dir: Path | None) -
 
     load_plugins([*parsed.plugins, *(plugins or ())])
     return make_plan(parsed, data_dir)
+
+
+def _most_vectorized(wanted: str) -> int | None:
+    """The most runs of one program that --vectorize asks for, None for `auto`; raises UserError."""
+    if wanted == "auto":
+        return None
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise UserError(f"--vectorize is auto or a number from 1 on, not '{wanted}'")
+    return int(wanted)
+
+
+def _resources(given: Sequence[str]) -> dict[str, Any]:
+    """The values of --resource, where `slurm.nice=5` is the key `nice` of the mapping `slurm`."""
+    resources: dict[str, Any] = {}
+    for name, value in assignments("--resource", given).items():
+        key, dot, inner = name.partition(".")
+        if dot:
+            resources.setdefault(key, {})[inner] = value
+        else:
+            resources[key] = value
+    return resources
 
 
 def _results(sweep: str, out: Path | None) -> Results:

@@ -177,7 +177,7 @@ class Sweep(BaseModel):
     )
     """Seconds after which a run that has not ended counts as failed; `--run-timeout` says otherwise."""
     resources: dict[str, Any] = Field(default={}, description="names with values")
-    """What the launcher `slurm` asks for; the keys of `slurm_resources.Resources`."""
+    """What the runs ask of the launcher; keys of its `Resources`."""
 
 
 Models = Mapping[str, type[BaseModel]]

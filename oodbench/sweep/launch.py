@@ -1,85 +1,34 @@
 """The way of a launch: plan, store the plan, choose what is left, train it, say how it ended."""
 
-import itertools
-import math
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import typer
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.dry_run import show_jobs
 from oodbench.sweep.file import Sweep
-from oodbench.sweep.launchers.device_memory import check_memory
-from oodbench.sweep.launchers.devices import available_devices, gpus_of
-from oodbench.sweep.launchers.in_process import debug
-from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.local import local, warm_up
-from oodbench.sweep.launchers.slurm import device_of_runs, slurm
-from oodbench.sweep.launchers.slurm_resources import resources
-from oodbench.sweep.launchers.states import states
+from oodbench.sweep.launchers import (
+    Job,
+    Launcher,
+    LaunchOptions,
+    launchers,
+    layered_resources,
+    states,
+)
 from oodbench.sweep.plan import make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.sweep.weights import check_rules, lacking
 from oodbench.terminal import Terminal, printable, terminal
-from oodbench.train.settings import TrainSettings, large_bundles
+from oodbench.train.settings import large_bundles
 
-LAUNCHERS: dict[str, Callable[[Job], dict[str, State]]] = {
-    "local": local,
-    "debug": debug,
-    "slurm": slurm,
-}
-"""The launchers by the names that users give them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchOptions:
-    """How the runs of a sweep are launched. Nothing of it changes a run's id."""
-
-    out: Path | None = None
-    """The results directory; `results/NAME` if it is None."""
-    launcher: str = "local"
-    """A name in `LAUNCHERS`."""
-    workers: int | None = None
-    """Processes at a time; None is one per core or, on GPUs, `runs_per_gpu` of the resources a device."""
-    devices: str = "auto"
-    """`auto`, `cpu` or a list such as `cuda:0,cuda:1`."""
-    threads: int = 1
-    """CPU threads of a run."""
-    data_dir: Path | None = None
-    """Where datasets that need files find them."""
-    plugins: tuple[str, ...] = ()
-    """Modules that every process imports first, besides those that the sweep names."""
-    resources: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """Values over the sweep's own `resources`, for the launcher `slurm`."""
-    dry_run: bool = False
-    """Whether Slurm's jobs are only shown."""
-    snapshot: bool = False
-    """Whether Slurm's jobs run a frozen copy of the code."""
-    keep_predictions: bool = False
-    """Whether every example's logits are kept at the evaluations."""
-    keep_weights: Sequence[str] | None = None
-    """The selection rules whose weights are kept, and `last`; None: as the sweep says."""
-    loader_workers: int | None = None
-    """Threads of a run that read stored data; None is its share of the cores."""
-    vectorize: int | None = None
-    """Most runs that are trained as one program; None is as many as pay."""
-    run_timeout: float | None = None
-    """Seconds after which a run that has not ended counts as failed; None is as the sweep says."""
-    confirm: bool = False
-    """Whether to ask before anything is written, if a person can answer."""
-    table: bool = True
-    """Whether the leaderboard is printed at the end."""
+__all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs", "retry"]
 
 
 def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None) -> Counter[State]:
@@ -90,56 +39,48 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     launched, and KeyboardInterrupt when it is interrupted.
     """
     console = console or terminal()
-    _start_early(options.launcher)
+    launcher = _launcher(options.launcher, options.plugins)
     results = Results(options.out or Path("results") / sweep.name)
     sweep = continued(sweep, results)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
     load_plugins(plugins)
     plan = make_plan(sweep, options.data_dir)
-    asked = resources(
-        (f"the resources of {sweep.name}", sweep.resources), ("the flags", options.resources)
-    )
     show_plan(plan, console)
     if not plan.runs:
         reasons = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
         raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(reasons))}")
-    wanted = sweep.keep_weights if options.keep_weights is None else options.keep_weights
-    rules = check_rules(wanted, plan.runs.values()) if wanted else ()
+    rules = options.keep_weights or tuple(sweep.keep_weights)
+    options = replace(
+        options,
+        plugins=plugins,
+        keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
+        run_timeout=options.run_timeout or sweep.run_timeout,
+        resources=layered_resources(
+            (f"the resources of {sweep.name}", sweep.resources), ("the flags", options.resources)
+        ),
+    )
     job = Job(
         name=sweep.name,
         results=results,
         specs=plan.runs,
         ids=(),
-        settings=TrainSettings(
-            data_dir=options.data_dir,
-            threads=options.threads,
-            plugins=plugins,
-            keep_predictions=options.keep_predictions,
-            keep_weights=rules,
-            loader_workers=options.loader_workers,
-            vectorize=options.vectorize,
-            run_timeout=options.run_timeout or sweep.run_timeout,
-        ),
-        resources=asked,
-        snapshot=options.snapshot,
+        options=options,
     )
     if options.dry_run:
-        show_jobs(job, options.launcher, options.devices, console)
+        launcher.preview(_unended(job), console)
         return Counter()
-    if options.launcher != "slurm":  # a cluster's devices are known where its jobs run
-        _check_precision(job, available_devices(options.devices))
+    launcher.check(job)
     store_plan(
         job.results,
         sweep,
         job.specs,
-        job.settings,
+        options,
         launcher=options.launcher,
-        resources=job.resources.model_dump(exclude_defaults=True),
+        resources=options.resources,
     )
     if options.confirm and sys.stdin is not None and sys.stdin.isatty():
         typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
-    ids = tuple(i for i in job.specs if not job.results.run(i).state().final)
-    return _train(replace(job, ids=ids), options, console)
+    return _train(_unended(job), launcher, console)
 
 
 def retry(
@@ -150,37 +91,36 @@ def retry(
     The data directory, the plug-ins and what is kept (predictions, weights) are as at the last launch.
     Returns and raises as `launch`.
     """
-    _start_early(options.launcher)
     stored = results.plan()
     last = stored["settings"]
     plugins = tuple(last.get("plugins", ()))
+    launcher = _launcher(options.launcher, plugins)
     load_plugins(plugins)
-    now = states(results)
+    statuses = states(results)
     data_dir = last.get("data_dir")
+    options = replace(
+        options,
+        data_dir=Path(data_dir) if data_dir else None,
+        plugins=plugins,
+        keep_predictions=last.get("keep_predictions", False),
+        keep_weights=tuple(last.get("keep_weights", ())),
+        run_timeout=options.run_timeout or last.get("run_timeout"),
+        resources=layered_resources(
+            ("the last launch", last.get("resources", {})), ("the flags", options.resources)
+        ),
+    )
     job = Job(
         name=stored["name"],
         results=results,
         specs={i: RunSpec.from_json(s) for i, s in stored["runs"].items()},
-        ids=tuple(i for i, s in now.items() if s.state.can_be_retried),
-        settings=TrainSettings(
-            data_dir=Path(data_dir) if data_dir else None,
-            threads=options.threads,
-            plugins=plugins,
-            keep_predictions=last.get("keep_predictions", False),
-            keep_weights=tuple(last.get("keep_weights", ())),
-            loader_workers=options.loader_workers,
-            vectorize=options.vectorize,
-            run_timeout=options.run_timeout or last.get("run_timeout"),
-        ),
-        resources=resources(
-            ("the last launch", last.get("resources", {})), ("the flags", options.resources)
-        ),
-        snapshot=options.snapshot,
+        ids=tuple(i for i, s in statuses.items() if s.state.can_be_retried),
+        options=options,
     )
-    for run_id, found in now.items():
-        if found.state is State.BROKEN:  # whoever trains it would take it for ended
+    launcher.check(job)
+    for run_id, status in statuses.items():
+        if status.state is State.BROKEN:  # whoever trains it would take it for ended
             results.run(run_id).forget()
-    return _train(job, options, console or terminal())
+    return _train(job, launcher, console or terminal())
 
 
 def launch_specs(
@@ -191,23 +131,13 @@ def launch_specs(
     The results directory holds a plan of all of them under `name`. Returns how many of `ids` are in
     each state. Raises as `launch` does.
     """
-    _start_early(options.launcher)
+    launcher = _launcher(options.launcher, options.plugins)
     load_plugins(options.plugins)
-    job = Job(
-        name=name,
-        results=Results(options.out or Path("results") / name),
-        specs=dict(specs),
-        ids=tuple(ids),
-        settings=TrainSettings(
-            data_dir=options.data_dir,
-            threads=options.threads,
-            plugins=options.plugins,
-            vectorize=options.vectorize,
-        ),
-    )
-    job.results.write_plan(name, {"plugins": list(options.plugins)}, job.specs)
-    _run(job, options, terminal())
-    return Counter(job.results.run(i).state() for i in ids)
+    results = Results(options.out or Path("results") / name)
+    job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
+    results.write_plan(name, {"plugins": list(options.plugins)}, job.specs)
+    _run(job, launcher, terminal())
+    return Counter(results.run(i).state() for i in ids)
 
 
 def is_complete(counts: Mapping[State, int]) -> bool:
@@ -219,65 +149,43 @@ def is_complete(counts: Mapping[State, int]) -> bool:
     return all(state.complete or state in under_way for state in counts)
 
 
-def _start_early(launcher: str) -> None:
-    """Check a launcher's name, and have it start with what takes it longest."""
-    if launcher not in LAUNCHERS:
-        raise unknown("launcher", launcher, LAUNCHERS)
-    if launcher == "local":
-        warm_up()
+def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
+    """The launcher of a name, which begins at once with what takes it longest; raises UserError."""
+    if name not in launchers:
+        load_plugins(plugins)
+    launcher = launchers.get(name)()
+    launcher.warm_up()
+    return launcher
 
 
-def _train(job: Job, options: LaunchOptions, console: Terminal) -> Counter[State]:
+def _unended(job: Job) -> Job:
+    """The job with all runs that have not ended on disk."""
+    ids = tuple(i for i in job.specs if not job.results.run(i).state().final)
+    return replace(job, ids=ids)
+
+
+def _train(job: Job, launcher: Launcher, console: Terminal) -> Counter[State]:
     """Train the runs `job.ids` and print how the sweep stands."""
-    ended = _run(job, options, console)
+    ended = _run(job, launcher, console)
     counts = Counter(job.results.run(i).state() for i in job.specs)
     queued = sum(state is State.QUEUED for state in ended.values())
     if queued:
         console.say(f"{queued} runs queued; `status --watch` follows them.")
         counts = Counter(ended.get(i, job.results.run(i).state()) for i in job.specs)
     else:
-        _report(job, ended, counts, console, options.table)
+        _report(job, ended, counts, console)
     return counts
 
 
-def _run(job: Job, options: LaunchOptions, console: Terminal) -> dict[str, State]:
+def _run(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
     """Train the runs `job.ids`; returns how they ended."""
-    at_hand = job.resources.runs_per_job if options.launcher == "slurm" else math.inf
-    together = large_bundles(job.specs.values(), at_hand)
-    job = replace(job, settings=replace(job.settings, large_bundles=together))
-    if options.launcher == "slurm":
-        job = replace(job, devices=(device_of_runs(options.devices, job.resources),))
-    else:
-        job = _placed(job, options)
-        check_memory(job)
+    large = large_bundles(job.specs.values(), launcher.runs_at_hand(job))
+    job = replace(job, options=replace(job.options, large_bundles=large))
     try:
-        return LAUNCHERS[options.launcher](job) if job.ids else {}
+        return launcher.launch(job) if job.ids else {}
     except KeyboardInterrupt:
         console.say("Interrupted; the same launch goes on where it was.")
         raise
-
-
-def _placed(job: Job, options: LaunchOptions) -> Job:
-    """The job with the devices of this machine and the number of its processes.
-
-    On GPUs alone, `runs_per_gpu` processes of the launcher `local` share each, and see no other.
-    """
-    devices = available_devices(options.devices)
-    if devices == ("cpu",):
-        return replace(job, devices=devices, workers=options.workers or os.cpu_count() or 1)
-    workers = options.workers or len(devices) * job.resources.runs_per_gpu
-    gpus = gpus_of(devices) if options.launcher == "local" else ()
-    return replace(job, devices=("cuda:0",) if gpus else devices, gpus=gpus, workers=workers)
-
-
-def _check_precision(job: Job, devices: Sequence[str]) -> None:
-    """Raise UserError if a device lacks the precision of a run; others than float32 load torch here."""
-    wanted = {spec.precision for spec in job.specs.values()} - {"float32"}
-    if wanted:
-        from oodbench.train.process import check_precision
-
-        for precision, device in itertools.product(sorted(wanted), devices):
-            check_precision(precision, device)
 
 
 def _report(
@@ -285,7 +193,6 @@ def _report(
     ended: Mapping[str, State],
     counts: Mapping[State, int],
     console: Terminal,
-    table: bool,
 ) -> None:
     """Print how the runs of a sweep ended and, if any has results and it is asked for, its leaderboard."""
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -293,11 +200,11 @@ def _report(
     elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
     if elsewhere:
         console.say(f"{elsewhere} runs are being trained by another launch.")
-    for rule, runs in lacking(job.results, job.specs, job.settings.keep_weights).items():
+    for rule, runs in lacking(job.results, job.specs, job.options.keep_weights).items():
         console.say(
             f"{runs} runs have ended without the weights of {rule}, and are not trained again."
         )
-    if table and any(state.complete for state in counts):
+    if job.options.table and any(state.complete for state in counts):
         from oodbench.report.printing import print_table
         from oodbench.results.join import joined
 

@@ -32,7 +32,7 @@ from oodbench.sweep.file import (
     training_of,
     validate,
 )
-from oodbench.sweep.launchers.slurm_resources import resources
+from oodbench.sweep.launchers import layered_resources
 from oodbench.terminal import printable
 
 MAX_RUNS = 100_000
@@ -79,7 +79,7 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     problems: list[UserError] = []
     rows = rows_of(sweep)
     with _noted(problems):
-        resources((f"the resources of {sweep.name}", sweep.resources))
+        layered_resources((f"the resources of {sweep.name}", sweep.resources))
     with _noted(problems):
         check_rows(rows)
     _check_names(rows, problems)

@@ -24,8 +24,8 @@ from rich.live import Live
 from rich.text import Text
 
 from oodbench.results.directory import Results, RunDirectory
+from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import title
-from oodbench.sweep.launchers.states import RunStatus, slurm_answers, states
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import Terminal
 
@@ -35,7 +35,7 @@ LINES = 20
 TAIL = 3
 """The number of last lines of a log that are shown."""
 REFRESH_SECONDS = 2.0
-"""Seconds between two looks of `--watch` at the disk and at Slurm."""
+"""Seconds between two looks of `--watch` at the disk and at the launchers' queues."""
 
 
 def show(results: Results, console: Terminal) -> None:
@@ -64,9 +64,6 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
     stored = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
     texts = []
-    _, problem = slurm_answers(results)
-    if problem:
-        texts.append(f"Slurm does not tell: {problem}")
     for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST, PAUSED):
         ids = [i for i in specs if _state(now[i]) == state]
         lines = [_line(results, i, specs[i], now[i]) for i in ids[:LINES]]

@@ -9,11 +9,8 @@ import yaml
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import State
 from oodbench.sweep.file import validate
-from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.slurm_resources import Resources
-from oodbench.sweep.launchers.states import states
+from oodbench.sweep.launchers import Job, LaunchOptions, states
 from oodbench.sweep.plan import Plan, make_plan
-from oodbench.train.settings import TrainSettings
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -49,20 +46,24 @@ def tiny_file(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def job(plan: Plan, out: Path, workers: int = 2) -> Job:
+def job(plan: Plan, out: Path, workers: int = 2, **options: Any) -> Job:
     """What a launcher is asked for: the runs of a plan that have not ended, with the odd methods."""
     results = Results(out)
     if not (out / "sweep.json").exists():
         results.write_plan(plan.sweep.name, {}, plan.runs)
     ids = [i for i in plan.runs if results.run(i).end() is None]
+    given: dict[str, Any] = {
+        "plugins": (ODD_METHODS,),
+        "workers": workers,
+        "devices": "cpu",
+        "resources": {"cpus": 2, "runs_per_job": max(1, len(ids))},
+    }
     return Job(
         name=plan.sweep.name,
         results=results,
         specs=plan.runs,
         ids=tuple(ids),
-        settings=TrainSettings(plugins=(ODD_METHODS,)),
-        workers=workers,
-        resources=Resources(cpus=2, runs_per_job=len(ids)),
+        options=LaunchOptions(**given | options),
     )
 
 

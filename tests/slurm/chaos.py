@@ -19,36 +19,22 @@ from pathlib import Path
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.sweep.launchers.in_process import debug
-from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.slurm import slurm
-from oodbench.sweep.launchers.slurm_resources import Resources
+from oodbench.sweep.launchers import Job
+from oodbench.sweep.launchers.local import Debug
+from oodbench.sweep.launchers.slurm import Slurm
 from oodbench.sweep.plan import Plan
-from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import outcome, settle, tiny
+from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
 from tests.slurm.cluster import Cluster, missing
 
-PLUGIN = "tests.helpers.odd_methods"
 SECONDS = 300.0
 """The longest that a round may take after its last blow."""
 LAUNCHES = 3
 """Launches that a sweep may need: jobs that Slurm itself has given up are launched again."""
 
 
-def job(plan: Plan, out: Path) -> Job:
+def asked_of(plan: Plan, out: Path) -> Job:
     """All runs of a plan, ten in a job."""
-    results = Results(out)
-    results.write_plan(plan.sweep.name, {"plugins": [PLUGIN]}, plan.runs)
-    asked = Resources(partition="low", runs_per_job=10, time="0:30:00")
-    return Job(
-        name=plan.sweep.name,
-        results=results,
-        specs=plan.runs,
-        ids=tuple(plan.runs),
-        settings=TrainSettings(plugins=(PLUGIN,)),
-        workers=1,
-        resources=asked,
-    )
+    return job(plan, out, 1, resources={"partition": "low", "runs_per_job": 10, "time": "0:30:00"})
 
 
 def blows(cluster: Cluster, rng: random.Random) -> dict[str, Callable[[], object]]:
@@ -100,8 +86,8 @@ def round_(
     cluster: Cluster, plan: Plan, out: Path, rng: random.Random, count: int
 ) -> tuple[Results, Counter[str], int]:
     """One disturbed sweep; its results, what happened and how many launches it took."""
-    asked = job(plan, out)
-    slurm(asked)
+    asked = asked_of(plan, out)
+    Slurm().launch(asked)
     dealt = disturb(cluster, rng, count, asked.results)
     launches = 1
     while True:
@@ -109,7 +95,7 @@ def round_(
         left = tuple(i for i, state in states.items() if state in ("planned", "lost"))
         if not left or launches == LAUNCHES:
             break
-        slurm(replace(asked, ids=left))
+        Slurm().launch(replace(asked, ids=left))
         launches += 1
     return asked.results, dealt, launches
 
@@ -132,10 +118,10 @@ def main() -> int:
     reason = missing()
     if reason is not None:
         raise SystemExit(reason)
-    load_plugins([PLUGIN])
+    load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["Slow"], trials=options.runs, steps=200, evaluate_every=50)
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        debug(job(plan, Path(folder) / "undisturbed"))
+        Debug().launch(asked_of(plan, Path(folder) / "undisturbed"))
         expected = outcome(Results(Path(folder) / "undisturbed"))
         cluster = Cluster(Path(folder) / "slurm")
         os.environ.update(cluster.environment, SLOW_SECONDS="0.01")

@@ -19,7 +19,7 @@ def packed(folder: Path, count: int = 200) -> float:
     sweep = tiny_file(folder, algorithms=["ERM"], trials=count, steps=2, evaluate_every=1)
     out = folder / "packed"
     start = time.monotonic()
-    command = [*LAUNCH, str(sweep), "--out", str(out), "--runs-per-job", str(count)]
+    command = [*LAUNCH, str(sweep), "--out", str(out), "--resource", f"runs_per_job={count}"]
     subprocess.run(command, check=True, capture_output=True)
     results = Results(out)
     assert set(settle(results).values()) == {"done"}
@@ -36,7 +36,7 @@ def submitted(folder: Path, count: int = 10_000) -> float:
     """Seconds of a launch of `count` runs, each a job of its own."""
     sweep = tiny_file(folder, algorithms=["ERM"], trials=count)
     out = folder / "many"
-    command = [*LAUNCH, str(sweep), "--out", str(out), "--slurm", "begin=now+1hour"]
+    command = [*LAUNCH, str(sweep), "--out", str(out), "--resource", "slurm.begin=now+1hour"]
     start = time.monotonic()
     subprocess.run(command, check=True, capture_output=True)
     seconds = time.monotonic() - start

@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from oodbench.registry import checkout
 from oodbench.results.directory import Results
-from oodbench.sweep.launchers import slurm_commands
-from oodbench.sweep.launchers.slurm_commands import queue
-from oodbench.sweep.launchers.slurm_submissions import Submissions
-from oodbench.sweep.launchers.states import states
+from oodbench.sweep.launchers import states
+from oodbench.sweep.launchers.slurm import Submissions, queue
 from tests.helpers.commands import mistake, run
-from tests.helpers.sweeps import settle, tiny_file
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import ODD_METHODS, settle, tiny_file
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 
+GOLDEN = ROOT / "tests" / "golden" / "sbatch.sh"
 SHORT = {"algorithms": ["ERM"], "steps": 20, "evaluate_every": 10}
 
 
@@ -32,8 +33,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def launch(sweep: Path, out: Path, *more: str) -> Result:
-    return run("launch", sweep, "--out", out, "--launcher", "slurm", "--yes", *more)
+def launch(sweep: Path, out: Path, *more: str, **resources: object) -> Result:
+    given = [f"--resource={key.replace('__', '.')}={value}" for key, value in resources.items()]
+    return run("launch", sweep, "--out", out, "--launcher", "slurm", "--yes", *more, *given)
 
 
 def drain(cluster: Cluster, how: str) -> None:
@@ -47,22 +49,23 @@ def provenance(results: Results) -> list[dict[str, Any]]:
     return [dict(info.provenance) for info in infos if info is not None]
 
 
-@pytest.mark.usefixtures("cluster")
-def test_a_dry_run_shows_what_is_then_submitted(tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT, resources={"time": "0:10:00"}), tmp_path / "out"
-    flags = ("--runs-per-job", "1", "--partition", "low", "--slurm", "comment=mine")
-    shown = launch(sweep, out, "--dry-run", *flags)
+    asked = {"partition": "low", "gpus": 1, "cpus": 2, "memory": "512M", "parallel": 3}
+    asked |= {"slurm__comment": "mine", "slurm__setup": "[date]"}
+    shown = launch(sweep, out, "--dry-run", **asked)
     assert shown.exit_code == 0, shown.output
-    assert (
-        not out.exists()
-        and "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" in shown.output
-    )
-    launched = launch(sweep, out, *flags)
-    assert "2 runs queued" in launched.output
+    first = "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0"
+    assert not out.exists() and first in shown.output
+    assert "2 runs queued" in launch(sweep, out, **asked).output
     (script,) = out.glob("jobs/*/*_submission.sh")
-    assert script.read_text().strip() in shown.output
-    assert "--time=10" in script.read_text() and "--comment=mine" in script.read_text()
-    again = launch(sweep, out, *flags)
+    text = script.read_text()
+    options = [line for line in shown.output.splitlines() if line.startswith(("--", "export"))]
+    assert len(options) == 8 and all(option in text for option in options)
+    text = text.replace(script.parent.name, "tiny-NAME").replace(str(tmp_path), "/home/me")
+    text = text.replace(sys.executable, "python").replace(str(checkout()), "/home/me/oodbench")
+    assert text == GOLDEN.read_text()
+    again = launch(sweep, out, **asked)
     assert "2 queued" in again.output or "2 runs queued" in again.output
     assert len(list(Submissions(Results(out)))) == 1
     assert set(settle(Results(out)).values()) == {"done"}
@@ -76,22 +79,22 @@ def test_status_cancel_and_retry(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     results = Results(out)
     drain(cluster, "drain")
-    launch(sweep, out, "--plugin", "tests.helpers.odd_methods", "--slurm", "begin=now+1")
+    launch(sweep, out, "--plugin", ODD_METHODS, slurm__begin="now+1")
     shown = run("status", out).output
     assert re.search(r"queued: 1 runs: job \d+_0: \w+", shown), shown
     assert "2 jobs cancelled" in run("cancel", out).output
     assert set(settle(results).values()) == {"planned"}
     assert stranger in cluster.ask("squeue", "-h", "-o", "%i")
     drain(cluster, "resume")
-    launch(sweep, out, "--plugin", "tests.helpers.odd_methods")
+    launch(sweep, out, "--plugin", ODD_METHODS)
     watched = run("status", out, "--watch")
     assert watched.exit_code == 0
     shown = run("status", out).output
     assert "failed: Raising on LinearSEM" in shown and "the third step is one too many" in shown
     (log,) = re.findall(r"log: (\S+_log\.err)", shown)
     assert Path(log).is_file()
-    assert "unknown partition" in mistake(run("retry", out, "--partition", "nowhere"))
-    assert "nvalid feature" in mistake(run("retry", out, "--constraint", "fast"))
+    assert "unknown partition" in mistake(run("retry", out, "--resource", "partition=nowhere"))
+    assert "nvalid feature" in mistake(run("retry", out, "--resource", "constraint=fast"))
     assert "the third step is one too many" in run("status", out).output
     done = {i: s for i, s in settle(results).items() if s == "done"}
     before = [(results.run(i).path / "done.json").stat().st_mtime_ns for i in done]
@@ -105,9 +108,8 @@ def test_status_cancel_and_retry(cluster: Cluster, tmp_path: Path) -> None:
 def test_each_run_sees_the_gpu_that_it_was_given(cluster: Cluster, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     sweep = tiny_file(tmp_path, **SHORT, trials=4)
-    flags = ("--devices", "cpu")
-    launch(sweep, one, *flags, "--gpus", "1", "--slurm", "nodelist=n1")
-    launch(sweep, two, *flags, "--gpus", "2", "--runs-per-job", "4", "--slurm", "nodelist=n2")
+    launch(sweep, one, "--devices", "cpu", gpus=1, slurm__nodelist="n1")
+    launch(sweep, two, "--devices", "cpu", gpus=2, runs_per_job=4, slurm__nodelist="n2")
     assert set(settle(Results(one)).values()) == set(settle(Results(two)).values()) == {"done"}
     assert {p["gpus"] for p in provenance(Results(one))} == {"0", "1"}
     found = provenance(Results(two))
@@ -153,7 +155,7 @@ def test_a_controller_that_is_away_is_waited_for(cluster: Cluster, tmp_path: Pat
     cluster.kill_controller()
     timer = threading.Timer(3.0, cluster.restart_controller)
     timer.start()
-    launched = launch(sweep, out, "--runs-per-job", "2")
+    launched = launch(sweep, out, runs_per_job=2)
     timer.join()
     assert "2 runs queued" in launched.output, launched.output
     assert set(settle(Results(out)).values()) == {"done"}
@@ -215,37 +217,33 @@ def test_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("asked", "words"),
     [
-        ("--partition lwo", "unknown partition 'lwo'.*did you mean low"),
-        ("--gpus 3", "3 GPUs for a job, but no node of partition 'main' has more than 2"),
-        ("--gpus a100:1", "1 GPUs of type a100"),
-        ("--partition low --time 3:00:00", "time 3:00:00 is over the limit of.*'low', 2:00:00"),
-        ("--cpus 64", "64 cores"),
-        ("--memory 900G", "900G of memory"),
-        ("--constraint fast", "nvalid feature"),
-        ("--time soon", "the flags: time: must be"),
-        ("--slurm job-name=x", "job_name is set by the launcher"),
-        ("--slurm nonsense", "key=value"),
-        ("--devices cuda:3", "--devices is auto or cpu"),
+        ({"partition": "lwo"}, "unknown partition 'lwo'.*did you mean low"),
+        ({"gpus": 3}, "Requested node configuration is not available"),
+        ({"partition": "low", "time": "3:00:00"}, "3:00:00 is over the limit of.*'low', 2:00:00"),
+        ({"constraint": "fast"}, "nvalid feature"),
+        ({"time": "soon"}, "the flags: time: must be"),
+        ({"slurm__job-name": "x"}, "job-name is set by the launcher"),
+        ({"tme": 3}, "unknown resource 'tme' in the flags; did you mean time"),
     ],
 )
 @pytest.mark.usefixtures("cluster")
 def test_requests_that_cannot_be_met_are_refused_before_anything_is_queued(
-    tmp_path: Path, flags: str, words: str
+    tmp_path: Path, asked: dict[str, object], words: str
 ) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT), tmp_path / "out"
-    assert re.search(words, mistake(launch(sweep, out, *flags.split())))
-    assert not list(out.glob("jobs/*/*")) and not slurm_commands.ask("squeue", "-h")
+    assert re.search(words, mistake(launch(sweep, out, **asked)))
+    assert not list(out.glob("jobs/*/*"))
 
 
 @pytest.mark.usefixtures("cluster")
 def test_more_jobs_than_the_user_may_queue_are_packed(tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **SHORT, trials=7), tmp_path / "out"
-    launch(sweep, out, "--max-jobs", "3", "--slurm", "begin=now+60")
+    launch(sweep, out, max_jobs=3, slurm__begin="now+60")
     (submission,) = Submissions(Results(out))
     assert [len(pack) for pack in submission.packs] == [3, 3, 1]
-    other = mistake(launch(sweep, tmp_path / "other", "--max-jobs", "3"))
+    other = mistake(launch(sweep, tmp_path / "other", max_jobs=3))
     assert "you have 3 jobs queued and max_jobs is 3" in other
     assert {s.state for s in states(Results(out)).values()} == {"queued"}
     assert json.loads((out / "sweep.json").read_text())["settings"]["launcher"] == "slurm"

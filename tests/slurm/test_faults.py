@@ -11,19 +11,14 @@ import pytest
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
-from oodbench.sweep.launchers.in_process import debug
-from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.slurm import slurm
-from oodbench.sweep.launchers.slurm_resources import Resources
-from oodbench.sweep.launchers.states import states
+from oodbench.sweep.launchers import Job, states
+from oodbench.sweep.launchers.local import Debug
+from oodbench.sweep.launchers.slurm import Slurm
 from oodbench.sweep.plan import Plan
-from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import outcome, settle, tiny
+from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
 from tests.slurm.cluster import Cluster
 
 pytestmark = pytest.mark.slow
-
-PLUGIN = "tests.helpers.odd_methods"
 
 
 def until(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -34,22 +29,12 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def slow(trials: int) -> Plan:
-    load_plugins([PLUGIN])
+    load_plugins([ODD_METHODS])
     return tiny(algorithms=["Slow"], trials=trials, steps=800, evaluate_every=200)
 
 
-def job(plan: Plan, out: Path, **asked: object) -> Job:
-    results = Results(out)
-    results.write_plan(plan.sweep.name, {"plugins": [PLUGIN]}, plan.runs)
-    return Job(
-        name=plan.sweep.name,
-        results=results,
-        specs=plan.runs,
-        ids=tuple(plan.runs),
-        settings=TrainSettings(plugins=(PLUGIN,)),
-        workers=1,
-        resources=Resources.model_validate(asked),
-    )
+def asked_of(plan: Plan, out: Path, **resources: object) -> Job:
+    return job(plan, out, workers=1, resources=resources)
 
 
 def places(results: Results) -> dict[str, tuple[str, str]]:
@@ -68,11 +53,11 @@ def test_a_sweep_survives_what_happens_on_a_cluster(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = slow(trials=6)
-    debug(job(plan, tmp_path / "undisturbed"))
+    Debug().launch(asked_of(plan, tmp_path / "undisturbed"))
     monkeypatch.setenv("SLOW_SECONDS", "0.015")
-    asked = job(plan, tmp_path / "out", partition="low", time="0:30:00")
+    asked = asked_of(plan, tmp_path / "out", partition="low", time="0:30:00")
     results = asked.results
-    slurm(asked)
+    Slurm().launch(asked)
     until(lambda: len(places(results)) == 6)
     at = places(results)
     on = {node: [j for j, n in at.values() if n == node] for node in cluster.nodes}
@@ -97,11 +82,11 @@ def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = slow(trials=2)
-    debug(job(plan, tmp_path / "undisturbed"))
+    Debug().launch(asked_of(plan, tmp_path / "undisturbed"))
     monkeypatch.setenv("SLOW_SECONDS", "0.03")
-    asked = job(plan, tmp_path / "out", cpus=2, time="0:30:00")
+    asked = asked_of(plan, tmp_path / "out", cpus=2, time="0:30:00")
     results = asked.results
-    slurm(asked)
+    Slurm().launch(asked)
     until(lambda: len(places(results)) == 2)
     (run_id, _), ((split, silent), (dead, crashed)) = zip(*places(results).items(), strict=True)
     beat = results.run(run_id).heartbeat()

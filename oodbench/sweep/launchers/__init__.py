@@ -1,6 +1,190 @@
-"""Where the runs of a sweep are trained, behind one contract.
+"""What a launcher is: it has the runs of a sweep trained somewhere, and says how they stand.
 
-A launcher is called with a `Job`. It sees to it that each run is trained unless another process
-does, never stops for a failed one, and returns the state of each id: the final one, or `queued`
-where a cluster trains it later.
+A launcher is a subclass of `Launcher` that is registered under a name, by a file of this folder, by an
+entry point of the group `oodbench.launchers` or by a module that `--plugin` names; the guide's page on
+launchers writes one. It is called with a `Job`, which holds the runs, the options of the launch and
+what reads and writes their results. Imports no torch.
 """
+
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from oodbench.errors import UserError
+from oodbench.registry import Registry, load_plugins
+from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.schemas import Heartbeat
+from oodbench.sweep.launchers.resources import Resources, merged
+from oodbench.terminal import Terminal
+from oodbench.train.settings import TrainSettings
+
+launchers: Registry[type["Launcher"]] = Registry(
+    "launcher", "oodbench.launchers", "oodbench.sweep.launchers"
+)
+
+Specs = dict[str, RunSpec]
+
+
+def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
+    """Register a launcher under the name that users give to `--launcher`."""
+    return launchers.add(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(TrainSettings):
+    """How the runs of a sweep are launched and trained. Nothing of it changes a run's id."""
+
+    out: Path | None = None
+    """The results directory; `results/NAME` if it is None."""
+    launcher: str = "local"
+    """The name of a launcher."""
+    workers: int | None = None
+    """Processes at a time; None is one per core or, on GPUs, `runs_per_gpu` of the resources a device."""
+    devices: str = "auto"
+    """`auto`, `cpu` or a list such as `cuda:0,cuda:1`."""
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    """Values over the sweep's own `resources`; each launcher takes the keys that it knows."""
+    dry_run: bool = False
+    """Whether what the launcher would submit is only shown."""
+    snapshot: bool = False
+    """Whether a cluster's jobs run a snapshot of the code."""
+    confirm: bool = False
+    """Whether to ask before anything is written, if a person can answer."""
+    table: bool = True
+    """Whether the leaderboard is printed at the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Some runs of a sweep, and how they are to be trained."""
+
+    name: str
+    """The name of the sweep."""
+    results: Results
+    specs: Specs
+    """All runs of the sweep."""
+    ids: tuple[str, ...]
+    """The ids of the runs to train."""
+    options: LaunchOptions
+    workers: int = 1
+    """Processes at a time, once the launcher knows."""
+    devices: tuple[str, ...] = ("cpu",)
+    """The devices that the workers are given in turn."""
+    gpus: tuple[str, ...] = ()
+    """Names as in CUDA_VISIBLE_DEVICES; each worker is given the next one and sees no other."""
+
+    @property
+    def at_once(self) -> int:
+        """How many workers it has use for."""
+        return min(self.workers, len(self.ids))
+
+    def settings_of(self, worker: int) -> TrainSettings:
+        """The settings of a worker's runs: on its device, with its share of the cores to read data."""
+        share = len(os.sched_getaffinity(0)) // max(1, self.at_once)
+        loaders = self.options.loader_workers
+        data_dir = self.options.data_dir
+        return replace(
+            self.options,
+            data_dir=data_dir and data_dir.absolute(),  # a plug-in may change the working directory
+            device=self.devices[worker % len(self.devices)],
+            loader_workers=max(1, share) if loaders is None else loaders,
+            device_share=1 / -(-self.at_once // max(1, len(self.gpus or self.devices))),
+        )
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run's state and what there is to say about it."""
+
+    state: State
+    note: str = ""
+    log: Path | None = None
+    """What the run's last job has printed, if it had one."""
+
+
+class Launcher(ABC):
+    """Where the runs of a sweep are trained; a subclass has at least a `launch`."""
+
+    Resources: ClassVar[type[Resources]] = Resources
+    """The keys of `resources` that the launcher knows."""
+
+    def warm_up(self) -> None:  # noqa: B027
+        """Begin with what takes longest; it is called before the sweep is planned."""
+
+    def check(self, job: Job) -> None:  # noqa: B027
+        """Raise UserError for what cannot be trained here; it is called before anything is written."""
+
+    def runs_at_hand(self, job: Job) -> float:
+        """The most runs that one process may choose from when it trains several as one program."""
+        return math.inf
+
+    @abstractmethod
+    def launch(self, job: Job) -> dict[str, State]:
+        """See to it that each run of `job.ids` is trained, unless another process does that.
+
+        It never stops for a failed run. Returns the state of each run that it knows of: the final one,
+        or `queued` where a cluster trains it later.
+        """
+
+    def preview(self, job: Job, console: Terminal) -> None:
+        """Print what `launch` would submit; raises UserError if it submits nothing."""
+        raise UserError("--dry-run shows the jobs of a cluster: add --launcher slurm")
+
+    def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
+        """The status of those of these runs that the launcher has handed to a cluster."""
+        return {}
+
+    def cancel(self, results: Results) -> int:
+        """Cancel what was submitted for a sweep; returns the number of jobs that had not ended."""
+        return 0
+
+
+def submitters(results: Results) -> Iterator[Launcher]:
+    """All launchers, among which are those to which runs of a results directory were handed."""
+    settings = results.plan()["settings"]
+    if settings.get("launcher", "local") not in launchers:
+        load_plugins(settings.get("plugins", ()))
+    return (launchers.get(name)() for name in launchers)
+
+
+def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunStatus]:
+    """The state of each run, of all planned ones if none are given.
+
+    The disk decides what has ended. Of the rest, the launcher that submitted a run may know whether it
+    is queued, or can no longer be running.
+    """
+    wanted = list(results.plan()["runs"] if ids is None else ids)
+    submitted: dict[str, RunStatus] = {}
+    for launcher in submitters(results):
+        submitted |= launcher.states(results, wanted)
+    return {i: submitted.get(i) or _status_on_disk(results, i) for i in wanted}
+
+
+def _status_on_disk(results: Results, run_id: str) -> RunStatus:
+    run = results.run(run_id)
+    state, reason = run.state_and_reason()
+    return RunStatus(state, progress_note(run.heartbeat()) if state is State.RUNNING else reason)
+
+
+def progress_note(beat: Heartbeat | None) -> str:
+    """The step, machine and age of a run's heartbeat in words, empty without one."""
+    if beat is None:
+        return ""
+    where = beat.node or beat.host
+    return f"step {beat.step} on {where}, heartbeat {time.time() - beat.time:.0f} s ago"
+
+
+def layered_resources(*layers: tuple[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Resources from (place, values) layers over the user's file, later ones first.
+
+    A mapping such as `slurm` is merged key by key. Raises UserError naming a key that no launcher knows,
+    or whose value is wrong, and its place.
+    """
+    known: Sequence[type[Resources]] = [launchers.get(name).Resources for name in launchers]
+    return merged(known, *layers)

@@ -1,4 +1,7 @@
-"""The launcher `local`: a pool of warm processes, on this machine or inside a cluster's job."""
+"""The launchers of this machine: `local`, a pool of warm processes, and `debug`, the calling process.
+
+The pool is also what a job of a cluster trains its runs with.
+"""
 
 import contextlib
 import multiprocessing
@@ -8,7 +11,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -18,7 +21,13 @@ from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import State
-from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers import Job, Launcher, register
+from oodbench.sweep.launchers.devices import (
+    available_devices,
+    check_memory,
+    check_precision,
+    placed,
+)
 from oodbench.sweep.launchers.progress import Display
 from oodbench.sweep.launchers.worker import SIGNALS, work
 from oodbench.train.settings import MAX_VECTORIZED, BundleKey
@@ -55,10 +64,66 @@ class Worker:
     busy: bool = False
 
 
-def local(job: Job) -> dict[str, State]:
-    """Train the runs in a pool of warm processes, devices assigned round-robin.
+@register("local")
+class Local(Launcher):
+    """A pool of warm processes on this machine."""
 
-    A worker is given as many runs of one kind as it may train together. A process that dies takes
+    def warm_up(self) -> None:
+        """Start the server that workers are forked from."""
+        warm_up()
+
+    def check(self, job: Job) -> None:
+        """Raise UserError for a device that is not here or lacks the precision of a run."""
+        available_devices(job.options.devices)
+        check_precision(job)
+
+    def launch(self, job: Job) -> dict[str, State]:
+        """Train the runs in as many processes as the options say or the devices bear."""
+        here = placed(job, self.Resources.of(job.options.resources).runs_per_gpu)
+        check_memory(here)
+        return train_in_pool(here)
+
+
+@register("debug")
+class Debug(Launcher):
+    """The runs one after the other in this process, where a debugger sees them."""
+
+    def check(self, job: Job) -> None:
+        """Raise UserError for a run timeout, at which a process ends, and as `local` does."""
+        if job.options.run_timeout is not None:
+            raise UserError(
+                "the launcher debug has no processes to end: use local for --run-timeout"
+            )
+        available_devices(job.options.devices)
+        check_precision(job)
+
+    def launch(self, job: Job) -> dict[str, State]:
+        """Train the runs one after the other on the first device."""
+        from oodbench.train.execute import execute
+
+        states: dict[str, State] = {}
+        settings = replace(job, devices=available_devices(job.options.devices)).settings_of(0)
+        with Display(job, 1) as display:
+            for run_id in job.ids:
+                display.started(0, [run_id])
+                state, message = execute(
+                    job.specs[run_id],
+                    job.results.run(run_id),
+                    settings,
+                    lambda step: display.stepped(0, step),
+                )
+                display.idle(0)
+                if state is State.INTERRUPTED:
+                    raise UserError(f"{message}; once that is mended, the same launch goes on")
+                display.ended(run_id, state, message)
+                states[run_id] = state
+        return states
+
+
+def train_in_pool(job: Job) -> dict[str, State]:
+    """Train the runs in a pool of warm processes, devices assigned round-robin; returns their states.
+
+    A worker is given as many runs of one bundle as it may train together. A process that dies takes
     one run with it, which counts as failed; if it had several, they are tried again in halves. A
     new process takes its place. Processes whose launcher has died end by themselves.
     """
@@ -139,7 +204,7 @@ class _Pool:
         late = [run for run, is_mine in zip(runs, mine, strict=True) if is_mine]
         beside = f", with {len(late) - 1} runs vectorized beside it" if len(late) > 1 else ""
         message = (
-            f"it took longer than the run timeout of {self.job.settings.run_timeout:g} s{beside}"
+            f"it took longer than the run timeout of {self.job.options.run_timeout:g} s{beside}"
         )
         for run in late:
             run.fail(message, stack)

@@ -19,7 +19,7 @@ from rich.progress import (
 
 from oodbench.report.numbers import duration
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers import Job
 from oodbench.terminal import terminal
 
 

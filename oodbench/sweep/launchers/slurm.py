@@ -1,295 +1,558 @@
 """The launcher `slurm`: runs packed into jobs, jobs into arrays, submitted through submitit.
 
 What has to be done is read from the results directory whenever a job starts, also after Slurm has
-requeued it; submitit's pickles only say which runs a job is about.
+requeued it; submitit's pickles only say which runs a job is about. Imports no torch.
+
+OUT/jobs/<name>/submission.json   one array of jobs: which runs are in which
+                *_log.out, .err   what the jobs print
+OUT/jobs/lock                     held by the launch that submits
+OUT/code/<fingerprint>/           the snapshots of launches with --snapshot
 """
 
 import contextlib
 import hashlib
 import io
+import json
 import math
 import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from filelock import Timeout
-from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
-from submitit.slurm.slurm import SlurmExecutor, _get_default_parameters, _make_sbatch_string
+from filelock import FileLock, Timeout
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, unknown
+from oodbench.files import write_whole
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.launchers import slurm_commands as cluster
-from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.local import local, stop
-from oodbench.sweep.launchers.slurm_resources import Resources, minutes
-from oodbench.sweep.launchers.slurm_submissions import Submission, Submissions
-from oodbench.sweep.launchers.snapshot import fingerprint, freeze
-from oodbench.sweep.launchers.states import states
-from oodbench.train.settings import TrainSettings
+from oodbench.results.schemas import DamagedFile, read_file
+from oodbench.sweep.launchers import Job, Launcher, RunStatus, progress_note, register
+from oodbench.sweep.launchers.local import stop, train_in_pool
+from oodbench.sweep.launchers.progress import title
+from oodbench.sweep.launchers.resources import SlurmResources, minutes
+from oodbench.sweep.launchers.snapshot import fingerprint, take_snapshot
+from oodbench.terminal import Terminal
+
+if TYPE_CHECKING:
+    from submitit.core.utils import DelayedSubmission
 
 MAX_REQUEUES = 10_000
 """Time-outs after which a job is given up: more than any job has, as a run goes on where it was."""
-OURS = {"job_name", "array", "output", "error", "open_mode", "signal", "chdir", "folder", "command"}
-"""Options of sbatch that the launcher needs for itself."""
+OURS = {"job-name", "array", "output", "error", "open-mode", "signal", "chdir", "time", "wrap"}
+"""Options of sbatch that the launcher sets itself."""
+SUBMITIT = ("setup", "signal-delay-s")
+"""Options of submitit, not of sbatch, that users may give."""
+MAX_ARRAY_SIZE = 1001
+"""Slurm's default for the most jobs of one array."""
+RUNS_SHOWN = 5
+"""Runs of the first job that a dry run lists."""
+DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds between two attempts while the controller does not answer."""
+BUSY = re.compile(
+    r"unable to contact|connect failure|connection (refused|reset|timed out)|timed out|"
+    r"temporarily unable|resource temporarily unavailable|try again|zero bytes|"
+    r"backup controller|rate limit",
+    re.IGNORECASE,
+)
+"""What errors of Slurm's commands say that ask to come back later."""
+ACTIVE = {
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED",
+    "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT",
+}  # fmt: skip
+"""The states of a job that has not ended yet."""
+FORGIVEN = 60.0
+"""Seconds that a submission has to appear in Slurm's queue."""
+SILENT = 20.0
+"""Seconds without a heartbeat after which a run whose job has ended is lost."""
+
+Pack = tuple[str, ...]
+"""The ids of the runs of one job."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One array of jobs. It is written before Slurm has it; its name is the name of its jobs."""
+
+    name: str
+    packs: tuple[Pack, ...]
+    time: float
+    """The time of the submission, in seconds since 1970."""
+    commit: str | None
+    job: str | None = None
+    """Slurm's id of the array; None until Slurm has answered."""
+    cancelled: bool = False
+
+    def job_id(self, index: int) -> str | None:
+        """Slurm's id of the job at an index of the array."""
+        return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
+
+    def log(self, index: int, folder: Path) -> Path | None:
+        """The log of the job at an index of the array, or None if it has none."""
+        return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
+
+
+class Submissions:
+    """The submissions in a results directory."""
+
+    def __init__(self, results: Results) -> None:
+        self.folder = results.path.absolute() / "jobs"
+
+    def lock(self) -> FileLock:
+        """The lock that a launch holds while it looks at what is queued and submits the rest."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.folder / "lock")
+
+    def write(self, submission: Submission) -> None:
+        """Write or rewrite a submission."""
+        (self.folder / submission.name).mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(submission))
+        write_whole(self.folder / submission.name / "submission.json", text)
+
+    def __iter__(self) -> Iterator[Submission]:
+        """All submissions, the oldest first.
+
+        Of one that is damaged nothing is known: its runs are judged by their own files alone.
+        """
+        readable = []
+        for path in self.folder.glob("*/submission.json"):
+            with contextlib.suppress(DamagedFile):
+                readable.append(read_file(path, Submission))
+        return iter(sorted((s for s in readable if s is not None), key=lambda s: s.time))
+
+    def of_runs(self) -> dict[str, tuple[Submission, int]]:
+        """The last submission of each run and the job's index in its array, unless cancelled."""
+        return {
+            run_id: (submission, index)
+            for submission in self
+            if not submission.cancelled
+            for index, pack in enumerate(submission.packs)
+            for run_id in pack
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pack:
+class Training:
     """What a job does: train its runs, as many at a time as it has room for."""
 
-    sweep: str
-    results: Path
-    ids: tuple[str, ...]
-    settings: TrainSettings
-    workers: int
-    stop_seconds: float
-    """The seconds that the runs have for their checkpoints when the job has to go."""
+    job: Job
+    """The sweep, its options and how many runs are trained at a time; its runs are on disk."""
     code: str
     """The fingerprint of the code that was submitted."""
     commit: str | None
+    stop_seconds: float
+    """The seconds that the runs have for their checkpoints when the job has to go."""
 
-    def __call__(self) -> dict[str, State]:
+    def __call__(self, pack: Pack) -> dict[str, State]:
         """Train what has not ended; returns the states."""
-        results = Results(self.results)
-        same = fingerprint(self.settings.plugins) == self.code
-        ids = tuple(i for i in self.ids if not results.run(i).state().final)
-        if not same:
-            return {i: self._refuse(results, i) for i in ids}
+        results = self.job.results
+        ids = tuple(i for i in pack if not results.run(i).state().final)
+        if fingerprint(self.job.options.plugins) != self.code:
+            return {i: self._refuse(i) for i in ids}
         stored = results.plan()["runs"]
-        specs = {i: RunSpec.from_json(stored[i]) for i in self.ids}
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ""
-        gpus = tuple(visible.split(",")) if visible else ()
-        job = Job(
-            name=self.sweep,
-            results=results,
-            specs=specs,
+        job = replace(
+            self.job,
+            specs={i: RunSpec.from_json(stored[i]) for i in pack},
             ids=ids,
-            settings=self.settings,
-            workers=self.workers,
-            devices=(self.settings.device,),
-            gpus=gpus,
+            gpus=tuple(visible.split(",")) if visible else (),
         )
-        return local(job)
+        return train_in_pool(job)
 
-    def checkpoint(self) -> DelayedSubmission:
+    def checkpoint(self, pack: Pack) -> "DelayedSubmission":
         """What submitit calls when Slurm wants the job to go: the same again, later."""
-        stop(self.stop_seconds)
-        return DelayedSubmission(self)
+        from submitit.core.utils import DelayedSubmission
 
-    def _refuse(self, results: Results, run_id: str) -> State:
-        with contextlib.suppress(Timeout), results.run(run_id).lock():
-            results.run(run_id).fail(
+        stop(self.stop_seconds)
+        return DelayedSubmission(self, pack)
+
+    def _refuse(self, run_id: str) -> State:
+        run = self.job.results.run(run_id)
+        with contextlib.suppress(Timeout), run.lock():
+            run.fail(
                 f"the code has changed since this run was submitted (commit {self.commit} then, "
                 f"{commit()} now): `retry` submits it with today's, --snapshot keeps a copy",
                 "",
             )
-        return results.run(run_id).state()
+        return run.state()
 
 
-@dataclass(frozen=True)
-class Array:
-    """An array of jobs before its submission."""
+@register("slurm")
+class Slurm(Launcher):
+    """Array jobs of a Slurm cluster."""
 
-    name: str
-    folder: Path
-    packs: tuple[Pack, ...]
-    parameters: dict[str, Any]
-    """The job's options by submitit's names."""
+    Resources = SlurmResources
 
-    @property
-    def text(self) -> str:
-        """The file that sbatch is given."""
-        return str(
-            _make_sbatch_string(
-                command=f"{_python()} -u -m submitit.core._submit {shlex.quote(str(self.folder))}",
-                folder=self.folder,
-                map_count=len(self.packs) if len(self.packs) > 1 else None,
-                **self.parameters,
+    def runs_at_hand(self, job: Job) -> float:
+        """The runs of one job."""
+        return SlurmResources.of(job.options.resources).runs_per_job
+
+    def launch(self, job: Job) -> dict[str, State]:
+        """Submit the runs that are not queued yet and return at once, with `queued` for each of them.
+
+        Nothing is submitted if the cluster could never run it. Raises UserError.
+        """
+        request = Request(job)
+        request.check()
+        submissions = Submissions(job.results)
+        with submissions.lock():
+            before = self._states(job)
+            left = [i for i, s in before.items() if s is State.PLANNED or s.can_be_retried]
+            arrays = request.arrays(left)
+            if job.options.snapshot and arrays:
+                take_snapshot(request.out / "code", job.options.plugins)
+            for name, packs in arrays.items():
+                request.submit(name, packs, submissions)
+        return before | dict.fromkeys(left, State.QUEUED)
+
+    def preview(self, job: Job, console: Terminal) -> None:
+        """Print the jobs that a launch would submit, and the first runs of the first."""
+        request = Request(job)
+        if shutil.which("sbatch"):
+            request.check()
+        left = [i for i, s in self._states(job).items() if s is State.PLANNED or s.can_be_retried]
+        arrays = request.arrays(left)
+        for name, packs in arrays.items():
+            console.print(f"\n{request.out / 'jobs' / name}: {len(packs)} jobs", soft_wrap=True)
+            console.print("\n".join(request.lines()), soft_wrap=True)
+        for first in next(iter(arrays.values()), ())[:1]:
+            console.print(f"The first job's {len(first)} runs, {request.at_a_time} at a time:")
+            for run_id in first[:RUNS_SHOWN]:
+                console.print(f"  {title(job.specs[run_id])}")
+
+    def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
+        """The status of the runs that were submitted, by Slurm's queue and the disk.
+
+        Slurm is asked before the disk is read: what is gone from the queue has ended on the disk.
+        """
+        submissions = Submissions(results)
+        if not any(True for _ in submissions):
+            return {}
+        try:
+            jobs, problem = _queued(submissions), ""
+        except UserError as error:
+            jobs, problem = None, f"Slurm does not tell: {error}"
+        submitted = submissions.of_runs()
+        return {i: _status(results, i, *submitted[i], jobs, problem) for i in ids if i in submitted}
+
+    def cancel(self, results: Results) -> int:
+        """Cancel the sweep's jobs and no others; returns how many had not ended."""
+        submissions = Submissions(results)
+        left = [s for s in submissions if not s.cancelled]
+        count = _cancel([s.name for s in left])
+        for submission in left:
+            submissions.write(replace(submission, cancelled=True))
+        return count
+
+    def _states(self, job: Job) -> dict[str, State]:
+        known = self.states(job.results, job.ids)
+        return {i: known[i].state if i in known else job.results.run(i).state() for i in job.ids}
+
+
+class Request:
+    """What a launch asks of Slurm."""
+
+    def __init__(self, job: Job) -> None:
+        asked = SlurmResources.of(job.options.resources)
+        if job.options.devices not in ("auto", "cpu"):
+            raise UserError(
+                f"with --launcher slurm, --devices is auto or cpu, not '{job.options.devices}'"
             )
-        )
+        device = "cuda:0" if job.options.devices == "auto" and asked.gpu_count else "cpu"
+        self.out = job.results.path.absolute()
+        self.at_a_time = asked.at_a_time(job.options.threads)
+        data_dir = job.options.data_dir
+        options = replace(job.options, data_dir=data_dir and data_dir.absolute())
+        self.job = replace(job, options=options, workers=self.at_a_time, devices=(device,))
+        self.asked = asked
+        self.minutes = math.ceil(minutes(asked.time) or 1)
+        given = {key.replace("_", "-"): value for key, value in asked.slurm.items()}
+        for key in given.keys() & OURS:
+            raise UserError(f"slurm: {key} is set by the launcher itself")
+        self.delay = int(given.get("signal-delay-s", min(120, math.ceil(15 * self.minutes))))
+        """Seconds between Slurm's signal and the end of a job's time."""
+        self.setup = _setup(given.get("setup", []), self._code())
+        self.options = _sbatch_options(asked) | {
+            key: value for key, value in given.items() if key not in SUBMITIT
+        }
 
-    def submit(self) -> str:
-        """Submit once; returns Slurm's id of the array."""
-        executor = SlurmExecutor(self.folder, max_num_timeout=MAX_REQUEUES, python=_python())
-        executor.update_parameters(**self.parameters)
-        with executor.batch(allow_implicit_submissions=True):
-            jobs = [executor.submit(pack) for pack in self.packs]
+    def _code(self) -> Path:
+        plugins = self.job.options.plugins
+        return self.out / "code" / fingerprint(plugins) if self.job.options.snapshot else checkout()
+
+    def lines(self) -> list[str]:
+        """The job's options as sbatch takes them, then the commands before its Python."""
+        return [*_flags({"time": self.minutes, **self.options}), *self.setup]
+
+    def check(self) -> None:
+        """Raise UserError for an unknown partition, or a time for which it never starts a job."""
+        rows = [row.split("|") for row in _ask("sinfo", "--noheader", "--format=%P|%l").split()]
+        limits = {name.rstrip("*"): limit for name, limit in rows}
+        default = [name.rstrip("*") for name, _ in rows if name.endswith("*")]
+        names = self.asked.partition.split(",") if self.asked.partition else default
+        for name in names:
+            if name not in limits:
+                raise unknown("partition", name, limits, "this cluster")
+        longest = max((minutes(limits[n]) or math.inf for n in names), default=math.inf)
+        if self.minutes > longest:
+            name = "' or '".join(names)
+            limit = "' or '".join(limits[n] for n in names)
+            raise UserError(
+                f"time {self.asked.time} is over the limit of partition '{name}', {limit}"
+            )
+
+    def arrays(self, ids: Sequence[str]) -> dict[str, tuple[Pack, ...]]:
+        """The runs packed into jobs and these into arrays, by the arrays' names; raises UserError."""
+        here, most = shutil.which("sbatch") is not None, self.asked.max_jobs
+        size = self.asked.runs_per_job
+        if most is not None:
+            queued = len(_ask("squeue", *QUIET, "--me", "--format=%i").split()) if here else 0
+            if queued >= most:
+                raise UserError(
+                    f"you have {queued} jobs queued and max_jobs is {most}: wait, cancel some or raise it"
+                )
+            size = max(size, math.ceil(len(ids) / (most - queued)))
+        if "%" in str(self.out):
+            raise UserError(
+                f"{self.out}: Slurm's log files cannot lie in a folder with a % in its name"
+            )
+        packs = [tuple(ids[i : i + size]) for i in range(0, len(ids), size)]
+        earlier = len(list(Submissions(self.job.results)))
+        sweep = re.sub(r"[^\w.-]", "-", self.job.name)
+        longest = _max_array_size() if here and packs else MAX_ARRAY_SIZE
+        arrays: dict[str, tuple[Pack, ...]] = {}
+        for i in range(0, len(packs), longest):
+            members = tuple(packs[i : i + longest])
+            key = f"{self.out} {earlier + len(arrays)} {list(members)}"
+            arrays[f"{sweep}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"] = members
+        return arrays
+
+    def submit(self, name: str, packs: tuple[Pack, ...], submissions: Submissions) -> None:
+        """Submit an array, which is on disk before it is in the queue; raises UserError.
+
+        How its runs failed is forgotten, as a job leaves failed runs alone, unless Slurm refuses it.
+        """
+        submission = Submission(name, packs, time.time(), commit())
+        runs = [self.job.results.run(run_id) for pack in packs for run_id in pack]
+        failures = [(run, failure) for run in runs if (failure := run.failure()) is not None]
+        for run, _ in failures:
+            run.forget()
+        submissions.write(submission)
+        try:
+            job = self._submit(name, packs)
+        except BaseException:
+            shutil.rmtree(submissions.folder / name)
+            for run, failure in failures:
+                run.fail(failure.error, failure.traceback)
+            raise
+        submissions.write(replace(submission, job=job))
+
+    def _submit(self, name: str, packs: tuple[Pack, ...]) -> str:
+        """Submit an array, again while Slurm is busy; returns Slurm's id of it."""
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        for delay in _delays():
+            try:
+                with contextlib.redirect_stderr(io.StringIO()):  # the error says the same
+                    return self._map(name, packs)
+            except (FailedJobError, FailedSubmissionError) as error:
+                message = " ".join(str(error).split())
+                if not BUSY.search(message):
+                    raise UserError(f"sbatch: {message}") from error
+            time.sleep(delay)
+            _cancel([name])  # it may have been accepted without our hearing of it
+        raise AssertionError("the delays end with an error")
+
+    def _map(self, name: str, packs: tuple[Pack, ...]) -> str:
+        """Hand an array to submitit; returns Slurm's id of it."""
+        from submitit import AutoExecutor
+
+        executor = AutoExecutor(
+            self.out / "jobs" / name,
+            cluster="slurm",
+            slurm_max_num_timeout=MAX_REQUEUES,
+            # no code from the folder where the job starts
+            slurm_python=f"{shlex.quote(sys.executable)} -P",
+        )
+        executor.update_parameters(
+            name=name,
+            timeout_min=self.minutes,
+            slurm_signal_delay_s=self.delay,
+            slurm_array_parallelism=self.asked.parallel or sys.maxsize,
+            slurm_setup=self.setup,
+            # since Slurm 22.05 srun does not inherit it
+            slurm_srun_args=[f"--cpus-per-task={self.asked.cpus}"],
+            slurm_additional_parameters=self.options,
+        )
+        training = Training(
+            job=replace(self.job, specs={}, ids=()),
+            code=fingerprint(self.job.options.plugins),
+            commit=commit(),
+            stop_seconds=self.delay / 2,
+        )
+        jobs = executor.map_array(training, packs)
         return str(jobs[0].job_id).partition("_")[0]
 
 
-def slurm(job: Job) -> dict[str, State]:
-    """Submit the runs that are not queued yet and return at once, with `queued` for each of them.
-
-    Nothing is submitted if the cluster could never run it. Raises UserError.
-    """
-    cluster.check(job.resources)
-    submissions = Submissions(job.results)
-    with submissions.lock():
-        before = {i: s.state for i, s in states(job.results, job.ids).items()}
-        ids = [i for i in job.ids if before[i] is State.PLANNED or before[i].can_be_retried]
-        arrays = _arrays(job, ids, cluster.max_array_size())
-        if job.snapshot and arrays:
-            freeze(job.results.path.absolute() / "code", job.settings.plugins)
-        for array in arrays:
-            with _forgotten(job.results, [i for pack in array.packs for i in pack.ids]):
-                _submit(array, submissions)
-    return before | dict.fromkeys(ids, State.QUEUED)
+def _sbatch_options(asked: SlurmResources) -> dict[str, Any]:
+    options = {
+        "partition": asked.partition,
+        "account": asked.account,
+        "qos": asked.qos,
+        "constraint": asked.constraint,
+        "mem": asked.memory,
+        "gpus-per-node": asked.gpus if asked.gpu_count else None,
+        "cpus-per-task": asked.cpus,
+        "requeue": True,
+    }
+    return {key: value for key, value in options.items() if value is not None}
 
 
-@contextlib.contextmanager
-def _forgotten(results: Results, ids: Sequence[str]) -> Iterator[None]:
-    """Forget how the runs failed, as a job leaves failed ones alone, unless the block raises."""
-    failures = {i: failure for i in ids if (failure := results.run(i).failure()) is not None}
-    for run_id in failures:
-        results.run(run_id).forget()
-    try:
-        yield
-    except BaseException:
-        for run_id, failure in failures.items():
-            results.run(run_id).fail(failure.error, failure.traceback)
-        raise
+def _flags(options: Mapping[str, Any]) -> list[str]:
+    return [f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()]
 
 
-def device_of_runs(wanted: str, asked: Resources) -> str:
-    """`auto` or `cpu` as the device of a run in a job, where it sees one GPU or none."""
-    if wanted not in ("auto", "cpu"):
-        raise UserError(f"with --launcher slurm, --devices is auto or cpu, not '{wanted}'")
-    return "cuda:0" if wanted == "auto" and asked.gpu_count else "cpu"
-
-
-def planned_arrays(job: Job) -> list[Array]:
-    """The arrays that a launch would submit. Where Slurm is, raises UserError if it would refuse them."""
-    if shutil.which("sbatch") is None:
-        ids = [i for i in job.ids if not job.results.run(i).state().final]
-        return _arrays(job, ids, 1001)
-    cluster.check(job.resources)
-    now = states(job.results, job.ids)
-    ids = [i for i in job.ids if now[i].state in (State.PLANNED, State.LOST)]
-    return _arrays(job, ids, cluster.max_array_size())
-
-
-def _arrays(job: Job, ids: Sequence[str], array_size: int) -> list[Array]:
-    """The runs packed into jobs and these into arrays; raises UserError."""
-    if not ids:
-        return []
-    resources = job.resources
-    size = resources.runs_per_job
-    if resources.max_jobs is not None:
-        queued = cluster.queued_by_user() if shutil.which("sbatch") else 0
-        free = resources.max_jobs - queued
-        if free < 1:
-            raise UserError(
-                f"you have {queued} jobs queued and max_jobs is "
-                f"{resources.max_jobs}: wait, cancel some or raise it"
-            )
-        size = max(size, math.ceil(len(ids) / free))
-    out = job.results.path.absolute()
-    if "%" in str(out):
-        raise UserError(f"{out}: Slurm's log files cannot lie in a folder with a % in its name")
-    code, now = fingerprint(job.settings.plugins), commit()
-    packs = [
-        Pack(
-            sweep=job.name,
-            results=out,
-            ids=tuple(ids[i : i + size]),
-            settings=_settings(job),
-            workers=resources.at_a_time(job.settings.threads),
-            stop_seconds=_delay(job) / 2,
-            code=code,
-            commit=now,
-        )
-        for i in range(0, len(ids), size)
-    ]
-    earlier = len(list(Submissions(job.results)))
-    sweep = re.sub(r"[^\w.-]", "-", job.name)
-    arrays: list[Array] = []
-    for i in range(0, len(packs), array_size):
-        members = tuple(packs[i : i + array_size])
-        key = f"{out} {earlier + len(arrays)} {[p.ids for p in members]}"
-        name = f"{sweep}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
-        arrays.append(Array(name, out / "jobs" / name, members, _parameters(job, name)))
-    return arrays
-
-
-def _submit(array: Array, submissions: Submissions) -> None:
-    """Submit an array, again while Slurm is busy; on disk before it is in the queue."""
-    ids = tuple(pack.ids for pack in array.packs)
-    submission = Submission(array.name, ids, time.time(), commit())
-    submissions.write(submission)
-    try:
-        for delay in cluster.delays():
-            try:
-                with contextlib.redirect_stderr(io.StringIO()):  # the error says the same
-                    submission = replace(submission, job=array.submit())
-                break
-            except (FailedJobError, FailedSubmissionError) as error:
-                message = " ".join(str(error).split())
-                if not cluster.busy(message):
-                    raise UserError(f"sbatch: {message}") from error
-            time.sleep(delay)
-            cluster.cancel([array.name])  # it may have been accepted without our hearing of it
-    except BaseException:
-        shutil.rmtree(array.folder)
-        raise
-    submissions.write(submission)
-
-
-def _settings(job: Job) -> TrainSettings:
-    data = job.settings.data_dir
-    return replace(job.settings, data_dir=data and data.absolute(), device=job.devices[0])
-
-
-def _delay(job: Job) -> int:
-    """Seconds between Slurm's signal and the end of a job's time."""
-    limit = minutes(job.resources.time) or 1
-    return int(job.resources.slurm.get("signal_delay_s", min(120, math.ceil(15 * limit))))
-
-
-def _python() -> str:
-    return f"{shlex.quote(sys.executable)} -P"  # no code from the folder where the job starts
-
-
-def _parameters(job: Job, name: str) -> dict[str, Any]:
-    """submitit's parameters of a job."""
-    r = job.resources
-    code = checkout()
-    if job.snapshot:
-        code = job.results.path.absolute() / "code" / fingerprint(job.settings.plugins)
+def _setup(given: str | list[str], code: Path) -> list[str]:
+    """The commands before a job's Python: the user's, then those that have it find the code."""
     path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([code, Path.cwd()]))
-    ours = [f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"]
-    known = _get_default_parameters()
-    passed = {key.replace("-", "_"): value for key, value in r.slurm.items()}
-    for key in passed.keys() & OURS:
-        raise UserError(f"slurm: {key} is set by the launcher itself")
-    setup = passed.pop("setup", [])
-    extra = {"requeue": True} | {k: v for k, v in passed.items() if k not in known}
-    asked = {
-        "partition": r.partition,
-        "account": r.account,
-        "qos": r.qos,
-        "constraint": r.constraint,
-        "mem": r.memory,
-        "gpus_per_node": r.gpus if r.gpu_count else None,
-    }
+    ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
+    return [*([given] if isinstance(given, str) else given), ours]
+
+
+QUIET = ("--noheader", "--array")
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job as Slurm knows it."""
+
+    id: str
+    """The job's id, as `id` or `array_index`."""
+    state: str
+    reason: str
+    node: str
+
+    @property
+    def active(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.state in ACTIVE
+
+
+Queue = dict[tuple[str, int], QueuedJob]
+"""Jobs by their submission's name and their index in its array."""
+
+
+def queue(names: Collection[str], patient: bool = False) -> Queue:
+    """Slurm's jobs of these names, those that ended lately too; raises UserError."""
+    if not names:
+        return {}
+    lines = _ask(
+        "squeue", *QUIET, "--states=all", f"--name={','.join(names)}",
+        "--format=%j|%i|%T|%N|%r", patient=patient,
+    ).splitlines()  # fmt: skip
+    jobs = {}
+    for line in lines:
+        name, job, state, node, reason = line.strip().split("|", 4)
+        jobs[name, int(job.partition("_")[2] or 0)] = QueuedJob(job, state, reason, node)
+    return jobs
+
+
+def _queued(submissions: Iterable[Submission]) -> Queue:
+    """The jobs of some submissions; those of other sweeps may have the same names."""
+    known = {s.name: s.job for s in submissions}
+    jobs = queue(list(known))
     return {
-        "job_name": name,
-        "time": math.ceil(minutes(r.time) or 1),
-        "cpus_per_task": r.cpus,
-        "array_parallelism": r.parallel or sys.maxsize,
-        "signal_delay_s": _delay(job),
-        "srun_args": [f"--cpus-per-task={r.cpus}"],  # since Slurm 22.05 srun does not inherit it
-        **{key: value for key, value in asked.items() if value is not None},
-        **{key: value for key, value in passed.items() if key in known},
-        "setup": [*([setup] if isinstance(setup, str) else setup), *ours],
-        "additional_parameters": extra,
+        (name, index): job
+        for (name, index), job in jobs.items()
+        if known[name] in (None, job.id.partition("_")[0])
     }
+
+
+def _status(
+    results: Results,
+    run_id: str,
+    submission: Submission,
+    index: int,
+    jobs: Queue | None,
+    problem: str,
+) -> RunStatus:
+    """The status of a run that was submitted; `jobs` is None where Slurm has the `problem`."""
+    run = results.run(run_id)
+    disk, reason = run.state_and_reason()
+    log = submission.log(index, results.path / "jobs")
+    if disk.final:
+        return RunStatus(disk, reason, log)
+    beat = run.heartbeat()
+    if jobs is None:
+        queued = disk is State.PLANNED
+        return (
+            RunStatus(State.QUEUED, problem, log)
+            if queued
+            else RunStatus(disk, progress_note(beat), log)
+        )
+    job = jobs.get((submission.name, index))
+    if job is not None and job.active:
+        ours = beat is not None and beat.job in (None, job.id)
+        if job.state not in ("PENDING", "REQUEUED", "CONFIGURING") and ours:
+            return RunStatus(State.RUNNING, progress_note(beat), log)
+        if job.state == "PENDING":
+            return RunStatus(State.QUEUED, f"job {job.id}: {job.reason}", log)
+        return RunStatus(State.QUEUED, f"waits in job {job.id} on {job.node}", log)
+    if job is None and submission.job is None and time.time() - submission.time < FORGIVEN:
+        return RunStatus(State.QUEUED, "being submitted", log)
+    if disk is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
+        return RunStatus(State.RUNNING, progress_note(beat), log)
+    note = f"job {submission.job_id(index)} "
+    note += "is gone" if job is None else f"{job.state} on {job.node or '?'}"
+    if log is None or not log.stat().st_size:
+        note += ", without a word in its log: can the node see the results directory, has it room?"
+    return RunStatus(State.LOST, note, log)
+
+
+def _cancel(names: Collection[str]) -> int:
+    """Cancel the jobs of these names; returns how many had not ended. Raises UserError."""
+    active = [job.id for job in queue(names, patient=True).values() if job.active]
+    arrays = sorted({job.partition("_")[0] for job in active})
+    if arrays:
+        _ask("scancel", *arrays)
+    return len(active)
+
+
+def _max_array_size() -> int:
+    match = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"))
+    return int(match[1]) if match else MAX_ARRAY_SIZE
+
+
+def _delays() -> Iterator[float]:
+    """The waits between attempts; then UserError."""
+    yield from DELAYS
+    raise UserError(f"Slurm's controller has not answered for {sum(DELAYS):.0f} s; try again later")
+
+
+def _ask(*command: str, patient: bool = True) -> str:
+    """The output of one of Slurm's commands, which is called again, with back-off, while Slurm is busy.
+
+    Raises UserError with Slurm's own sentence, or if the command is not there.
+    """
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"there is no Slurm on this machine ('{command[0]}' is not on the PATH): "
+            "launch where it is, or use --launcher local"
+        )
+    for delay in _delays() if patient else iter([0.0]):
+        result = subprocess.run(command, capture_output=True, text=True)
+        message = " ".join(result.stderr.split())
+        if result.returncode == 0:
+            return result.stdout
+        if not BUSY.search(message) or not patient:
+            break
+        time.sleep(delay)
+    raise UserError(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")

@@ -1,4 +1,4 @@
-"""The code of a launch: its fingerprint, and a frozen copy of it. Imports no torch."""
+"""The code of a launch: its fingerprint, and a snapshot of it. Imports no torch."""
 
 import hashlib
 import importlib.util
@@ -23,18 +23,18 @@ def fingerprint(plugins: Iterable[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def freeze(folder: Path, plugins: Iterable[str]) -> Path:
+def take_snapshot(folder: Path, plugins: Iterable[str]) -> Path:
     """Copy the code into a folder of its own under `folder`; returns what goes on PYTHONPATH."""
     plugins = tuple(plugins)
     target = folder / fingerprint(plugins)
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with whole_folder(target) as part:
+    with whole_folder(target) as temporary:
         for name, path in _files(plugins):
-            (part / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, part / name)
-        (part / "COMMIT").write_text(commit() or "")
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, temporary / name)
+        (temporary / "COMMIT").write_text(commit() or "")
     return target
 
 

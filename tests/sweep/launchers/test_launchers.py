@@ -1,47 +1,45 @@
 """The contract that every launcher keeps."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
-from oodbench.sweep.launch import LAUNCHERS
-from oodbench.sweep.launchers.job import Job
+from oodbench.sweep.launchers import Job, launchers
+from oodbench.sweep.launchers.local import Debug
 from oodbench.train.settings import MIN_TO_VECTORIZE, large_bundles
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
 
-pytestmark = pytest.mark.slow
+Train = Callable[[Job], dict[str, State]]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
     out = tmp_path_factory.mktemp("undisturbed")
-    LAUNCHERS["debug"](job(tiny(trials=3), out))
+    Debug().launch(job(tiny(trials=3), out))
     return Results(out)
 
 
-Train = Callable[[Job], dict[str, State]]
-
-
-@pytest.fixture(params=sorted(LAUNCHERS))
+@pytest.fixture(params=["debug", "local", "slurm"])
 def train(request: pytest.FixtureRequest) -> Train:
     """Every launcher; what a cluster has queued is waited for."""
-    launcher = LAUNCHERS[request.param]
+    launcher = launchers.get(request.param)()
     if request.param != "slurm":
-        return launcher
+        return launcher.launch
     request.getfixturevalue("cluster")
 
     def wait(job: Job) -> dict[str, State]:
-        assert set(launcher(job).values()) == {"queued"}
+        assert set(launcher.launch(job).values()) == {"queued"}
         return settle(job.results)
 
     return wait
 
 
+@pytest.mark.slow
 def test_all_launchers_give_the_same_records(
     train: Train, tmp_path: Path, undisturbed: Results
 ) -> None:
@@ -50,6 +48,7 @@ def test_all_launchers_give_the_same_records(
     assert outcome(Results(tmp_path)) == outcome(undisturbed)
 
 
+@pytest.mark.slow
 def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> None:
     load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["Raising", "Exploding", "ERM"], trials=2)
@@ -58,6 +57,7 @@ def test_a_failed_run_does_not_stop_the_others(train: Train, tmp_path: Path) -> 
     assert by_label == {("Raising", "failed"), ("Exploding", "diverged"), ("ERM", "done")}
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_holds_is_left_to_it(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,15 +71,20 @@ def test_a_run_that_another_process_holds_is_left_to_it(
     assert Results(tmp_path).run(asked.ids[0]).records() == []
 
 
+@pytest.mark.slow
 def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
     plan = tiny(algorithms=["ERM"], network="Linear", trials=MIN_TO_VECTORIZE)
-    together = {}
-    for launcher, workers in (("local", 2), ("local", 1), ("debug", 1)):
-        asked = job(plan, tmp_path / f"{launcher}{workers}", workers)
-        settings = replace(asked.settings, large_bundles=large_bundles(plan.runs.values()))
-        assert set(LAUNCHERS[launcher](replace(asked, settings=settings)).values()) == {"done"}
+    large, together = large_bundles(plan.runs.values()), {}
+    for name, workers in (("local", 2), ("local", 1), ("debug", 1)):
+        asked = job(plan, tmp_path / f"{name}{workers}", workers, large_bundles=large)
+        assert set(launchers.get(name)().launch(asked).values()) == {"done"}
         infos = [asked.results.run(i).info() for i in plan.runs]
         assert all(info is not None and info.provenance["vectorized"] for info in infos)
-        together[launcher, workers] = outcome(asked.results)
+        together[name, workers] = outcome(asked.results)
     first, *others = together.values()
     assert all(other == first for other in others)
+
+
+def test_the_calling_process_takes_no_timeout(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="use local for --run-timeout"):
+        Debug().check(job(tiny(), tmp_path, run_timeout=1.0))

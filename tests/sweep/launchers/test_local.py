@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,17 @@ import pytest
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
-from oodbench.sweep.launch import LAUNCHERS
-from oodbench.sweep.launchers.local import FORKS, MALLOC, local, warm_up
-from oodbench.train.settings import TrainSettings
+from oodbench.results.run_spec import State
+from oodbench.sweep.launchers import Job
+from oodbench.sweep.launchers.local import FORKS, MALLOC, Debug, Local, warm_up
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, tiny, tiny_file
 
 pytestmark = pytest.mark.slow
+
+
+def local(job: Job) -> dict[str, State]:
+    return Local().launch(job)
 
 
 def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
@@ -50,8 +53,7 @@ def test_the_runs_of_a_worker_that_dies_are_tried_in_halves(
     monkeypatch.setenv("LEAVING_FILE", str(tmp_path / "died"))
     load_plugins([ODD_METHODS])
     plan = tiny(algorithms=["DyingOnce"], network="Linear", trials=3)
-    asked = job(plan, tmp_path / "out", workers=1)
-    asked = replace(asked, settings=replace(asked.settings, vectorize=64))
+    asked = job(plan, tmp_path / "out", workers=1, vectorize=64)
     assert set(local(asked).values()) == {"done"} and (tmp_path / "died").exists()
 
 
@@ -62,9 +64,8 @@ def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
     plugin = "tests.helpers.leaky_methods"
     load_plugins([plugin])
     plan = tiny(algorithms=["Hanging", "ERM"], network="Linear", trials=2)
-    asked = job(plan, tmp_path, workers=1)
-    settings = TrainSettings(plugins=(plugin,), vectorize=vectorize, run_timeout=3.0)
-    states = local(replace(asked, settings=settings))
+    asked = job(plan, tmp_path, 1, plugins=(plugin,), vectorize=vectorize, run_timeout=3.0)
+    states = local(asked)
     assert {(plan.runs[i].label, s) for i, s in states.items()} == {
         ("Hanging", "failed"),
         ("ERM", "done"),
@@ -87,13 +88,13 @@ def test_what_a_method_does_to_its_worker_touches_no_other_run(
     _stop_server()  # its errors go to where those of an earlier test went
     leaking = ["ChangesDirectory", "ChangesDtype", "TurnsGradientsOff"]
     plan = tiny(algorithms=[*leaking, "ERM", "IRM"], trials=1)
-    asked = replace(job(plan, Path("out"), workers=1), settings=TrainSettings(plugins=(plugin,)))
+    asked = job(plan, Path("out"), workers=1, plugins=(plugin,))
     assert set(local(asked).values()) == {"done"}
     errors = capfd.readouterr().err
     assert all(f"the algorithm {name}" in errors for name in leaking)
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 5
     clean = tiny(algorithms=["ERM", "IRM"], trials=1)
-    LAUNCHERS["debug"](job(clean, tmp_path / "clean"))
+    Debug().launch(job(clean, tmp_path / "clean"))
     found = outcome(Results(tmp_path / "out"))
     assert outcome(Results(tmp_path / "clean")) == {i: found[i] for i in clean.runs}
 
@@ -177,7 +178,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     """A sweep long enough to be killed in the middle, and its undisturbed results."""
     folder = tmp_path_factory.mktemp("longer")
     changes = {"steps": 4000, "evaluate_every": 100}
-    LAUNCHERS["debug"](job(tiny(**changes), folder / "reference"))
+    Debug().launch(job(tiny(**changes), folder / "reference"))
     return tiny_file(folder, **changes), Results(folder / "reference")
 
 

@@ -1,6 +1,5 @@
 """What the launcher `slurm` would submit, without a cluster."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +10,13 @@ from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.file import read_sweep
-from oodbench.sweep.launchers.job import Job
-from oodbench.sweep.launchers.slurm import Array, planned_arrays
-from oodbench.sweep.launchers.slurm_resources import Resources, minutes, resources
-from oodbench.sweep.launchers.snapshot import fingerprint, freeze
-from oodbench.train.settings import TrainSettings
+from oodbench.sweep.launchers import layered_resources
+from oodbench.sweep.launchers.resources import SlurmResources, minutes
+from oodbench.sweep.launchers.slurm import Request, Slurm
+from oodbench.sweep.launchers.snapshot import fingerprint, take_snapshot
+from oodbench.terminal import terminal
 from oodbench.yaml_values import parse_yaml
-from tests.helpers.paths import ROOT
-from tests.helpers.sweeps import tiny, tiny_file
-
-GOLDEN = ROOT / "tests" / "golden" / "sbatch.sh"
-FULL: dict[str, Any] = {
-    "partition": "gpu",
-    "account": "mine",
-    "qos": "high",
-    "gpus": "a100:2",
-    "cpus": 4,
-    "memory": "16G",
-    "time": "4:00:00",
-    "constraint": "nvlink",
-    "parallel": 3,
-    "runs_per_job": 2,
-    "runs_per_gpu": 2,
-    "slurm": {"exclude": "n1", "reservation": "thesis", "setup": ["module load cuda"]},
-}
+from tests.helpers.sweeps import job, tiny, tiny_file
 
 
 @pytest.fixture(autouse=True)
@@ -44,52 +26,40 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
-def arrays(out: Path, asked: dict[str, Any], **changes: Any) -> list[Array]:
-    plan = tiny(**changes)
-    job = Job(
-        name="tiny",
-        results=Results(out),
-        specs=plan.runs,
-        ids=tuple(plan.runs),
-        settings=TrainSettings(),
-        workers=1,
-        resources=Resources.model_validate(asked),
-    )
-    return planned_arrays(job)
+def request(out: Path, asked: dict[str, Any], **changes: Any) -> Request:
+    return Request(job(tiny(**changes), out, resources=asked))
 
 
-def test_the_text_for_sbatch_is_the_frozen_one(tmp_path: Path) -> None:
-    (array,) = arrays(tmp_path / "out", FULL, trials=4)
-    text = array.text.replace(array.name, "tiny-NAME").replace(str(tmp_path), "/home/me")
-    text = text.replace(sys.executable, "python").replace(str(checkout()), "/home/me/oodbench")
-    text = text.replace(f":{Path.cwd()}", "")
-    assert text == GOLDEN.read_text()
+def sizes(request: Request) -> list[list[int]]:
+    """The numbers of runs of the jobs of each array."""
+    arrays = request.arrays(request.job.ids)
+    ids = [i for packs in arrays.values() for pack in packs for i in pack]
+    assert sorted(ids) == sorted(request.job.ids)
+    return [[len(pack) for pack in packs] for packs in arrays.values()]
 
 
 def test_runs_are_packed_into_jobs_and_these_into_arrays(tmp_path: Path) -> None:
-    (array,) = arrays(tmp_path, {"runs_per_job": 3, "gpus": "2", "runs_per_gpu": 2}, trials=4)
-    assert [len(p.ids) for p in array.packs] == [3, 3, 2]
-    assert {p.workers for p in array.packs} == {4}
-    ids = [i for p in array.packs for i in p.ids]
-    assert len(ids) == len(set(ids)) == 8
-    many = arrays(tmp_path, {"cpus": 2}, trials=1002, algorithms=["ERM"])
-    assert [len(a.packs) for a in many] == [1001, 1]
-    assert many[0].name != many[1].name and "--array" not in many[1].text
-    assert {p.workers for a in many for p in a.packs} == {2}
+    few = request(tmp_path, {"runs_per_job": 3, "gpus": "2", "runs_per_gpu": 2}, trials=4)
+    assert sizes(few) == [[3, 3, 2]] and few.at_a_time == few.job.workers == 4
+    many = request(tmp_path / "many", {"cpus": 2}, trials=1002, algorithms=["ERM"])
+    assert sizes(many) == [[1] * 1001, [1]] and many.at_a_time == 2
+    assert sizes(request(tmp_path, {"max_jobs": 2}, trials=4)) == [[4, 4]]
 
 
-def test_a_dry_run_off_the_cluster_has_no_jobs_queued_and_no_runs_that_have_ended(
-    tmp_path: Path,
+def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (array,) = arrays(tmp_path, {"max_jobs": 2}, trials=4)
-    assert [len(p.ids) for p in array.packs] == [4, 4]
-    first = array.packs[0].ids[0]
-    ended = Results(tmp_path).run(first)
+    plan = tiny(trials=4)
+    ended = Results(tmp_path).run(next(iter(plan.runs)))
     ended.path.mkdir(parents=True)
     ended.finish(State.DONE, 120, 1.0)
-    (array,) = arrays(tmp_path, {"max_jobs": 2}, trials=4)
-    assert [len(p.ids) for p in array.packs] == [4, 3]
-    assert first not in [i for p in array.packs for i in p.ids]
+    resources = {"max_jobs": 2, "gpus": "a100:1", "time": 20}
+    Slurm().preview(job(plan, tmp_path, resources=resources), terminal())
+    shown = capsys.readouterr().out
+    assert ": 2 jobs" in shown and "The first job's 4 runs, 1 at a time" in shown
+    assert all(line in shown for line in ("--time=20", "--gpus-per-node=a100:1", "--requeue\n"))
+    assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 1" in shown
+    assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" not in shown
 
 
 def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
@@ -97,13 +67,13 @@ def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("account: mine\ntime: 1:30:00\nslurm: {exclude: n1, nice: 5}\n")
     sweep = read_sweep(tiny_file(tmp_path, resources={"time": 20, "slurm": {"nice": 6}})).resources
-    merged = resources(("sweep", sweep), ("flags", {"gpus": 1}))
-    assert (merged.account, merged.time, merged.gpus) == ("mine", "20", "1")
-    assert merged.slurm == {"exclude": "n1", "nice": 6}
-    assert resources().time == "1:30:00"
+    asked = SlurmResources.of(layered_resources(("sweep", sweep), ("flags", {"gpus": 1})))
+    assert (asked.account, asked.time, asked.gpus) == ("mine", "20", "1")
+    assert asked.slurm == {"exclude": "n1", "nice": 6}
+    assert SlurmResources.of(layered_resources()).time == "1:30:00"
     file.write_text("acount: mine")
     with pytest.raises(UserError, match=r"unknown resource 'acount' in .*yaml; did you mean acc"):
-        resources()
+        layered_resources()
 
 
 @pytest.mark.parametrize(
@@ -130,14 +100,14 @@ def test_yaml_leaves_times_alone() -> None:
 
 
 @pytest.mark.slow
-def test_a_frozen_copy_has_the_code_and_its_fingerprint(
+def test_a_snapshot_has_the_code_and_its_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = tmp_path / "plug" / "my_plugin.py"
     plugin.parent.mkdir()
     plugin.write_text("x = 1\n")
     monkeypatch.syspath_prepend(plugin.parent)
-    copy = freeze(tmp_path / "code", ["my_plugin"])
+    copy = take_snapshot(tmp_path / "code", ["my_plugin"])
     before = fingerprint(["my_plugin"])
     assert copy.name == before
     for name in (
@@ -154,4 +124,4 @@ def test_a_frozen_copy_has_the_code_and_its_fingerprint(
 
 def test_a_percent_sign_in_the_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="folder with a % in its name"):
-        arrays(tmp_path / "50%", {})
+        sizes(request(tmp_path / "50%", {}))

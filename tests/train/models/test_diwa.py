@@ -36,7 +36,7 @@ def launched(folder: Path, keep: bool = True, **changes: Any) -> Results:
         out=folder / "out",
         launcher="debug",
         devices="cpu",
-        keep_weights=["train_val"] if keep else None,
+        keep_weights=("train_val",) if keep else (),
     )
     assert set(launch(sweep, options)) == {State.DONE}
     return Results(folder / "out")

@@ -1,11 +1,11 @@
-"""What the jobs of a sweep ask a cluster for: from a per-user file, the sweep file and flags."""
+"""What runs ask of a machine or a cluster: from a file of the user's, the sweep file and flags."""
 
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -18,9 +18,20 @@ _GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
 
 
 class Resources(BaseModel):
-    """The resources of one Slurm job, and how runs are put into jobs."""
+    """What runs ask for; a launcher whose runs ask for more has a subclass of it."""
 
     model_config = ConfigDict(extra="forbid")
+
+    runs_per_gpu: int = Field(default=1, ge=1, description="Runs that share a GPU at a time.")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """The resources among `values` that this class knows."""
+        return cls.model_validate({k: v for k, v in values.items() if k in cls.model_fields})
+
+
+class SlurmResources(Resources):
+    """The resources of one Slurm job, and how runs are put into jobs."""
 
     partition: str | None = Field(
         default=None, description="Partition; the cluster's default if not given."
@@ -38,9 +49,6 @@ class Resources(BaseModel):
         default=None, ge=1, description="Jobs of an array that run at a time."
     )
     runs_per_job: int = Field(default=1, ge=1, description="Runs that share a job.")
-    runs_per_gpu: int = Field(
-        default=1, ge=1, description="Runs that share a GPU at a time, with the launcher local too."
-    )
     max_jobs: int | None = Field(default=None, ge=1, description="Most jobs you may have queued.")
     slurm: dict[str, Any] = Field(
         default={}, description="Any other option of sbatch or submitit, KEY=VALUE."
@@ -122,32 +130,37 @@ def user_file() -> Path:
     return Path(home) / "oodbench" / "resources.yaml"
 
 
-def resources(*layers: tuple[str, Mapping[str, Any]]) -> Resources:
-    """Resources from (place, values) layers over the user's file, later ones first.
+def merged(
+    known: Sequence[type[Resources]], *layers: tuple[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The values of (place, values) layers over the user's file, later ones first.
 
-    `slurm` is merged key by key. Raises UserError naming the key and its place.
+    A mapping such as `slurm` is merged key by key. Raises UserError naming the place and a key that is
+    in none of the `known` classes, or whose value is wrong.
     """
     path = user_file()
     stored = read_yaml(path) if path.is_file() else {}
+    keys = dict.fromkeys(key for cls in known for key in cls.model_fields)
     values: dict[str, Any] = {}
-    merged = Resources()
     for place, layer in [(str(path), stored or {}), *layers]:
         if not isinstance(layer, Mapping):
             raise UserError(f"{place} must hold keys and values, such as `partition: gpu`")
-        try:
-            Resources.model_validate(layer)
-        except ValidationError as error:
-            raise _explained(error, place) from error
-        passed = {**values.get("slurm", {}), **layer.get("slurm", {})}
-        values = {**values, **layer, "slurm": passed}
-        merged = Resources.model_validate(values)
-    return merged
+        for key in layer:
+            if key not in keys:
+                raise unknown("resource", key, keys, place)
+        for cls in known:
+            try:
+                cls.of(layer)
+            except ValidationError as error:
+                raise _explained(error, place) from error
+        for key, value in layer.items():
+            if isinstance(value, Mapping):
+                value = {**values.get(key, {}), **value}
+            values[key] = value
+    return values
 
 
 def _explained(error: ValidationError, place: str) -> UserError:
     first = error.errors()[0]
-    key = str(first["loc"][0])
-    if first["type"] == "extra_forbidden":
-        return unknown("resource", key, Resources.model_fields, place)
-    message = first["msg"].removeprefix("Value error, ")
+    key, message = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
     return UserError(f"{place}: {key}: {message[:1].lower()}{message[1:]}, not {first['input']!r}")
