@@ -53,11 +53,11 @@ def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path
     sweep, out = tiny_file(tmp_path, **SHORT, resources={"time": "0:10:00"}), tmp_path / "out"
     asked = {"partition": "low", "gpus": 1, "cpus": 2, "memory": "512M", "parallel": 3}
     asked |= {"slurm__comment": "mine", "slurm__setup": "[date]"}
-    shown = launch(sweep, out, "--dry-run", **asked)
+    shown = launch(sweep, out, "--devices", "cpu", "--dry-run", **asked)
     assert shown.exit_code == 0, shown.output
     first = "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0"
     assert not out.exists() and first in shown.output
-    assert "2 runs queued" in launch(sweep, out, **asked).output
+    assert "2 runs queued" in launch(sweep, out, "--devices", "cpu", **asked).output
     (script,) = out.glob("jobs/*/*_submission.sh")
     text = script.read_text()
     options = [line for line in shown.output.splitlines() if line.startswith(("--", "export"))]
@@ -65,7 +65,7 @@ def test_a_dry_run_shows_what_is_then_submitted(cluster: Cluster, tmp_path: Path
     text = text.replace(script.parent.name, "tiny-NAME").replace(str(tmp_path), "/home/me")
     text = text.replace(sys.executable, "python").replace(str(checkout()), "/home/me/oodbench")
     assert text == GOLDEN.read_text()
-    again = launch(sweep, out, **asked)
+    again = launch(sweep, out, "--devices", "cpu", **asked)
     assert "2 queued" in again.output or "2 runs queued" in again.output
     assert len(list(Submissions(Results(out)))) == 1
     assert set(settle(Results(out)).values()) == {"done"}
