@@ -5,19 +5,50 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Problem, register
+from oodbench.algorithms import Needs, Problem, register
 from oodbench.gradients.backward import Reduction
-from oodbench.gradients.kept_by_layer import Layers
 from oodbench.hparams import choice, hparam, uniform
+from oodbench.steps import CustomStep
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
 """What a unit's gradient below batch normalisation can mean, see `oodbench.gradients`."""
 
 
+class KeptByLayer:
+    """The L modules of a network that have trained parameters of their own, P in all."""
+
+    def __init__(self, network: nn.Module) -> None:
+        trained: list[tuple[str, Tensor]] = [
+            (name.rpartition(".")[0] or "network", p)
+            for name, p in network.named_parameters()
+            if p.requires_grad
+        ]
+        self.names = list(dict.fromkeys(name for name, _ in trained))
+        owned = torch.tensor([[own == name for own, _ in trained] for name in self.names])
+        self._owned = owned.to(trained[0][1])
+        """Which parameters are whose, (L, P) zeros and ones."""
+        self._sizes = self._owned @ self._owned.new_tensor([p.numel() for _, p in trained])
+        """How many components each layer has, (L,)."""
+
+    def kept_and_norms(self, weights: Tensor, kept: Tensor) -> dict[str, Tensor]:
+        """`kept LAYER`, the fraction of a layer's components that an update kept, and `weight norm LAYER`.
+
+        From each parameter's squared norm before the update and how many of its components were
+        kept, (P,) each.
+        """
+        metrics: dict[str, Tensor] = {}
+        for what, values in (
+            ("kept", self._owned @ kept / self._sizes),
+            ("weight norm", (self._owned @ weights).sqrt()),
+        ):
+            metrics |= zip((f"{what} {name}" for name in self.names), values.unbind(), strict=True)
+        return metrics
+
+
 @register("ANDMask", paper="arXiv:2009.00329")
-class ANDMask(Algorithm):
+class ANDMask(CustomStep):
     """The mean gradient, kept only in the components whose signs agree across environments.
 
     Section 3: a component is kept if |mean_e sign(g_e)| >= tau, with sign(0) = 0. Agreement is
@@ -38,16 +69,13 @@ class ANDMask(Algorithm):
     norm of its weights before the update: `kept LAYER` and `weight norm LAYER`.
     """
 
-    why_two: ClassVar[str | None] = (
-        "the agreement of gradients needs at least two training environments"
-    )
-
-    kind = "gradient"
+    needs = Needs(environments=2)
+    changes = "gradient"
     unit: ClassVar[str] = "environment"
     """What counts as a unit whose signs have to agree: each `environment`, or each `example`."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """Range of tau: arXiv:2007.01434's code."""
 
         tau: float = hparam(1.0, uniform(0.5, 1.0), low=0.0, high=1.0)
@@ -72,12 +100,12 @@ class ANDMask(Algorithm):
             combine_signs=None if magnitudes else self.combine_signs,
             unit=self.unit,
             batch_norm=None if chosen == "default" else chosen,
-            observe=self._layers.kept_and_norms,
+            observe=self._kept_by_layer.kept_and_norms,
         )
 
     @cached_property
-    def _layers(self) -> Layers:
-        return Layers(self.network)
+    def _kept_by_layer(self) -> KeptByLayer:
+        return KeptByLayer(self.network)
 
     def combine(self, gradients: Tensor) -> Tensor:
         """The masked mean of the units' gradients (U, *shape) of one parameter."""
@@ -115,8 +143,7 @@ class ExampleANDMask(ANDMask):
     at the same tau (docs/findings/label_noise.md).
     """
 
-    why_two = None  # signs are compared between the examples of one
-
+    needs = Needs()  # signs are compared between the examples of one environment
     unit = "example"
 
     @dataclass(frozen=True, kw_only=True)

@@ -3,20 +3,21 @@
 from dataclasses import dataclass
 from typing import Any
 
-from oodbench.algorithms import Algorithm, Problem, first_step
+from oodbench.algorithms import Problem, first_step
 from oodbench.hparams import hparam
 from oodbench.optimizers import Rates
+from oodbench.steps import CustomStep
 
 
-class BurnIn(Algorithm):
-    """ERM up to step `burn_in`, below 1 a share of the run's steps, then an objective of a subclass.
+class BurnIn(CustomStep):
+    """ERM until `burn_in` (below 1: a share of the steps), then the subclass's objective.
 
     From that step on a new optimizer has the learning rate `lr_after` in place of `lr`, on the same
     schedule. A subclass gives `burn_in` and `lr_after` their defaults.
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """When the burn-in ends, and the learning rate after it."""
 
         burn_in: int | float = hparam(0.5, low=0)
@@ -31,13 +32,10 @@ class BurnIn(Algorithm):
         """Whether `step` is past the burn-in; a tensor where the hyperparameter is one."""
         return step >= first_step(self.hparams.burn_in, self.problem.steps)
 
-    def rates(self, step: int) -> Rates:
-        """With `lr_after` past the burn-in."""
-        rates = super().rates(step)
-        if not self.burnt_in(step) or not self.hparams.lr:
+    def schedule(self, step: int, rates: Rates) -> Rates:
+        """Past the burn-in `lr_after`; the optimizer starts anew where it ends."""
+        if not self.burnt_in(step):
             return rates
-        return rates._replace(lr=rates.lr / self.hparams.lr * self.hparams.lr_after)
-
-    def restarts(self, step: int) -> bool:
-        """Where the burn-in ends."""
-        return bool(step > 0 and self.burnt_in(step) and not self.burnt_in(step - 1))
+        restart = bool(step > 0 and not self.burnt_in(step - 1))
+        lr = rates.lr / self.hparams.lr * self.hparams.lr_after if self.hparams.lr else rates.lr
+        return rates._replace(lr=lr, restart=restart)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import choice, hparam
 
 BASE_TEMPERATURE = 0.07
@@ -25,9 +25,8 @@ class CAD(Algorithm):
     infinite terms; here none is infinite. The cost is quadratic in the size of the batch.
     """
 
-    why_two = "its bottleneck needs at least two training environments to tell apart"
-
-    kind = "penalty"
+    needs = Needs(environments=2)
+    changes = "penalty"
     conditional = False
 
     @dataclass(frozen=True, kw_only=True)

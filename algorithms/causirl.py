@@ -20,7 +20,7 @@ class CausIRL(FeatureMatching):
     examples in a part the distance is 0 (arXiv:2007.01434's code). A subclass gives `between`.
     """
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The place at which each environment's batch is cut, (E,)."""
         environments, examples = batch.x.shape[:2]
         return {"cut": torch.randint(examples, (environments,), generator=generator)}
@@ -30,7 +30,7 @@ class CausIRL(FeatureMatching):
         assert out.batch is not None
         environments, examples = out.risks.shape[0], out.losses.shape[1]
         places = torch.arange(examples, device=out.features.device)
-        first = (places < out.batch.draws["cut"].unsqueeze(1)).flatten().to(out.features.dtype)
+        first = (places < out.batch.noise["cut"].unsqueeze(1)).flatten().to(out.features.dtype)
         count = first.sum()
         enough = (count > 1) & (environments * examples - count > 1)
         return enough * self.between(out.features.flatten(0, 1), first)

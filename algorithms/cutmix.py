@@ -20,7 +20,7 @@ class CutMix(Algorithm):
     leaves its images as they are.
     """
 
-    kind = "batch"
+    changes = "batch"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -43,7 +43,7 @@ class CutMix(Algorithm):
         """Without any rectangle it is ERM."""
         return {"probability": 0.0}
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Each image's partner, (E B,), and the rectangle from its first place to past its last, (2, 2)."""
         order = torch.randperm(batch.x.shape[:2].numel(), generator=generator)
         rest = 1 - beta(self.hparams.alpha, (1,), generator)
@@ -57,8 +57,8 @@ class CutMix(Algorithm):
     def prepare(self, batch: Batch) -> Batch:
         """Every image with a rectangle of its partner."""
         shape = batch.x.shape[:2]
-        x, y = (values.flatten(0, 1)[batch.draws["order"]] for values in (batch.x, batch.y))
-        first, last = batch.draws["corners"]
+        x, y = (values.flatten(0, 1)[batch.noise["order"]] for values in (batch.x, batch.y))
+        first, last = batch.noise["corners"]
         inside = [
             (place >= first[i]) & (place < last[i])
             for i, place in enumerate(torch.arange(n, device=x.device) for n in x.shape[-2:])

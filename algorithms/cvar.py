@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import hparam, uniform
 
 
@@ -18,7 +18,7 @@ class CVaR(Algorithm):
     In the paper's terms the level is 1 - share.
     """
 
-    why_two = "the largest risks need at least two training environments"
+    needs = Needs(environments=2)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import choice, hparam, log_uniform
 from oodbench.networks.base import Network
 
@@ -29,9 +29,8 @@ class DANN(Algorithm):
     alternates between two. Without a target environment the training environments are the classes.
     """
 
-    why_two = "a discriminator needs at least two training environments to tell apart"
-
-    kind = "adversarial"
+    needs = Needs(environments=2)
+    changes = "adversarial"
     conditional = False
 
     @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, register
+from oodbench.algorithms import Needs, Outputs, register
 from oodbench.hparams import hparam, log_uniform, uniform
 
 from .burn_in import BurnIn
@@ -35,7 +35,7 @@ class EQRM(BurnIn):
     whose random burn-ins are no whole numbers, only at the defaults.
     """
 
-    why_two = "the distribution of the risks needs at least two training environments"
+    needs = Needs(environments=2)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(BurnIn.Hparams):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem
 from oodbench.hparams import hparam, log_uniform
 
 
@@ -15,9 +15,8 @@ class FeatureMatching(Algorithm, ABC):
     A subclass gives `distance`.
     """
 
-    why_two = "distances between environments need at least two training environments"
-
-    kind = "penalty"
+    needs = Needs(environments=2)
+    changes = "penalty"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):

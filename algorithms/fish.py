@@ -5,12 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, register
+from oodbench.algorithms import Batch, Needs, register
 from oodbench.hparams import choice, hparam
+from oodbench.steps import CustomStep, descend, outputs, prepared
 
 
 @register("Fish", paper="arXiv:2104.09937")
-class Fish(Algorithm):
+class Fish(CustomStep):
     """A part of the way that an optimizer goes over one environment after the other.
 
     Algorithm 2: theta' starts at theta and takes a step on the risk of every environment, in an order
@@ -22,35 +23,32 @@ class Fish(Algorithm):
     dropout draws anew in each pass.
     """
 
-    why_two = "it matches the gradients of at least two training environments"
-
-    kind = "step"
-    draws_on_host = True
+    needs = Needs(environments=2)
+    changes = "step"
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """Default and values: arXiv:2007.01434's code."""
 
         meta_lr: float = hparam(0.5, choice(0.05, 0.1, 0.5), low=0.0, high=1.0)
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The order of the walk, (E,)."""
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """A pass and an inner step for every environment; `loss` is the mean risk along the way."""
-        batch = self.prepared(batch, step)
-        optimizer = self.optimizers["main"]
+        batch = prepared(self, batch, step, on_host=True)
         moving: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
         moving += [b for b in self.network.buffers() if b.is_floating_point()]
         with torch.no_grad():
             before = [tensor.clone() for tensor in moving]
         risks = []
-        for e in batch.draws["order"].tolist():
-            optimizer.zero_grad()
-            risk = self.outputs(batch.of([e]), step).risks.mean()
+        for e in batch.noise["order"].tolist():
+            self.zero_grad()
+            risk = outputs(self, batch.of([e]), step).risks.mean()
             risk.backward()  # type: ignore[no-untyped-call]
-            self.step_optimizer(optimizer, step)
+            descend(self, step)
             risks.append(risk.detach())
         with torch.no_grad():
             torch._foreach_lerp_(before, moving, self.hparams.meta_lr)

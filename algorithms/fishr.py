@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Outputs, Problem, register
+from oodbench.algorithms import Needs, Outputs, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.networks.base import Network
@@ -29,8 +29,7 @@ class Fishr(Penalized):
     weights, the initial one of 1 too, times E K are ours (the defaults for small images).
     """
 
-    why_two = "differences of variances need at least two training environments"
-
+    needs = Needs(environments=2)
     variances: Tensor
 
     @dataclass(frozen=True, kw_only=True)

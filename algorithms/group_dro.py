@@ -1,13 +1,11 @@
 """Distributionally robust optimization over environments or groups."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
 
@@ -25,7 +23,8 @@ class GroupDRO(Algorithm):
     (`sampling: rwg`); its adjustment C / sqrt(n_e) of the risks is left out.
     """
 
-    kind = "group"
+    changes = "group"
+    needs = Needs(attributes={"over": "groups"})
     weights: Tensor
 
     @dataclass(frozen=True, kw_only=True)
@@ -48,11 +47,6 @@ class GroupDRO(Algorithm):
     def neutral(cls, problem: Problem) -> dict[str, object]:
         """With eta = 0 the weights of the environments stay equal, and the method is ERM."""
         return {"eta": 0.0, "over": "environments"}
-
-    @classmethod
-    def needed(cls, hparams: Mapping[str, Any]) -> frozenset[str]:
-        """Attributes, if the groups are made of them."""
-        return frozenset({"attributes"} if hparams["over"] == "groups" else ())
 
     def group_risks(self, out: Outputs) -> Tensor:
         """The mean loss of each group's examples in the batch, (G,), 0 of those without any."""

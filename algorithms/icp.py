@@ -10,7 +10,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Problem, register
+from oodbench.algorithms import Needs, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 
@@ -35,7 +35,7 @@ class ICP(LinearMethod):
     inputs; a run needs one step.
     """
 
-    why_two = "it compares residuals between at least two training environments"
+    needs = Needs(environments=2)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(LinearMethod.Hparams):

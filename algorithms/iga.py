@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
 
@@ -24,9 +24,8 @@ class IGA(Algorithm):
     differentiates through both.
     """
 
-    why_two = "the distance of gradients needs at least two training environments"
-
-    kind = "penalty"
+    needs = Needs(environments=2)
+    changes = "penalty"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):

@@ -99,8 +99,7 @@ class IBIRM(IRM):
         weight = self.bottleneck_weight(out.step) / self.divisor(out.step)
         return super().objective(out) + weight * variance
 
-    def restarts(self, step: int) -> bool:
-        """At either switch, if asked for."""
+    def switches(self, step: int) -> bool:
+        """Whether either weight is another from `step` on."""
         switch = first_step(self.hparams.bottleneck_anneal_steps, self.problem.steps)
-        here = bool(self.hparams.reset_optimizer and step == switch > 0)
-        return here or super().restarts(step)
+        return bool(step == switch > 0) or super().switches(step)

@@ -58,8 +58,8 @@ class IRM(Penalized):
             if gradients.shape[1] < 2:
                 raise UserError("IRM: 'split_half' needs at least two examples per environment")
             order = to_device(orders(out.step, *gradients.shape), gradients.device)
-            drawn = gradients.gather(1, order)
-            return (drawn[:, ::2].mean(1) * drawn[:, 1::2].mean(1)).mean()
+            shuffled = gradients.gather(1, order)
+            return (shuffled[:, ::2].mean(1) * shuffled[:, 1::2].mean(1)).mean()
         penalty = gradients.mean(1).square().mean()
         if self.hparams.shift:
             shifts = out.task.logit_gradients(out.logits, out.targets).flatten(2).sum(2)

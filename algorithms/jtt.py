@@ -5,13 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, first_step, register
+from oodbench.algorithms import Needs, Outputs, Problem, first_step, register
 from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.networks.base import Network
+from oodbench.optimizers import Rates
+from oodbench.steps import CustomStep
 
 
 @register("JTT", paper="arXiv:2107.09044")
-class JTT(Algorithm):
+class JTT(CustomStep):
     """ERM, then the same network anew with more weight on the examples that the first got wrong.
 
     Before step `first_stage`, below 1 a share of the run's steps, the method is ERM; from there on the
@@ -26,14 +28,14 @@ class JTT(Algorithm):
     selection rule may choose one of its steps.
     """
 
-    kind = "group"
-    needs = frozenset({"index"})
+    changes = "group"
+    needs = Needs(index=True)
     initial: Tensor
     wrong: Tensor
     sizes: Tensor
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """Defaults and ranges: SubpopBench (arXiv:2302.12254). The paper's first stages are 0.02 to 0.4 of
         its epochs.
         """
@@ -60,13 +62,16 @@ class JTT(Algorithm):
         """Without a first stage and extra weight it is ERM."""
         return {"first_stage": 0, "upweight": 1.0}
 
-    def restarts(self, step: int) -> bool:
-        """Where the second stage begins."""
+    def schedule(self, step: int, rates: Rates) -> Rates:
+        """A new optimizer where the second stage begins."""
+        return rates._replace(restart=self._begins_second(step))
+
+    def _begins_second(self, step: int) -> bool:
         return bool(step == first_step(self.hparams.first_stage, self.problem.steps) > 0)
 
     def start_stage(self, step: int) -> None:
         """Put the network back to its first weights where the second stage begins."""
-        if self.restarts(step):
+        if self._begins_second(step):
             state = self._state()
             parts = torch.split(self.initial, [value.numel() for value in state])
             for value, part in zip(state, parts, strict=True):

@@ -8,23 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Batch, Problem, register
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network
+from oodbench.steps import CustomStep
 
 
-class LinearMethod(Algorithm, ABC):
+class LinearMethod(CustomStep, ABC):
     """A linear predictor of its own, without intercept: the run's network stays as it is.
 
     A subclass gives `fit`. What hyperparameters say of networks and optimizers has no effect here
     unless the subclass says so. `weights` are (D, C), for D inputs and C outputs.
     """
 
-    kind = "estimator"
+    changes = "estimator"
     trains_network = False
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """A fit sees all examples (of environments of one size) at once."""
 
         batch_size: int = hparam(0, low=0)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Problem, register
+from oodbench.algorithms import Batch, Needs, Problem, register
 from oodbench.errors import MissingError
 from oodbench.hparams import choice, hparam, log_uniform
 from oodbench.networks.base import Network
@@ -30,7 +30,7 @@ class MomentMethod(LinearMethod):
     (K, D), whose sum is w, at the start, and the compiled `gradient`.
     """
 
-    packages = PACKAGES
+    needs = Needs(packages=PACKAGES)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(LinearMethod.Hparams):
@@ -168,7 +168,7 @@ class LinearVREx(MomentMethod):
     the variances of a sample.
     """
 
-    why_two = "differences of risks need at least two training environments"
+    needs = Needs(environments=2, packages=PACKAGES)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(MomentMethod.Hparams):

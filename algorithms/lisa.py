@@ -1,13 +1,11 @@
 """Selective augmentation by mixing."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, beta, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Problem, beta, register
 from oodbench.hparams import hparam, log_uniform, uniform
 
 
@@ -23,7 +21,8 @@ class LISA(Algorithm):
     as it is. Deviation: mixup alone; the paper has CutMix on some images.
     """
 
-    kind = "batch"
+    changes = "batch"
+    needs = Needs(attributes={"domains": "attributes"})
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -43,12 +42,7 @@ class LISA(Algorithm):
             return "numbers of words cannot be averaged"
         return super().skip(problem)
 
-    @classmethod
-    def needed(cls, hparams: Mapping[str, Any]) -> frozenset[str]:
-        """Attributes, if they are the domains."""
-        return frozenset({"attributes"} if hparams["domains"] == "attributes" else ())
-
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Whether labels are shared, (), the partners' places among the possible, (E B,), shares (E, B)."""
         shape = batch.x.shape[:2]
         same_label = torch.rand((), generator=generator) < self.hparams.same_label
@@ -58,7 +52,7 @@ class LISA(Algorithm):
 
     def prepare(self, batch: Batch) -> Batch:
         """Every example mixed with its partner."""
-        shape, draws = batch.x.shape[:2], batch.draws
+        shape, noise = batch.x.shape[:2], batch.noise
         domains, domain = len(self.problem.environments), batch.attributes
         if self.hparams.domains == "attributes":
             domains = self.problem.attributes
@@ -69,10 +63,10 @@ class LISA(Algorithm):
         assert domain is not None
         y, domain = batch.y.flatten().long(), domain.flatten()
         sizes = self.problem.task.classes, domains
-        of_label = partners(y, domain, sizes, draws["place"])
-        of_domain = partners(domain, y, sizes[::-1], draws["place"])
-        partner = torch.where(draws["same_label"], of_label, of_domain)
-        share = draws["share"].to(batch.x.dtype)
+        of_label = partners(y, domain, sizes, noise["place"])
+        of_domain = partners(domain, y, sizes[::-1], noise["place"])
+        partner = torch.where(noise["same_label"], of_label, of_domain)
+        share = noise["share"].to(batch.x.dtype)
         m = share.view(*shape, *[1] * (batch.x.ndim - 2))
         x, other = (torch.unflatten(v.flatten(0, 1)[partner], 0, shape) for v in (batch.x, batch.y))
         return replace(batch, x=torch.lerp(x, batch.x, m), other_y=other, share=share)

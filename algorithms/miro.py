@@ -1,17 +1,16 @@
 """Mutual information regularisation with a pretrained network."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, register
+from oodbench.algorithms import Needs, Outputs, Problem, register
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network
-from oodbench.optimizers import make_optimizer
+from oodbench.steps import CustomStep, optimizer_of, precision
 
 
 def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
@@ -21,7 +20,7 @@ def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
 
 
 @register("MIRO", paper="arXiv:2203.10789")
-class MIRO(Algorithm):
+class MIRO(CustomStep):
     """The risk, and how far the features are from those of the network that training starts from.
 
     R + lam sum over layers of the mean of ((f - f0)^2 / v + log v) / 2, as its authors' code has the
@@ -33,11 +32,11 @@ class MIRO(Algorithm):
     patch embedding and the third, sixth, ninth and twelfth block.
     """
 
-    kind = "penalty"
-    needs_pretrained = True
+    changes = "penalty"
+    needs = Needs(pretrained=True)
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """Defaults and the values of `ld`: the paper's code (kakaobrain/miro), its configuration and the
         ones that it chose for five datasets.
         """
@@ -49,16 +48,12 @@ class MIRO(Algorithm):
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         super().__init__(network, problem, hparams)
         self.original = copy.deepcopy(network).requires_grad_(False)
-        self._seen: dict[str, Tensor] = {}
-        self._hook(network)
+        self._features, self._original_features = _Features(), _Features()
+        self._features.keep(network)
+        self._original_features.keep(self.original)
         widths = self._widths()
-        self._hook(self.original)
         start = torch.tensor(0.1 - 1e-5).expm1().log()
         self.spreads = nn.ParameterList(start.repeat(width) for width in widths)
-
-    def _hook(self, network: Network) -> None:
-        for name in network.stages:
-            network.get_submodule(name).register_forward_hook(_Keeper(name, self._seen).hook)
 
     def _widths(self) -> list[int]:
         """The number of channels of each layer."""
@@ -68,14 +63,15 @@ class MIRO(Algorithm):
         with torch.no_grad():
             self.network(like.new_zeros(1, *self.problem.input_shape))
         self.network.train(was)
-        return [self._seen[name].shape[_channel(self._seen[name])] for name in self.network.stages]
+        features = [self._features[name] for name in self.network.stages]
+        return [each.shape[_channel(each)] for each in features]
 
     @classmethod
-    def lacks(cls, problem: Problem, hparams: Mapping[str, Any]) -> str | None:
+    def skip(cls, problem: Problem) -> str | None:
         """Inner features are there when a batch goes through the network in one."""
-        if hparams["accumulation"] > 1:
+        if problem.hparams["accumulation"] > 1:
             return "its inner features are not kept with `accumulation`"
-        return super().lacks(problem, hparams)
+        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any]:
@@ -90,43 +86,46 @@ class MIRO(Algorithm):
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """One optimizer, in which the variances have a larger rate."""
-        h, found = self.hparams, dict(self.network.named_parameters())
-        scales = {found[name]: factor for name, factor in self.network.rate_scales.items()}
-        scales |= dict.fromkeys(self.spreads, h.rate_factor)
-        return {"main": make_optimizer(h.optimizer, self.parameters(), h.lr, h.momentum, scales)}
-
-    def outputs(self, batch: Batch, step: int) -> Outputs:
-        """A pass of each network; `made` has the sum of the distances."""
-        out = super().outputs(batch, step)
-        features = dict(self._seen)
-        with torch.no_grad(), self._precision(batch.x):
-            self.original.featurizer(batch.x.flatten(0, 1))
-        total = out.losses.new_zeros(())
-        for name, spread in zip(self.network.stages, self.spreads, strict=True):
-            found, original = features[name], self._seen[name]
-            shape = [1] * found.dim()
-            shape[_channel(found)] = -1
-            variance = nn.functional.softplus(spread) + 1e-5
-            total = total + distance(found.to(spread), original.to(spread), variance.view(shape))
-        self._seen.clear()
-        out.made["distance"] = total
-        return out
+        scales = dict.fromkeys(self.spreads, self.hparams.rate_factor)
+        return {"main": optimizer_of(self, self.parameters(), scales)}
 
     def objective(self, out: Outputs) -> Tensor:
-        """The risk and lambda times the distances."""
-        out.metrics["distance"] = out.made["distance"].detach()
-        result: Tensor = out.risks.mean() + self.hparams.ld * out.made["distance"]
+        """The risk and lambda times the distances, which take a pass of the pretrained network."""
+        assert out.batch is not None
+        with torch.no_grad(), precision(self, out.batch.x):
+            self.original.featurizer(out.batch.x.flatten(0, 1))
+        total = out.losses.new_zeros(())
+        for name, spread in zip(self.network.stages, self.spreads, strict=True):
+            features, original = self._features[name], self._original_features[name]
+            shape = [1] * features.dim()
+            shape[_channel(features)] = -1
+            variance = nn.functional.softplus(spread) + 1e-5
+            total = total + distance(features.to(spread), original.to(spread), variance.view(shape))
+        out.metrics["distance"] = total.detach()
+        result: Tensor = out.risks.mean() + self.hparams.ld * total
         return result
 
 
-class _Keeper:
-    """What keeps the outputs of a layer."""
+class _Features(dict[str, Tensor]):
+    """The last outputs of a network's stages, by name."""
 
-    def __init__(self, name: str, seen: dict[str, Tensor]) -> None:
-        self.name, self.seen = name, seen
+    def keep(self, network: Network) -> None:
+        """Take the outputs of each stage from here on."""
+        for name in network.stages:
+            network.get_submodule(name).register_forward_hook(_Keeper(name, self).hook)
+
+    def __deepcopy__(self, memo: object) -> "_Features":
+        return _Features()  # tensors with a graph cannot be copied
+
+
+class _Keeper:
+    """A hook that keeps the last output of a layer; unlike a closure it is copied with its module."""
+
+    def __init__(self, name: str, features: _Features) -> None:
+        self.name, self.features = name, features
 
     def hook(self, module: nn.Module, inputs: object, output: Tensor) -> None:
-        self.seen[self.name] = output
+        self.features[self.name] = output
 
 
 def _channel(features: Tensor) -> int:

@@ -18,7 +18,7 @@ class Mixup(Algorithm):
     (arXiv:1710.09412, eq. 1; between environments as in arXiv:2007.01434's code).
     """
 
-    kind = "batch"
+    changes = "batch"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -35,7 +35,7 @@ class Mixup(Algorithm):
             return "numbers of words cannot be averaged"
         return super().skip(problem)
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The order of the environments in the ring, (E,), and the share m of each pair, (E,)."""
         count = len(batch.x)
         order = torch.randperm(count, generator=generator)
@@ -43,9 +43,9 @@ class Mixup(Algorithm):
 
     def prepare(self, batch: Batch) -> Batch:
         """Every environment's examples mixed with those of its neighbour."""
-        order = batch.draws["order"]
+        order = batch.noise["order"]
         neighbour = order.roll(-1)
-        share = batch.draws["share"].to(batch.x.dtype)
+        share = batch.noise["share"].to(batch.x.dtype)
         m = share.view(-1, *[1] * (batch.x.ndim - 1))
         x = m * batch.x[order] + (1 - m) * batch.x[neighbour]
         shares = share.unsqueeze(1).expand(*batch.x.shape[:2])
@@ -61,7 +61,7 @@ class OrgMixup(Mixup):
     has the loss m l(y_i) + (1 - m) l(y_p(i)) (eq. 1).
     """
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """Each example's partner by its place among all, (E B,), and the share m, (1,)."""
         order = torch.randperm(batch.x.shape[:2].numel(), generator=generator)
         return {"order": order, "share": beta(self.hparams.alpha, (1,), generator)}
@@ -69,8 +69,8 @@ class OrgMixup(Mixup):
     def prepare(self, batch: Batch) -> Batch:
         """Every example mixed with its partner."""
         shape = batch.x.shape[:2]
-        x, y = (values.flatten(0, 1)[batch.draws["order"]] for values in (batch.x, batch.y))
-        share = batch.draws["share"].to(batch.x.dtype)
+        x, y = (values.flatten(0, 1)[batch.noise["order"]] for values in (batch.x, batch.y))
+        share = batch.noise["share"].to(batch.x.dtype)
         mixed = torch.lerp(torch.unflatten(x, 0, shape), batch.x, share)
         return replace(
             batch, x=mixed, other_y=torch.unflatten(y, 0, shape), share=share.expand(shape)

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Batch, Needs, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.optimizers import set_rates
+from oodbench.steps import CustomStep, descend, optimizer_of, outputs, prepared, rates
 
-from .elsewhere import excursion, gradients, trained
+from .perturbed import excursion, gradients, trained
 
 
 @register("MLDG", paper="arXiv:1710.03463")
-class MLDG(Algorithm):
+class MLDG(CustomStep):
     """Risks that a step on another environment's risk lowers, too.
 
     The environments stand in a ring in an order drawn anew at each step. For every pair (i, j) of
@@ -28,53 +29,46 @@ class MLDG(Algorithm):
     table. Batch normalisation keeps the statistics of the passes at theta; dropout draws anew in each.
     """
 
-    kind = "step"
-    draws_on_host = True
+    changes = "step"
+    needs = Needs(environments=2)  # a pair has two members
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """Default and range: arXiv:2007.01434, D.2."""
 
         beta: float = hparam(1.0, log_uniform(1e-1, 1e1), low=0.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """A pair has two members."""
-        if len(problem.environments) < 2:
-            return "it needs a second training environment to test its step on"
-        return super().skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
         """Without what the other environments say of a step."""
         return {"beta": 0.0}
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The order of the ring, (E,)."""
         return {"order": torch.randperm(len(batch.x), generator=generator)}
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Two passes for every pair; `loss` is the mean risk at theta."""
-        batch = self.prepared(batch, step)
+        batch = prepared(self, batch, step, on_host=True)
         parameters = trained(self.network)
         state = [*parameters, *self.network.buffers()]
-        inner = self.optimizer_of(parameters)
-        set_rates(inner, self.rates(step))
-        order = batch.draws["order"].tolist()
+        inner = optimizer_of(self, parameters)
+        set_rates(inner, rates(self, step))
+        order = batch.noise["order"].tolist()
         total, risks = [torch.zeros_like(p) for p in parameters], []
         for i, j in zip(order, order[1:] + order[:1], strict=True):
-            risk = self.outputs(batch.of([i]), step).risks.mean()
+            risk = outputs(self, batch.of([i]), step).risks.mean()
             first = gradients(risk, parameters)
             with excursion(state):
                 inner.state.clear()
                 for p, gradient in zip(parameters, first, strict=True):
                     p.grad = gradient
                 inner.step()
-                second = gradients(self.outputs(batch.of([j]), step).risks.mean(), parameters)
+                second = gradients(outputs(self, batch.of([j]), step).risks.mean(), parameters)
             torch._foreach_add_(first, second, alpha=self.hparams.beta)
             torch._foreach_add_(total, first)
             risks.append(risk.detach())
         for p, gradient in zip(parameters, total, strict=True):
             p.grad = gradient / len(order)
-        self.step_optimizer(self.optimizers["main"], step)
+        descend(self, step)
         return {"loss": torch.stack(risks).mean()}

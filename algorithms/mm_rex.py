@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
 from oodbench.errors import UserError
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network
@@ -24,9 +24,8 @@ class MMREx(Penalized):
     environments of a step: with `environments_per_step` those that are drawn.
     """
 
-    why_two = "combinations of risks need at least two training environments"
-
-    kind = "risk"
+    needs = Needs(environments=2)
+    changes = "risk"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
@@ -79,7 +78,7 @@ class RI(Algorithm):
     hard group DRO; it is expected to fail where ERM fails.
     """
 
-    why_two = MMREx.why_two
+    needs = Needs(environments=2)
 
     def objective(self, out: Outputs) -> Tensor:
         """The largest risk of the step's environments, max_e R_e."""

@@ -1,11 +1,11 @@
 """Marginal transfer learning."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, register
+from oodbench.algorithms import Algorithm, Outputs, Problem, register
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network
 
@@ -49,19 +49,17 @@ class MTL(Algorithm):
             return "its embedding is a mean of one feature vector of an example"
         return super().skip(problem)
 
-    def outputs(self, batch: Batch, step: int) -> Outputs:
-        """One forward pass, with the embeddings that it gives."""
-        out = super().outputs(batch, step)
+    def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
+        """The environments' embeddings; those of environments that the step leaves out stay."""
         ema = self.hparams.ema
         embeddings = ema * out.features.mean(1) + (1 - ema) * out.of_step(self.embeddings)
-        logits = out.logits + self.of_embedding(embeddings).unsqueeze(1)
-        losses = out.task.losses(logits, out.targets)
-        made = {"embeddings": embeddings}
-        return replace(out, logits=logits, losses=losses, risks=losses.mean(1), made=made)
+        return {"embeddings": out.over_environments(embeddings, self.embeddings)}
 
-    def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """The environments' embeddings; those that the step does not draw stay."""
-        return {"embeddings": out.over_environments(out.made["embeddings"], self.embeddings)}
+    def objective(self, out: Outputs) -> Tensor:
+        """The mean risk of the logits with the embeddings."""
+        embeddings = out.of_step(out.buffers["embeddings"])
+        logits = out.logits + self.of_embedding(embeddings).unsqueeze(1)
+        return out.task.losses(logits, out.targets).mean(1).mean()
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, *input_shape), with the mean of their features as embedding."""

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Outputs, Problem, first_step
 from oodbench.hparams import altered, choice, hparam, log_uniform, uniform
+from oodbench.optimizers import Rates
+from oodbench.steps import CustomStep
 
 
 def summed_risks_decay() -> float:
@@ -20,7 +22,7 @@ def summed_risks_decay() -> float:
     return decay
 
 
-class Penalized(Algorithm, ABC):
+class Penalized(CustomStep, ABC):
     """Mean risk plus a weighted penalty, with the schedule that IRM and REx share.
 
     The weight is `initial_weight` before step `anneal_steps`, below 1 a share of the run's steps, and
@@ -32,7 +34,7 @@ class Penalized(Algorithm, ABC):
     either a hyperparameter `penalty_weight` or a method `final_weight`.
     """
 
-    kind = "penalty"
+    changes = "penalty"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -89,11 +91,12 @@ class Penalized(Algorithm, ABC):
         total = out.risks.mean() + self.weight(out.step) * penalty
         return total / self.divisor(out.step)
 
-    def weight_decay(self, step: int) -> float:
-        """The weight decay at `step`, divided like the loss."""
-        return super().weight_decay(step) / self.divisor(step)
+    def schedule(self, step: int, rates: Rates) -> Rates:
+        """Weight decay divided like the loss; a new optimizer at the switch, where asked for."""
+        restart = self.switches(step) and self.hparams.reset_optimizer
+        decay = rates.weight_decay / self.divisor(step)
+        return rates._replace(weight_decay=decay, restart=restart)
 
-    def restarts(self, step: int) -> bool:
-        """Whether the optimizer starts anew at `step`: at the switch of the weight, where asked for."""
-        switch = first_step(self.hparams.anneal_steps, self.problem.steps)
-        return bool(self.hparams.reset_optimizer and step == switch > 0)
+    def switches(self, step: int) -> bool:
+        """Whether a weight is another from `step` on."""
+        return bool(step == first_step(self.hparams.anneal_steps, self.problem.steps) > 0)

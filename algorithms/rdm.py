@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, Problem, register
+from oodbench.algorithms import Needs, Outputs, register
 from oodbench.hparams import hparam, uniform
 
 from .burn_in import BurnIn
@@ -27,7 +27,8 @@ class RDM(BurnIn):
     usual ones, and the batch sizes of all methods.
     """
 
-    kind = "penalty"
+    changes = "penalty"
+    needs = Needs(environments=2)  # others than the worst
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(BurnIn.Hparams):
@@ -37,13 +38,6 @@ class RDM(BurnIn):
         variance_weight: float = hparam(0.004, uniform(0.001, 0.007), low=0.0)
         burn_in: int | float = hparam(1500 / 5001, uniform(800 / 5001, 2700 / 5001), low=0)
         lr_after: float = hparam(1.5e-5, uniform(8e-6, 2e-5), low=0.0)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """There must be others than the worst environment."""
-        if len(problem.environments) < 2:
-            return "the worst environment is all there is of one training environment"
-        return super().skip(problem)
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean risk, and past the burn-in the penalties."""

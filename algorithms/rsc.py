@@ -52,7 +52,7 @@ class RSC(Algorithm):
     Examples of all environments are ranked together. A classifier with dropout draws anew in each pass.
     """
 
-    kind = "step"
+    changes = "step"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):

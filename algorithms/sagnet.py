@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Batch, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
+from oodbench.steps import CustomStep, descend, optimizer_of, prepared
 from oodbench.tasks import Task
 
 EPSILON = 1e-5
@@ -51,7 +52,7 @@ def uniform_losses(task: Task, logits: Tensor) -> Tensor:
 
 
 @register("SagNet", paper="arXiv:1910.11645")
-class SagNet(Algorithm):
+class SagNet(CustomStep):
     """The mean risk at features of a random style, from whose own style no target can be told.
 
     The style of an example is the mean and the variance of its features, its content what is left when
@@ -69,10 +70,10 @@ class SagNet(Algorithm):
     trains the network in both of its steps, so that weight decay acts on the featurizer in both.
     """
 
-    kind = "adversarial"
+    changes = "adversarial"
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """Default and range: arXiv:2007.01434, D.2."""
 
         adversary_weight: float = hparam(0.1, log_uniform(1e-2, 1e1), low=0.0)
@@ -91,9 +92,9 @@ class SagNet(Algorithm):
     def configure(self) -> dict[str, torch.optim.Optimizer]:
         """An optimizer of the network, and one of the style head."""
         modules = {"main": self.network, "style": self.style}
-        return {name: self.optimizer_of(each.parameters()) for name, each in modules.items()}
+        return {name: optimizer_of(self, each.parameters()) for name, each in modules.items()}
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The shares a, (E * B, 1), and an order of all examples for each step, (3, E * B)."""
         count = batch.x.shape[0] * batch.x.shape[1]
         orders = [torch.randperm(count, generator=generator) for _ in range(3)]
@@ -102,29 +103,28 @@ class SagNet(Algorithm):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Two passes and three steps; `loss` is that of the first."""
-        batch = self.prepared(batch, step)
-        task, network, share = self.problem.task, self.network, batch.draws["share"]
+        batch = prepared(self, batch, step)
+        task, network, share = self.problem.task, self.network, batch.noise["share"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
-        main, style = self.optimizers["main"], self.optimizers["style"]
-        of_network, of_style, of_featurizer = batch.draws["orders"]
+        of_network, of_style, of_featurizer = batch.noise["orders"]
 
-        main.zero_grad()
+        network.zero_grad()
         restyled = with_other_style(network.featurizer(x), of_network, share.to(x.dtype))
         loss = task.losses(network.classifier(restyled), y).mean()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.step_optimizer(main, step)
+        descend(self, step)
 
         features = network.featurizer(x)
-        style.zero_grad()
+        self.style.zero_grad()
         style_loss = task.losses(self.style(with_other_content(features.detach(), of_style)), y)
         style_loss.mean().backward()  # type: ignore[no-untyped-call]
-        self.step_optimizer(style, step)
+        descend(self, step, "style")
 
-        main.zero_grad()  # the classifier keeps none, so that the optimizer leaves it alone
+        network.zero_grad()  # the classifier keeps none, so that the optimizer leaves it alone
         guesses = self.style(with_other_content(features, of_featurizer))
         adversarial = self.hparams.adversary_weight * uniform_losses(task, guesses).mean()
         adversarial.backward()
-        self.step_optimizer(main, step)
+        descend(self, step)
         return {
             "loss": loss.detach(),
             "style_loss": style_loss.mean().detach(),

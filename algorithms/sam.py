@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.algorithms import Batch, Problem, register
 from oodbench.hparams import choice, hparam
+from oodbench.steps import CustomStep, descend, outputs, prepared
 
-from .elsewhere import excursion, gradients, trained
+from .perturbed import excursion, gradients, trained
 
 
 @register("SAM", paper="arXiv:2010.01412")
-class SAM(Algorithm):
+class SAM(CustomStep):
     """The mean risk at the worst point nearby: a step with the gradient at theta + rho g / ||g||.
 
     g is the gradient at theta, over all trained parameters (eq. 2 with p = 2; eq. 3 without its second
@@ -20,10 +21,10 @@ class SAM(Algorithm):
     batch; batch normalisation keeps the statistics of the first, and dropout draws anew in the second.
     """
 
-    kind = "step"
+    changes = "step"
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """The paper's default, and the smaller values of its search."""
 
         rho: float = hparam(0.05, choice(0.01, 0.02, 0.05, 0.1), low=0.0)
@@ -44,18 +45,18 @@ class SAM(Algorithm):
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         """Two passes and one step; `loss` is the mean risk at theta."""
-        batch = self.prepared(batch, step)
+        batch = prepared(self, batch, step)
         parameters: list[Tensor] = [*trained(self.network)]
-        loss = self.outputs(batch, step).risks.mean()
+        loss = outputs(self, batch, step).risks.mean()
         first = gradients(loss, parameters)
         shift = self.shift(torch.stack(torch._foreach_norm(first)).norm())
         with excursion([*parameters, *self.network.buffers()]):
             with torch.no_grad():
                 torch._foreach_add_(parameters, list(torch._foreach_mul(first, shift)))
-            second = gradients(self.outputs(batch, step).risks.mean(), parameters)
+            second = gradients(outputs(self, batch, step).risks.mean(), parameters)
         for p, gradient in zip(parameters, self.step_gradients(first, second), strict=True):
             p.grad = gradient
-        self.step_optimizer(self.optimizers["main"], step)
+        descend(self, step)
         return {"loss": loss.detach()}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Problem, algorithms, register
+from oodbench.algorithms import Algorithm, Needs, Problem, register
 from oodbench.hparams import hparam, log_uniform, uniform
 
 PIECE = 2**17
@@ -25,7 +25,8 @@ class SANDMask(Algorithm):
     the weight is 0 and not 1e-17.
     """
 
-    kind = "gradient"
+    changes = "gradient"
+    needs = Needs(environments=2)  # for a variance
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -33,11 +34,6 @@ class SANDMask(Algorithm):
 
         tau: float = hparam(0.5, uniform(0.0, 1.0), low=0.0, high=1.0)
         k: float = hparam(10.0, log_uniform(1e-3, 1e5), low=1e-6)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """A variance needs two environments too."""
-        return algorithms.get("ANDMask").skip(problem)
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ class SelfReg(Algorithm):
     in training alone, so that it keeps no statistics.
     """
 
-    kind = "penalty"
+    changes = "penalty"
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -51,7 +51,7 @@ class SelfReg(Algorithm):
             layers += [nn.Linear(i, o), nn.BatchNorm1d(o, track_running_stats=False), nn.ReLU()]
         self.projection = nn.Sequential(*layers[:-1])
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """What orders the examples of a class, twice, (2, E, B), and the share l, ()."""
         noise = torch.rand(2, *batch.x.shape[:2], generator=generator, dtype=torch.float64)
         return {"noise": noise, "share": beta(0.5, (1,), generator)[0]}
@@ -59,10 +59,10 @@ class SelfReg(Algorithm):
     def objective(self, out: Outputs) -> Tensor:
         """The mean risk and the weighted differences."""
         assert out.batch is not None
-        targets, draws = out.targets.flatten(), out.batch.draws
+        targets, noise = out.targets.flatten(), out.batch.noise
         logits, features = out.logits.flatten(0, 1), out.features.flatten(0, 1)
-        share = draws["share"].to(logits.dtype)
-        p, other = (in_class_partners(targets, noise.flatten()) for noise in draws["noise"])
+        share = noise["share"].to(logits.dtype)
+        p, other = (in_class_partners(targets, each.flatten()) for each in noise["noise"])
         risk = out.risks.mean()
         penalty = risk.new_zeros(())
         projected = self.projection(features)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oodbench.algorithms import Outputs, register
+from oodbench.algorithms import Needs, Outputs, register
 from oodbench.hparams import hparam, log_uniform
 
 from .penalized import Penalized, summed_risks_decay
@@ -20,7 +20,7 @@ class VREx(Penalized):
     halved, for mean risks, this is penalty_weight = 2 w, initial_weight = 2 and weight_decay = l.
     """
 
-    why_two = "the variance of the risks needs at least two training environments"
+    needs = Needs(environments=2)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):

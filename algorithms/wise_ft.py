@@ -1,20 +1,20 @@
 """Weights between those of a pretrained network and those after fine-tuning."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Problem, first_step, register
+from oodbench.algorithms import Needs, Problem, first_step, register
 from oodbench.hparams import hparam, uniform
 from oodbench.networks.base import Network
+from oodbench.steps import CustomStep
 
 
 @register("WiSEFT", paper="arXiv:2109.01903")
-class WiSEFT(Algorithm):
+class WiSEFT(CustomStep):
     """ERM, whose predictions are those of (1 - alpha) theta_0 + alpha theta.
 
     theta are the fine-tuned weights, theta_0 those that fine-tuning starts from. The paper's start is a
@@ -25,11 +25,11 @@ class WiSEFT(Algorithm):
     of batch normalisation are averaged with the same shares, as all entries of the state in their code.
     """
 
-    kind = "estimator"
-    needs_pretrained = True
+    changes = "estimator"
+    needs = Needs(pretrained=True)
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(CustomStep.Hparams):
         """Alpha is 0.5, which the authors recommend where nothing is known of the shift: in their
         experiments it is close to the best alpha of each. Their code's example evaluates 0, 0.1, ..., 1 of
         one fine-tuning, for a choice; here each draw, or value of a list, is a training of its own.
@@ -45,11 +45,11 @@ class WiSEFT(Algorithm):
         self.start = copy.deepcopy(network).requires_grad_(False)
 
     @classmethod
-    def lacks(cls, problem: Problem, hparams: Mapping[str, Any]) -> str | None:
+    def skip(cls, problem: Problem) -> str | None:
         """The start has a head that was trained."""
-        if not hparams["head_only"]:
+        if not problem.hparams["head_only"]:
             return "it starts from a trained head, and `head_only` is 0"
-        return super().lacks(problem, hparams)
+        return super().skip(problem)
 
     def start_stage(self, step: int) -> None:
         """Keep the weights where fine-tuning begins."""

@@ -1,46 +1,74 @@
-"""The interface of a learning method, and the registry of the folder algorithms/."""
+"""The contract of a learning method, and the registry of the folder algorithms/.
 
-import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias, TypeVar
+`Algorithm` says what a method is. How a step is done stands in `oodbench.steps`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import scipy
 import torch
 from torch import Tensor, nn
 
-from oodbench.common_hparams import BALANCED as BALANCED
-from oodbench.common_hparams import CommonHparams
+from oodbench.data.streams import to_device as to_device
 from oodbench.errors import UserError, unknown
-from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
-from oodbench.method_kinds import KINDS, USUAL
+from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int
 from oodbench.networks.base import Network
-from oodbench.networks.parts import in_parts
-from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
-from oodbench.registry import Registry, folder
-from oodbench.seeds import derive
-from oodbench.step_data import Batch as Batch
-from oodbench.step_data import Outputs as Outputs
-from oodbench.step_data import Problem as Problem
-from oodbench.step_data import joined
-from oodbench.step_data import to_device as to_device
+from oodbench.optimizers import SCHEDULES
+from oodbench.registry import CHANGES, Registry, folder
+from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
 
 algorithms: Registry[type["Algorithm"]] = Registry("algorithm", "oodbench.algorithms")
 A = TypeVar("A", bound=type["Algorithm"])
 
+BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
+"""The values of `sampling`, and what each balances."""
+
+DERIVE = "belongs to `oodbench.steps.CustomStep`: derive the method from it"
+RENAMED = {
+    "autocast": "is now `problem.autocast`",
+    "configure": DERIVE,
+    "draw": "is now called `noise`",
+    "drawn": "is now `oodbench.steps.noise_at(self, batch, step)`",
+    "drawn_on_host": "is now `oodbench.steps.noise_on_host(self, batch, step)`",
+    "draws_on_host": "is now `prepared(self, batch, step, on_host=True)` of `oodbench.steps`",
+    "environments_at": DERIVE,
+    "kind": "is now called `changes`",
+    "lacks": "is now part of `skip`, which finds the hyperparameters in `problem.hparams`",
+    "minimised": "is now `oodbench.steps.minimised(self, out)`",
+    "needed": "is now part of `needs`, such as `Needs(attributes={'over': 'groups'})`",
+    "needs_pretrained": "is now `needs = Needs(pretrained=True)`",
+    "optimizer_of": "is now `oodbench.steps.optimizer_of(self, parameters)`",
+    "outputs": "is now `oodbench.steps.outputs(self, batch, step)`; what a method makes of the "
+    "outputs belongs in `next_buffers` or `objective`",
+    "packages": "is now `needs = Needs(packages=...)`",
+    "prepared": "is now `oodbench.steps.prepared(self, batch, step)`",
+    "rates": "is now `oodbench.steps.rates(self, step)`; a method changes them in the hook "
+    "`schedule` of `CustomStep`",
+    "reduction": DERIVE,
+    "restarts": "is now part of the hook `schedule` of `oodbench.steps.CustomStep`",
+    "start_stage": DERIVE,
+    "step_optimizer": "is now `oodbench.steps.descend(self, step)`",
+    "trains_head_only": "is now `oodbench.steps.trains_head_only(self, step)`",
+    "trains_network": DERIVE,
+    "units": "is now `oodbench.steps.units(self, batch, step)`",
+    "update": "belongs to `oodbench.steps.CustomStep`: derive the method from it; any method's step is "
+    "`oodbench.steps.update(algorithm, batch, step)`",
+    "views": "is now `needs = Needs(views=...)`",
+    "weight_decay": "is now part of the hook `schedule` of `oodbench.steps.CustomStep`",
+    "why_two": "is now `needs = Needs(environments=2)`",
+}
+"""Names that methods had in version 0.2.0 or that plain methods do not have, and what to write instead."""
+
 
 def register(name: str, *, paper: str) -> Callable[[A], A]:
     """Register a method under `name`; `paper` is where it was published (arXiv:..., or a title)."""
 
     def decorate(cls: A) -> A:
-        if cls.kind not in KINDS:
-            raise unknown("kind", cls.kind, KINDS, f"the method {name}")
-        cls.name, cls.paper = name, paper
-        algorithms.add(name)(cls)
+        algorithms.add(name, paper)(cls)
         return cls
 
     return decorate
@@ -55,9 +83,225 @@ def first_step(value: Any, steps: int) -> Any:
 
 
 def beta(alpha: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draws from Beta(alpha, alpha), float64: its quantiles at numbers that do not depend on alpha."""
+    """Samples of Beta(alpha, alpha), float64: its quantiles at numbers that do not depend on alpha."""
     quantiles = torch.rand(shape, generator=generator, dtype=torch.float64)
     return torch.from_numpy(scipy.special.betaincinv(alpha, alpha, quantiles.numpy()))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The facts about a run that its algorithm is built from."""
+
+    input_shape: tuple[int, ...]
+    task: Task
+    environments: tuple[str, ...]
+    """Names of the training environments, in the order in which batches stack them."""
+    steps: int
+    attributes: int = 0
+    """How many values the examples' attribute has; 0: they have none."""
+    discrete: bool = False
+    """Whether inputs are numbers of words, which cannot be averaged."""
+    sizes: tuple[int, ...] = ()
+    """How many examples each training environment has to train on."""
+    pretrained: bool = False
+    """Whether the network has weights that were trained on other data."""
+    seed: int = 0
+    """Seed of everything that all runs of a trial have in common: data noise, splits, initial
+    weights, order of batches."""
+    autocast: torch.dtype | None = None
+    """The type in which the network runs while it is trained, by autocast; None: its parameters' own.
+    Its outputs, losses, gradients and masks have the parameters' precision."""
+    hparams: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The method's hyperparameters, where `skip` is asked about some."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B examples of each of E training environments."""
+
+    x: Tensor
+    """Inputs, (E, B, *input_shape)."""
+    y: Tensor
+    """Targets, (E, B, ...), see `Task`."""
+    environments: Tensor | None = None
+    """The places (E,) of the batch's environments among the training environments; None: all, in order."""
+    index: Tensor | None = None
+    """Each example's place among those that its environment trains on, (E, B)."""
+    attributes: Tensor | None = None
+    """Each example's attribute where the dataset has one, (E, B) integers."""
+    other_y: Tensor | None = None
+    """The second targets of mixed examples, (E, B, ...)."""
+    share: Tensor | None = None
+    """The part of a mixed example's loss that `y` has, (E, B); `other_y` has the rest."""
+    views: Tensor | None = None
+    """Further views of the inputs, (E, B, V, *input_shape), of a method that has `views`."""
+    noise: Mapping[str, Tensor] = field(default_factory=dict)
+    """The random numbers of this step, as the method's `noise` made them."""
+
+    def of(self, places: Sequence[int]) -> "Batch":
+        """The batch of some of its environments."""
+        every = torch.arange(len(self.x), device=self.x.device)
+        chosen = torch.stack([every[place] for place in places])  # nothing comes from the host
+        given = ((f.name, getattr(self, f.name)) for f in fields(self))
+        picked: dict[str, Any] = {k: v[chosen] for k, v in given if isinstance(v, Tensor)}
+        return replace(self, **{"environments": chosen, **picked})
+
+    def micro_batches(self, count: int) -> list["Batch"]:
+        """The batch in `count` pieces, or as many as can be, each with examples of every environment."""
+        if count == 1:
+            return [self]
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "environments"}
+        split = {n: v.chunk(count, 1) for n, v in given.items() if isinstance(v, Tensor)}
+        rows = zip(*split.values(), strict=True)
+        return [replace(self, **dict(zip(split, row, strict=True))) for row in rows]
+
+    if not TYPE_CHECKING:  # which is to find names that there never were
+
+        def __getattr__(self, name: str) -> Any:
+            renamed = {"draws": "noise", "parts": "micro_batches"}
+            advice = f": it is now called `{renamed[name]}`" if name in renamed else ""
+            raise AttributeError(f"a batch has no `{name}`{advice}")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a forward pass gives, stacked over the E training environments of B examples each."""
+
+    logits: Tensor
+    """The logits (E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
+    features: Tensor
+    """The outputs of the network's featurizer, (E, B, F), with tokens one of each; empty where the
+    network works out its own losses."""
+    targets: Tensor
+    """The targets, (E, B, ...)."""
+    losses: Tensor
+    """The loss of each example, (E, B)."""
+    risks: Tensor
+    """The mean loss of each environment, (E,)."""
+    step: int
+    """The number of updates already done."""
+    task: Task
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    """Scalars that an objective wants to see in the run's records, such as its penalty."""
+    batch: Batch | None = None
+    """What went in: inputs, attributes, the examples' index, the step's noise."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    """What `next_buffers` made of these outputs, for `objective` to use."""
+    view_logits: Tensor | None = None
+    """The logits of the batch's further views, (E, B, V, C), if it has some."""
+    view_features: Tensor | None = None
+    """The features of these views, (E, B, V, F)."""
+
+    def of_step(self, values: Tensor) -> Tensor:
+        """The values of the step's environments, in its order, (E, ...), among those of all."""
+        places = None if self.batch is None else self.batch.environments
+        return values if places is None else values[places]
+
+    def over_environments(self, values: Tensor, rest: Tensor) -> Tensor:
+        """The step's environments' values (E, ...) in their places among `rest`, those of all."""
+        places = None if self.batch is None else self.batch.environments
+        return values if places is None else rest.index_copy(0, places, values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a method needs beyond the inputs and targets of one training environment."""
+
+    environments: int = 1
+    """The least number of training environments."""
+    attributes: bool | Mapping[str, object] = False
+    """Whether a batch has to hold the examples' attributes, or at which values of hyperparameters."""
+    index: bool = False
+    """Whether a batch has to hold each example's place among those of its environment."""
+    views: int = 0
+    """The number of further views of every input that a batch holds. The augmentation that the dataset
+    has in training is drawn anew for each; where there is none they are copies, and `prepare` may make
+    others. The network sees them in the same pass; losses and risks are those of the first view."""
+    pretrained: bool = False
+    """Whether the network has to start from pretrained weights."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """The optional packages that it imports, each with the command that installs it."""
+
+    def has_attributes(self, hparams: Mapping[str, Any]) -> bool:
+        """Whether a batch has to hold attributes, with these hyperparameters."""
+        if isinstance(self.attributes, bool):
+            return self.attributes
+        return all(hparams[name] == value for name, value in self.attributes.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonHparams:
+    """What every method has. Sources of the ranges: arXiv:2007.01434, D.2; arXiv:2009.00329, A.6."""
+
+    lr: float = hparam(
+        1e-3,
+        log_uniform(10**-4.5, 10**-2.5),
+        low=0.0,
+        by_family={
+            "synthetic": (1e-2, choice(1e-3, 1e-2, 1e-1)),
+            "linear": (1e-2, log_uniform(1e-3, 1e-1)),
+            "small_images": (1e-3, log_uniform(10**-3.5, 10**-2.5)),
+            "noisy_labels": (5e-4, choice(5e-4, 1e-3, 5e-3)),
+            "images": (5e-5, log_uniform(1e-5, 10**-3.5)),
+            "text": (1e-5, log_uniform(1e-6, 1e-4)),
+        },
+    )
+    """The learning rate."""
+    weight_decay: float = hparam(
+        0.0,
+        log_uniform(1e-6, 1e-2),
+        low=0.0,
+        by_family={
+            "synthetic": (1e-3, choice(0.0, 1e-5, 1e-4, 1e-3)),
+            "linear": (0.0, None),
+            "small_images": (2e-3, log_uniform(2e-5, 2e-2)),
+            "noisy_labels": (1e-6, None),
+            "digits": (0.0, None),
+        },
+    )
+    """Added to the gradient as weight_decay * parameter (twice the factor of a penalty ||w||^2),
+    but for `adamw`, which takes it, times the learning rate, from the parameter itself."""
+    batch_size: int = hparam(
+        32,
+        log_uniform_int(2**3, 2**5.5),
+        low=0,
+        by_family={
+            "synthetic": (256, choice(64, 128, 256)),
+            "linear": (0, None),
+            "small_images": (0, None),
+            "noisy_labels": (80, None),
+            "digits": (64, log_uniform_int(2**3, 2**9)),
+        },
+    )
+    """Examples per environment and step; 0: as many as the smallest environment has."""
+    environments_per_step: int = hparam(0, low=0)
+    """The number of training environments of a step, drawn anew each time; 0: all. A drawn one
+    with fewer than `batch_size` examples goes on with its next epoch."""
+    optimizer: str = hparam("adam", options=("adam", "adamw", "sgd"))
+    momentum: float = hparam(0.9, low=0.0, high=1.0)
+    """The momentum of the optimizer `sgd`."""
+    lr_schedule: str = hparam(
+        "constant",
+        options=tuple(SCHEDULES),
+        by_family={"synthetic": ("drop", None), "noisy_labels": ("drop", None)},
+    )
+    sampling: str = hparam("uniform", options=tuple(BALANCED), neutral="uniform")
+    """How examples are drawn from an environment (arXiv:2110.14503): `rwy` and `rwg` draw each of
+    its classes or groups equally often, with replacement; `subg` keeps as many of each group as
+    its smallest has. Groups are pairs of target and attribute."""
+    warm_up: int | float = hparam(0.0, low=0, neutral=0.0)
+    """Updates in which the learning rate rises linearly to its schedule, below 1 a share of the
+    run's steps (arXiv:1706.02677, section 2.2)."""
+    clip_norm: float = hparam(0.0, low=0.0, neutral=0.0)
+    """The largest norm of an update's whole gradient, which is scaled down to it (arXiv:1211.5063,
+    algorithm 1), after masks and before weight decay; 0: any."""
+    accumulation: int = hparam(1, low=1, neutral=1)
+    """The micro-batches in which a batch goes through the featurizer, so that the activations of one are
+    in memory (gradient caching, arXiv:2101.06983). Objectives still see the whole batch, and the
+    gradients are those of the whole batch; batch normalisation sees a micro-batch."""
+    head_only: int | float = hparam(0.0, low=0, neutral=0.0)
+    """Updates at the start that train the classifier alone, below 1 a share of the run's steps
+    (arXiv:2202.10054); meanwhile the featurizer is as in evaluation."""
 
 
 class Algorithm(nn.Module):
@@ -65,41 +309,25 @@ class Algorithm(nn.Module):
 
     1. `objective(out)`: what is minimised, from the stacked outputs of one forward pass;
     2. `combine(gradients)`: how the environments' gradients of one parameter become one;
-    3. `update(batch, step)`: the whole step.
+    3. `update(batch, step)` of `oodbench.steps.CustomStep`: the whole step.
 
-    Around `objective` stand three hooks, for methods that need them: `draw` (the random numbers of a
+    Around `objective` stand three hooks, for methods that need them: `noise` (the random numbers of a
     step), `prepare` (a batch made of the batch) and `next_buffers` (what is remembered from step to
-    step). The order of a step is draw, prepare, outputs, next_buffers, objective.
+    step). The order of a step is noise, prepare, the forward pass, next_buffers, objective.
 
-    All but `draw` are pure: they depend on parameters, buffers, batch, step and hyperparameters alone
+    All but `noise` are pure: they depend on parameters, buffers, batch, step and hyperparameters alone
     and never branch in Python on the value of a hyperparameter, so that many runs can be trained as
     one program. State beyond the parameters lives in buffers, so that every method resumes.
     """
 
-    name: ClassVar[str]
-    paper: ClassVar[str]
-    kind: ClassVar[str] = USUAL
-    """What the method changes, by its word in `oodbench.method_kinds`; a subclass has its base's."""
-    needs: ClassVar[frozenset[str]] = frozenset()
-    """What a batch has to hold beyond inputs and targets: `index`, `attributes`."""
-    views: ClassVar[int] = 0
-    """The number of further views of every input that a batch holds: each has draws of its own of the
-    augmentation that the dataset has in training. Without one they are copies, and `prepare` may make
-    others. The network sees them in the same pass; losses and risks are those of the first view."""
-    draws_on_host: ClassVar[bool] = False
-    """Whether `draws` stay on the CPU, for an `update` of the method's own that reads their values: to read
-    a value on a GPU is to wait for it."""
+    changes: ClassVar[str] = "risk"
+    """What the method changes, a word of `oodbench.registry.CHANGES`; a subclass has its base's."""
+    needs: ClassVar[Needs] = Needs()
+    """What the method needs beyond the inputs and targets of one training environment."""
     transductive: ClassVar[bool] = False
     """Whether predictions depend on test inputs beside the one that is predicted, such as those of its
     batch: such methods are ranked apart from the others."""
-    trains_network: ClassVar[bool] = True
-    """Whether the method trains the run's network; otherwise it fits a predictor of its own."""
-    needs_pretrained: ClassVar[bool] = False
-    """Whether the method needs a network that starts from pretrained weights."""
-    why_two: ClassVar[str | None] = None
-    """Why the method needs at least two training environments, a sentence; None if one is enough."""
-    packages: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """The optional packages that it imports, each with the command that installs it."""
+    _hooks: ClassVar[tuple[str, ...]] = ()
 
     Hparams: TypeAlias = CommonHparams
 
@@ -109,38 +337,24 @@ class Algorithm(nn.Module):
         self.problem = problem
         self.hparams = hparams
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
-        self.autocast: torch.dtype | None = None
-        """What the network runs in while it is trained, by autocast; None: in its parameters' own. What
-        it gives, losses, gradients and masks have the parameters' precision."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Raises UserError for a name of an earlier version, and for an unknown `changes`."""
+        super().__init_subclass__(**keywords)
+        for name, advice in RENAMED.items():
+            if hasattr(cls, name) and name not in cls._hooks:
+                raise UserError(f"the method {cls.__name__}: `{name}` {advice}")
+        if cls.changes not in CHANGES:
+            raise unknown("value", cls.changes, CHANGES, f"`changes` of the method {cls.__name__}")
+        if isinstance(cls.needs, frozenset):  # of version 0.2.0
+            cls.needs = Needs(attributes="attributes" in cls.needs, index="index" in cls.needs)
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Why the method cannot be run on `problem`, or None."""
-        if cls.needs_pretrained and not problem.pretrained:
-            return "it needs a pretrained network"
-        if problem.task.kind == "boxes" and cls.combine is not Algorithm.combine:
-            return "a detector's losses have no gradient for each environment in one pass"
-        if problem.task.kind == "boxes" and cls.views:
-            return "a detector gives no features of further views"
-        return cls.why_two if len(problem.environments) < 2 else None
+        """Why the method cannot be run on `problem` with `problem.hparams`, beyond its `needs`, or None.
 
-    @classmethod
-    def needed(cls, hparams: Mapping[str, Any]) -> frozenset[str]:
-        """What `needs` is with these hyperparameters."""
-        return cls.needs
-
-    @classmethod
-    def lacks(cls, problem: Problem, hparams: Mapping[str, Any]) -> str | None:
-        """Why the method with these hyperparameters cannot be run on the data of `problem`, or None."""
-        sampling = str(hparams["sampling"])
-        balanced = BALANCED.get(sampling)
-        if balanced == "classes" and not problem.task.has_classes:
-            return f"`sampling: {sampling}` balances classes, and its targets are none"
-        if not problem.attributes:
-            if balanced == "groups":
-                return f"`sampling: {sampling}` balances groups, and its examples have no attribute"
-            if "attributes" in cls.needed(hparams):
-                return "it needs an attribute of the examples, and they have none"
+        Ask `why_skipped`, which looks at both.
+        """
         return None
 
     @classmethod
@@ -148,15 +362,8 @@ class Algorithm(nn.Module):
         """The hyperparameters at which the method is ERM, or None if there are none."""
         return None
 
-    def environments_at(self, step: int) -> Sequence[int]:
-        """Which training environments the batch of a step holds, by their places."""
-        count, wanted = len(self.problem.environments), self.hparams.environments_per_step
-        if not 0 < wanted < count:
-            return range(count)
-        return random.Random(derive(self.problem.seed, step)).sample(range(count), wanted)
-
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """The random numbers of a step, by name; they stand in `batch.draws` afterwards.
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """The random numbers of a step, by name; they stand in `batch.noise` afterwards.
 
         `generator` is the step's own: all methods of a trial get the same one, and a resumed run gets
         it again. The names and shapes may depend on the shapes of `batch`, not on its values.
@@ -164,7 +371,7 @@ class Algorithm(nn.Module):
         return {}
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch that is trained on, made of the one that was drawn; a pure function."""
+        """The batch that is trained on, made of the dataset's; a pure function."""
         return batch
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
@@ -179,237 +386,59 @@ class Algorithm(nn.Module):
         """The scalar to minimise; ERM's mean risk unless a method says otherwise."""
         return out.risks.mean()
 
-    def minimised(self, out: Outputs) -> Tensor:
-        """The value of `objective`; raises UserError if it is not one number in a tensor."""
-        value: Any = self.objective(out)
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            shape = getattr(value, "shape", None)
-            given = type(value).__name__ if shape is None else f"values of shape {tuple(shape)}"
-            raise UserError(
-                f"`objective` of {type(self).__name__} gives one number in a tensor, not {given}"
-            )
-        return value
-
     def combine(self, gradients: Tensor) -> Tensor:
         """One gradient (*shape) of a parameter from those of the E environments' risks, (E, *shape)."""
         return gradients.mean(0)
-
-    def start_stage(self, step: int) -> None:
-        """Change parameters or buffers in place, without gradients, where a stage of the run begins.
-
-        It is called before the update at every step.
-        """
-
-    @property
-    def reduction(self) -> Reduction | None:
-        """How units' gradients become one, or None if one backward pass of `objective` is enough.
-
-        A method that overrides `combine` has this one; another gives units that are examples, or a
-        faster way from the units' signs (see `oodbench.gradients`).
-        """
-        if type(self).combine is Algorithm.combine:
-            return None
-        return Reduction(combine=self.combine)
-
-    def units(self, batch: Batch, step: int) -> Units:
-        """The units of a batch: its environments, or its examples where `reduction` says so."""
-        unit, meaning = "environment", None
-        if (reduction := self.reduction) is not None:
-            unit, meaning = reduction.unit, reduction.batch_norm
-        by_environment = unit == "environment"
-        x, y = batch.x, batch.y
-        if not by_environment:
-            x, y = (values.flatten(0, 1).unsqueeze(1) for values in (x, y))
-
-        def forward() -> tuple[Tensor, Outputs]:
-            out = self.outputs(batch, step)
-            return (out.risks if by_environment else out.losses.flatten()), out
-
-        return Units(
-            count=len(x),
-            forward=forward,
-            x=x,
-            y=y,
-            losses=self.problem.task.losses,
-            batch_norm=meaning or BATCH_NORM[unit],
-        )
-
-    def weight_decay(self, step: int) -> float:
-        """The coupled weight decay of an update."""
-        decay: float = self.hparams.weight_decay
-        return decay
-
-    def restarts(self, step: int) -> bool:
-        """Whether the optimizers are made anew before the update at `step`."""
-        return False
-
-    def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers by name; called once the parameters are on their device."""
-        return {"main": self.optimizer_of(self.parameters())}
-
-    def optimizer_of(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The run's kind of optimizer for some parameters, with their learning rates' factors."""
-        h, found = self.hparams, dict(self.network.named_parameters())
-        scales = {found[name]: factor for name, factor in self.network.rate_scales.items()}
-        return make_optimizer(h.optimizer, parameters, h.lr, h.momentum, scales)
-
-    def outputs(self, batch: Batch, step: int) -> Outputs:
-        """One forward pass over the environments' examples, stacked."""
-        shape, x = batch.x.shape[:2], batch.x.flatten(0, 1)
-        own = self._own_losses(x, batch.y.flatten(0, 1))
-        if own is not None:
-            losses, none = own.view(shape), own.new_empty(*shape, 0)
-            risks, task = losses.mean(1), self.problem.task
-            return Outputs(none, none, batch.y, losses, risks, step, task, batch=batch)
-        more = None if batch.views is None else batch.views[:, :, : self.views]
-        if self.views and more is not None:
-            x = torch.cat([x, more.flatten(0, 2)])
-        with self._precision(x):
-            features = self._in_parts(self.network.featurizer, x)
-            if self.trains_head_only(step):
-                features = features.detach()
-            logits = self.network.classifier(features)
-        if self.autocast is not None:
-            features, logits = features.float(), logits.float()
-        view_features = view_logits = None
-        if self.views and more is not None:
-            count, each = shape.numel(), more.shape[:3]
-            view_features = torch.unflatten(features[count:], 0, each)
-            view_logits = torch.unflatten(logits[count:], 0, each)
-            features, logits = features[:count], logits[:count]
-        task = self.problem.task
-        logits = torch.unflatten(logits, 0, shape)
-        losses = task.losses(logits, batch.y)
-        if batch.other_y is not None and batch.share is not None:
-            losses = batch.share * losses + (1 - batch.share) * task.losses(logits, batch.other_y)
-        features = torch.unflatten(features, 0, shape)
-        risks = losses.mean(1)
-        return Outputs(
-            logits,
-            features,
-            batch.y,
-            losses,
-            risks,
-            step,
-            task,
-            batch=batch,
-            view_logits=view_logits,
-            view_features=view_features,
-        )
-
-    def _precision(self, x: Tensor) -> AbstractContextManager[object]:
-        return (
-            nullcontext() if self.autocast is None else torch.autocast(x.device.type, self.autocast)
-        )
-
-    def _in_parts(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        parts = self.hparams.accumulation
-        if parts == 1 or self.reduction is not None:  # whose batches come in parts already
-            return function(*inputs)
-        return in_parts(self.network, function, parts, *inputs)
-
-    def _own_losses(self, x: Tensor, y: Tensor) -> Tensor | None:
-        """The losses (N,) of a network that works out its own, else None."""
-        if type(self.network).losses is Network.losses:
-            return None
-        own: Any = self.network.losses
-        with self._precision(x):
-            losses = self._in_parts(own, x, y)
-        return losses if self.autocast is None else losses.float()
-
-    def trains_head_only(self, step: int) -> bool:
-        """Whether the update at `step` is one that trains the classifier alone."""
-        share: float = self.hparams.head_only
-        return bool(share != 0 and step < first_step(share, self.problem.steps))
-
-    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """Do one update and return detached scalars, `loss` among them."""
-        with torch.no_grad():
-            self.start_stage(step)
-        if self.restarts(step):
-            self.optimizers = self.configure()
-        batch = self.prepared(batch, step)
-        optimizer = self.optimizers["main"]
-        optimizer.zero_grad()
-        reduction = self.reduction
-        if reduction is None:
-            out = self.outputs(batch, step)
-            out.buffers.update(self.next_buffers(out))
-            loss = self.minimised(out)
-            loss.backward()  # type: ignore[no-untyped-call]
-            metrics = out.metrics
-        else:
-            parts = [self.units(p, step) for p in batch.parts(self.hparams.accumulation)]
-            loss, outputs = combined_backward(self.network, parts, reduction)
-            out = joined(outputs, batch)
-            with torch.no_grad():
-                out.buffers.update(self.next_buffers(out))
-            metrics = {**out.metrics, **self._observed(reduction)}
-        self.step_optimizer(optimizer, step)
-        for name, value in out.buffers.items():
-            self.get_buffer(name).copy_(value.detach())
-        return {"loss": loss.detach(), **metrics}
-
-    def prepared(self, batch: Batch, step: int) -> Batch:
-        """The batch of a step as `outputs` takes it: of the step's environments, drawn and prepared.
-
-        An `update` of a method's own starts with it.
-        """
-        if self.trains_head_only(step):
-            self.network.featurizer.eval()
-        elif self.trains_head_only(step - 1):
-            self.train()
-        there = self.environments_at(step)
-        if len(there) < len(batch.x):
-            batch = batch.of(there)
-        return self.prepare(replace(batch, draws=self.drawn(batch, step)))
-
-    def drawn(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """What `draw` draws at a step, on the batch's device unless it stays on the host."""
-        drawn = self.drawn_on_host(batch, step)
-        if self.draws_on_host:
-            return drawn
-        return {name: to_device(value, batch.x.device) for name, value in drawn.items()}
-
-    def drawn_on_host(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """What `draw` draws at a step, on the CPU."""
-        if type(self).draw is Algorithm.draw:
-            return {}
-        seed = derive("draws", self.problem.seed, step)
-        return self.draw(batch, torch.Generator().manual_seed(seed))
-
-    @torch.no_grad()
-    def _observed(self, reduction: Reduction) -> dict[str, Tensor]:
-        if reduction.observe is None:
-            return {}
-        trained: list[Tensor] = [p for p in self.network.parameters() if p.requires_grad]
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
-        counts = torch._foreach_norm(torch._foreach_sign(gradients))
-        norms = torch._foreach_norm(trained)
-        return reduction.observe(*(torch.stack(n).square_() for n in (norms, counts)))
-
-    def rates(self, step: int) -> Rates:
-        """The learning rate and the weight decay of an update."""
-        h, steps = self.hparams, self.problem.steps
-        factor = SCHEDULES[h.lr_schedule](step / steps)
-        if h.warm_up:
-            factor *= min(1.0, (step + 1) / max(1.0, first_step(h.warm_up, steps)))
-        return Rates(h.lr * factor, self.weight_decay(step))
-
-    def step_optimizer(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Let an optimizer use the gradients, at this step's learning rate and weight decay."""
-        set_rates(optimizer, self.rates(step))
-        if self.trains_head_only(step):
-            head = {*self.network.classifier.parameters()}
-            for p in self.network.featurizer.parameters():
-                if p not in head:
-                    p.grad = None
-        if self.hparams.clip_norm:
-            trained = [p for group in optimizer.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(trained, self.hparams.clip_norm)
-        optimizer.step()
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, *input_shape)."""
         logits: Tensor = self.network(x)
         return logits
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in RENAMED:
+                raise AttributeError(f"the method {type(self).__name__}: `{name}` {RENAMED[name]}")
+            return super().__getattr__(name)
+
+
+def why_skipped(
+    cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any] | None = None
+) -> str | None:
+    """Why a method with these hyperparameters cannot be run on `problem`, or None if it can.
+
+    Without `hparams` they are the method's defaults.
+    """
+    values = defaults(cls.Hparams) if hparams is None else hparams
+    reason = cls.skip(replace(problem, hparams=values))
+    return reason or _unmet(cls, problem) or _without_balance(cls, problem, values)
+
+
+def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
+    """What the method needs, whatever its hyperparameters, and `problem` does not have, or None."""
+    if cls.needs.pretrained and not problem.pretrained:
+        return "it needs a pretrained network"
+    if problem.task.kind == "boxes" and cls.combine is not Algorithm.combine:
+        return "a detector's losses have no gradient for each environment in one pass"
+    if problem.task.kind == "boxes" and cls.needs.views:
+        return "a detector gives no features of further views"
+    if len(problem.environments) < cls.needs.environments:
+        least = {2: "two"}.get(cls.needs.environments, cls.needs.environments)
+        return f"it needs at least {least} training environments"
+    return None
+
+
+def _without_balance(
+    cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any]
+) -> str | None:
+    """Which classes or attributes the method or its sampling asks for in vain, or None."""
+    sampling = str(hparams["sampling"])
+    balanced = BALANCED.get(sampling)
+    if balanced == "classes" and not problem.task.has_classes:
+        return f"`sampling: {sampling}` balances classes, and its targets are none"
+    if balanced == "groups" and not problem.attributes:
+        return f"`sampling: {sampling}` balances groups, and its examples have no attribute"
+    if cls.needs.has_attributes(hparams) and not problem.attributes:
+        return "it needs an attribute of the examples, and they have none"
+    return None

@@ -80,11 +80,13 @@ def make_optimizer(
 
 
 class Rates(NamedTuple):
-    """The learning rate and the weight decay of one update."""
+    """The learning rate and the weight decay of one update, and what comes before it."""
 
     lr: float
     weight_decay: float
     """Coupled, added to the gradient, but for `adamw`."""
+    restart: bool = False
+    """Whether the optimizers start anew before the update."""
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rates: Rates) -> None:

@@ -17,6 +17,18 @@ from oodbench.errors import UserError, unknown
 
 T = TypeVar("T", bound=type)
 
+CHANGES = {
+    "risk": "how the environments' risks become one",
+    "penalty": "what is added to the risk",
+    "gradient": "how the environments' gradients become one",
+    "batch": "the batch that is trained on",
+    "adversarial": "a part of the network that another part works against",
+    "step": "the step from gradients to parameters",
+    "group": "what groups of examples count for",
+    "estimator": "a predictor of its own in place of the network",
+}
+"""What methods change, by the words of `Algorithm.changes`; the first is the default."""
+
 LONGEST_REASON = 200
 """The most characters that are told of what an import has raised."""
 
@@ -31,10 +43,12 @@ class Registry(Generic[T]):
         self.kind = kind
         self._group = group
         self._package = package or group
+        self.papers: dict[str, str] = {}
+        """Where the classes that were registered with a paper were published, by name."""
         self._classes: dict[str, T] = {}
         self._loaded = False
 
-    def add(self, name: str) -> Callable[[T], T]:
+    def add(self, name: str, paper: str = "") -> Callable[[T], T]:
         """A decorator that registers a class under `name`; a name is given once."""
 
         def decorate(cls: T) -> T:
@@ -48,6 +62,8 @@ class Registry(Generic[T]):
                     f"by {other.__module__} and by {cls.__module__}"
                 )
             self._classes[name] = cls
+            if paper:
+                self.papers[name] = paper
             return cls
 
         return decorate

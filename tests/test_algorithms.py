@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, algorithms, register
+from oodbench.algorithms import Algorithm, Outputs, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
@@ -19,17 +19,25 @@ from oodbench.conformance.tiny_problems import (
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
 from oodbench.networks.base import Network
+from oodbench.steps import (
+    configure,
+    environments_at,
+    rates,
+    trains_head_only,
+    trains_network,
+    update,
+)
 from oodbench.tasks import Task
 
 OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
-METHODS = [n for n in OURS if algorithms.get(n).trains_network]
+METHODS = [n for n in OURS if trains_network(algorithms.get(n))]
 
 
 def solvable(name: str) -> tuple[type[Algorithm], Task]:
     """A method with a task that it can be run on."""
     cls = algorithms.get(name)
     tasks = (suited(cls, task) for task in TASKS.values())
-    return cls, next(task for task in tasks if cls.skip(tiny_problem(task)) is None)
+    return cls, next(task for task in tasks if why_skipped(cls, tiny_problem(task)) is None)
 
 
 def trained(name: str, steps: int = 3, start: int = 0, **values: object) -> list[Tensor]:
@@ -38,7 +46,7 @@ def trained(name: str, steps: int = 3, start: int = 0, **values: object) -> list
     algorithm = tiny_algorithm(cls, tiny_problem(task), {**PLAIN, **values})
     torch.manual_seed(5)
     for step in range(start, start + steps):
-        algorithm.update(tiny_batch(task, step), step)
+        update(algorithm, tiny_batch(task, step), step)
     return [p.detach() for p in (*algorithm.parameters(), *algorithm.buffers())]
 
 
@@ -59,20 +67,20 @@ def test_an_objective_that_is_not_one_number_is_told(value: str, given: str) -> 
     algorithm = tiny_algorithm(Vector, tiny_problem(task), PLAIN)
     message = f"^`objective` of Vector gives one number in a tensor, not {given}$"
     with pytest.raises(UserError, match=message):
-        algorithm.update(tiny_batch(task, 0), 0)
+        update(algorithm, tiny_batch(task, 0), 0)
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_batch_in_parts_gives_the_gradients_of_the_whole(name: str, parts: int) -> None:
-    """Six examples in two parts, and in three: four of equal size there cannot be."""
+def test_micro_batches_give_the_gradients_of_the_whole_batch(name: str, count: int) -> None:
+    """Six examples in two micro-batches, and in three: four of equal size there cannot be."""
     cls, task = solvable(name)
-    values = {**defaults(cls.Hparams), "accumulation": parts}
-    if reason := cls.lacks(tiny_problem(task), values):
+    values = {**defaults(cls.Hparams), "accumulation": count}
+    if reason := why_skipped(cls, tiny_problem(task), values):
         assert "`accumulation`" in reason
         return
-    for whole, in_parts in zip(trained(name), trained(name, accumulation=parts), strict=True):
-        torch.testing.assert_close(in_parts, whole, rtol=1e-9, atol=1e-12)
+    for whole, pieces in zip(trained(name), trained(name, accumulation=count), strict=True):
+        torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-12)
 
 
 def test_the_learning_rate_rises_to_its_schedule() -> None:
@@ -82,7 +90,7 @@ def test_the_learning_rate_rises_to_its_schedule() -> None:
         algorithm = tiny_algorithm(Algorithm, problem, values)
         for step in (0, 1, steps // 2, steps - 1, steps, problem.steps - 1):
             wanted = 0.1 * (1 - step / problem.steps) * min(1, (step + 1) / steps)
-            assert algorithm.rates(step).lr == pytest.approx(wanted, rel=1e-12)
+            assert rates(algorithm, step).lr == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["ERM", "ANDMask"])
@@ -93,7 +101,7 @@ def test_a_gradient_is_scaled_down_to_the_largest_norm(name: str) -> None:
         values = {**PLAIN, "clip_norm": clip_norm, "weight_decay": 0.3}
         algorithm = tiny_algorithm(cls, tiny_problem(task), values)
         before = nn.utils.parameters_to_vector(algorithm.parameters()).detach()
-        algorithm.update(tiny_batch(task), 0)
+        update(algorithm, tiny_batch(task), 0)
         after = nn.utils.parameters_to_vector(algorithm.parameters()).detach()
         steps.append((before - after) / 0.01 - 0.3 * before)
     free, clipped, loose = steps
@@ -115,7 +123,7 @@ def normed(name: str, **values: object) -> Algorithm:
     torch.manual_seed(2)
     algorithm = tiny_algorithm(algorithms.get(name), tiny_problem(TASKS["binary"]), values)
     algorithm.network = Normed().double()
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     return algorithm.train()
 
 
@@ -130,7 +138,7 @@ def test_at_first_the_head_alone_is_trained(name: str) -> None:
     network = algorithm.network
     for step in range(6):
         body, head = weights(network.featurizer), weights(network.classifier)
-        algorithm.update(tiny_batch(TASKS["binary"], step), step)
+        update(algorithm, tiny_batch(TASKS["binary"], step), step)
         same = [torch.equal(a, b) for a, b in zip(body, weights(network.featurizer), strict=True)]
         assert (all(same) and not network.featurizer.training) == (step < 3)
         assert step < 3 or not all(same)
@@ -140,20 +148,20 @@ def test_at_first_the_head_alone_is_trained(name: str) -> None:
 def test_a_share_of_the_steps_is_of_the_head_alone() -> None:
     algorithm = tiny_algorithm(Algorithm, tiny_problem(TASKS["binary"]), {"head_only": 0.1})
     last = algorithm.problem.steps // 10
-    assert [algorithm.trains_head_only(s) for s in (0, last - 1, last)] == [True, True, False]
+    assert [trains_head_only(algorithm, s) for s in (0, last - 1, last)] == [True, True, False]
     plain = tiny_algorithm(Algorithm, tiny_problem(TASKS["binary"]))
-    assert not plain.trains_head_only(0) and not plain.trains_head_only(-1)
+    assert not trains_head_only(plain, 0) and not trains_head_only(plain, -1)
 
 
-def test_statistics_count_each_part_once() -> None:
+def test_statistics_count_each_micro_batch_once() -> None:
     task = TASKS["binary"]
     algorithm, batch = normed("ERM", accumulation=3), tiny_batch(task)
-    algorithm.update(batch, 0)
+    update(algorithm, batch, 0)
     x = batch.x.flatten(0, 1)
     other = normed("ERM")
     mean = torch.zeros(8, dtype=torch.float64)
-    for part in x.chunk(3):
-        mean = 0.9 * mean + 0.1 * other.network.featurizer[0](part).mean(0)  # type: ignore[index]
+    for piece in x.chunk(3):
+        mean = 0.9 * mean + 0.1 * other.network.featurizer[0](piece).mean(0)  # type: ignore[index]
     layer = algorithm.network.featurizer[1]  # type: ignore[index]
     torch.testing.assert_close(layer.running_mean, mean)
     assert layer.num_batches_tracked == 3 and layer.momentum == 0.1
@@ -165,7 +173,7 @@ def test_a_step_may_be_of_some_environments() -> None:
     def drawn(seed: int, count: int, name: str = "ERM") -> list[list[int]]:
         of = replace(problem, seed=seed)
         algorithm = tiny_algorithm(algorithms.get(name), of, {"environments_per_step": count})
-        return [list(algorithm.environments_at(step)) for step in range(400)]
+        return [list(environments_at(algorithm, step)) for step in range(400)]
 
     assert drawn(3, 0) == drawn(3, 8) == drawn(3, 9) == [list(range(8))] * 400
     some = drawn(3, 3)
@@ -176,26 +184,40 @@ def test_a_step_may_be_of_some_environments() -> None:
     assert algorithms.get("ERM").Hparams().environments_per_step == 0
 
 
-def test_a_kind_that_is_none_is_told() -> None:
-    class Odd(Algorithm):
-        """Of a kind of its own."""
-
-        kind = "penalties"
-
-    with pytest.raises(UserError, match=r"unknown kind 'penalties' in the method Odd.*penalty"):
-        register("Odd", paper="none")(Odd)
+def test_an_unknown_change_is_refused() -> None:
+    with pytest.raises(UserError, match=r"'penalties' in `changes` of the method Odd.*penalty"):
+        type("Odd", (Algorithm,), {"changes": "penalties"})
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_trains_with_its_network_in_bfloat16(name: str) -> None:
     cls, task = solvable(name)
-    algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
-    algorithm.autocast = torch.bfloat16
+    problem = replace(tiny_problem(task), autocast=torch.bfloat16)
+    algorithm = tiny_algorithm(cls, problem, dtype=torch.float32)
     batch = tiny_batch(task)
     y = batch.y.float() if batch.y.is_floating_point() else batch.y
     batch = replace(batch, x=batch.x.float(), y=y)
     if batch.views is not None:
         batch = replace(batch, views=batch.views.float())
     for step in range(2):
-        assert algorithm.update(batch, step)["loss"].isfinite()
+        assert update(algorithm, batch, step)["loss"].isfinite()
     assert {p.dtype for p in algorithm.parameters()} == {torch.float32}
+
+
+def test_methods_that_compare_environments_are_refused_one() -> None:
+    one = tiny_problem(TASKS["binary"], ("a",))
+    reason = "it needs at least two training environments"
+    refused = {n for n in METHODS if why_skipped(algorithms.get(n), one) == reason}
+    taken = {
+        "CutMix",
+        "ERM",
+        "ExampleANDMask",
+        "GroupDRO",
+        "IB_ERM",
+        "IB_IRM",
+        "IRM",
+        "JTT",
+        "LISA",
+    }
+    taken |= {"MIRO", "MTL", "Mixup", "OrgMixup", "RSC", "SAGM", "SAM", "SD", "SagNet", "SelfReg"}
+    assert set(METHODS) - refused == taken | {"WiSEFT"}

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
+from oodbench.algorithms import Algorithm, Batch, Problem, algorithms, why_skipped
 from oodbench.bench import Row, paired
 from oodbench.networks.base import build
+from oodbench.steps import configure, outputs, trains_network, update
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
@@ -100,7 +101,7 @@ def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
     batches = itertools.cycle([run.batches[i] for i in range(4)])
     steps = itertools.count(STEP)
     run.algorithm.train()
-    return warmed(lambda: run.algorithm.update(next(batches), next(steps)), 5)
+    return warmed(lambda: update(run.algorithm, next(batches), next(steps)), 5)
 
 
 def step_rows(folder: Path) -> list[Row]:
@@ -185,12 +186,12 @@ def on_random_data(
     problem = Problem(shape, task, names, STEPS, attributes=2, sizes=sizes)
     built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams(**values))
     built = built.to(device)
-    built.optimizers = built.configure()
+    configure(built)
     y = torch.randint(max(2, classes), size, device=device)
     index = torch.arange(size[1], device=device).expand(size)
     attributes = torch.randint(2, size, device=device)
     x = torch.randn(*size, *shape, device=device)
-    views = torch.randn(*size, cls.views, *shape, device=device) if cls.views else None
+    views = torch.randn(*size, cls.needs.views, *shape, device=device) if cls.needs.views else None
     y = y if classes > 1 else y.float()
     return built, Batch(x, y, index=index, attributes=attributes, views=views)
 
@@ -200,7 +201,7 @@ def random_updates(algorithm: Algorithm, batch: Batch) -> Callable[[], object]:
     steps = itertools.count(STEP)
 
     def work() -> None:
-        algorithm.update(batch, next(steps))
+        update(algorithm, batch, next(steps))
         if batch.x.is_cuda:
             torch.cuda.synchronize(batch.x.device)
 
@@ -220,7 +221,7 @@ def case_row(case: tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], floa
 def looped(algorithm: Algorithm, batch: Batch) -> None:
     """A backward pass through the whole batch for each example, as arXiv:2009.00329's code does it."""
     parameters = list(algorithm.network.parameters())
-    for loss in algorithm.outputs(batch, 0).losses.flatten():
+    for loss in outputs(algorithm, batch, 0).losses.flatten():
         torch.autograd.grad(loss, parameters, retain_graph=True)
 
 
@@ -255,9 +256,9 @@ def method_updates(environments: int) -> dict[str, Callable[[], object]]:
     """The update step of every method that trains a network of one logit, by name."""
     works = {}
     for name in algorithms:
-        if algorithms.get(name).trains_network:
+        if trains_network(algorithms.get(name)):
             built = on_random_data(name, "MLP", (INPUTS,), (environments, EXAMPLES))
-            if built[0].skip(built[0].problem) is None:
+            if why_skipped(type(built[0]), built[0].problem) is None:
                 works[name] = random_updates(*built)
     return works
 

@@ -11,7 +11,7 @@ Each rule is the docstring of one of the functions in `functions` and `updates`.
 
 from collections.abc import Sequence
 
-from oodbench.algorithms import Algorithm, algorithms
+from oodbench.algorithms import Algorithm, algorithms, why_skipped
 from oodbench.conformance.rule import Check, DoesNotApply, checks, sentence
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.tasks import Task
@@ -24,7 +24,9 @@ def check_algorithm(algorithm: str | type[Algorithm]) -> None:
     AssertionError with a sentence for each broken rule, and UserError for an unknown name.
     """
     cls = algorithms.get(algorithm) if isinstance(algorithm, str) else algorithm
-    reasons = {task.kind: cls.skip(tiny_problem(suited(cls, task))) for task in TASKS.values()}
+    reasons = {
+        task.kind: why_skipped(cls, tiny_problem(suited(cls, task))) for task in TASKS.values()
+    }
     tried = [task for task in TASKS.values() if reasons[task.kind] is None]
     assert tried, f"{cls.__name__} skips every kind of task, so that nothing can be checked"
     broken: list[str] = []

@@ -19,6 +19,14 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.hparams import distributions, draw
+from oodbench.steps import (
+    has_own_update,
+    minimised,
+    noise_at,
+    outputs,
+    prepared,
+    reduction_of,
+)
 from oodbench.tasks import Task
 from oodbench.vmap_errors import explained
 
@@ -27,13 +35,13 @@ from oodbench.vmap_errors import explained
 def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
     """It has a docstring, and overrides `objective`, `combine` or the whole of `update`."""
     assert (cls.__dict__.get("__doc__") or "").strip(), "it has no docstring for the tables"
-    own_update = cls.update is not Algorithm.update
+    own_update = has_own_update(cls)
     both = cls.objective is not Algorithm.objective and cls.combine is not Algorithm.combine
     assert own_update or not both, (
         "it overrides both `objective` and `combine`, which ignores the first"
     )
-    both = cls.views > 0 and cls.combine is not Algorithm.combine
-    assert not both, "it has `views`, and `combine` is of the gradients of single ones"
+    both = cls.needs.views > 0 and cls.combine is not Algorithm.combine
+    assert not both, "it needs `views`, and `combine` is of the gradients of single ones"
 
 
 @rule
@@ -41,15 +49,15 @@ def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
     """`objective` gives the same value twice, and changes neither state nor random numbers."""
     algorithm = tiny_algorithm(cls, tiny_problem(task))
     batch = tiny_batch(task)
-    out = _outputs(algorithm, replace(batch, draws=algorithm.drawn(batch, 3)), 3)
+    out = _outputs(algorithm, replace(batch, noise=noise_at(algorithm, batch, 3)), 3)
     with _unchanged(algorithm):
-        first, second = algorithm.minimised(out), algorithm.minimised(out)
+        first, second = minimised(algorithm, out), minimised(algorithm, out)
     assert torch.equal(first, second), f"it gives {first.item()}, then {second.item()}"
 
 
 def _outputs(algorithm: Algorithm, batch: Batch, step: int) -> Outputs:
-    """The outputs that `objective` is given at a step of a batch that has its draws."""
-    out = algorithm.outputs(algorithm.prepare(batch), step)
+    """The outputs that `objective` is given at a step of a batch that has its noise."""
+    out = outputs(algorithm, algorithm.prepare(batch), step)
     out.buffers.update(algorithm.next_buffers(out))
     return out
 
@@ -71,7 +79,7 @@ def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
     if cls.next_buffers is Algorithm.next_buffers:
         raise DoesNotApply("it remembers nothing from step to step")
     algorithm = tiny_algorithm(cls, tiny_problem(task))
-    out = algorithm.outputs(algorithm.prepared(tiny_batch(task), 3), 3)
+    out = outputs(algorithm, prepared(algorithm, tiny_batch(task), 3), 3)
     with _unchanged(algorithm):
         first, second = algorithm.next_buffers(out), algorithm.next_buffers(out)
     for name, value in first.items():
@@ -82,18 +90,18 @@ def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
 
 @rule
 def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
-    """`draw` draws from the step's generator alone, and `prepare` draws nothing."""
-    if cls.draw is Algorithm.draw and cls.prepare is Algorithm.prepare:
+    """`noise` draws from the step's generator alone, and `prepare` draws nothing."""
+    if cls.noise is Algorithm.noise and cls.prepare is Algorithm.prepare:
         raise DoesNotApply("it trains on the batches as they are")
     algorithm, batch = tiny_algorithm(cls, tiny_problem(task)), tiny_batch(task)
     with _unchanged(algorithm):
-        first, second = algorithm.prepared(batch, 3), algorithm.prepared(batch, 3)
+        first, second = prepared(algorithm, batch, 3), prepared(algorithm, batch, 3)
     for one, other in ((first.x, second.x), (first.y, second.y)):
         assert torch.equal(one.nan_to_num(), other.nan_to_num()), "the same step has two batches"
-    if cls.draw is not Algorithm.draw:
-        drawn = [algorithm.drawn(batch, step) for step in range(20)]
-        for name, value in drawn[0].items():
-            varies = any(not torch.equal(value, d[name]) for d in drawn[1:])
+    if cls.noise is not Algorithm.noise:
+        first_noise, *others = [noise_at(algorithm, batch, step) for step in range(20)]
+        for name, value in first_noise.items():
+            varies = any(not torch.equal(value, other[name]) for other in others)
             assert varies, f"'{name}' is the same in twenty steps"
 
 
@@ -106,15 +114,16 @@ class _Objective(nn.Module):
         self._hparams = algorithm.hparams
 
     def forward(
-        self, values: dict[str, Any], draws: dict[str, Tensor], batch: Batch, step: int
+        self, values: dict[str, Any], noise: dict[str, Tensor], batch: Batch, step: int
     ) -> Tensor:
         self.algorithm.hparams = replace(self._hparams, **values)
-        return self.algorithm.minimised(_outputs(self.algorithm, replace(batch, draws=draws), step))
+        out = _outputs(self.algorithm, replace(batch, noise=noise), step)
+        return minimised(self.algorithm, out)
 
-    def drawn(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
-        """What the method draws at these values, outside of what is vectorized."""
+    def noise(self, values: dict[str, Any], batch: Batch, step: int) -> dict[str, Tensor]:
+        """The method's noise at these values, outside of what is vectorized."""
         self.algorithm.hparams = replace(self._hparams, **values)
-        return self.algorithm.drawn(batch, step)
+        return noise_at(self.algorithm, batch, step)
 
 
 def _drawn(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
@@ -156,17 +165,17 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 
     for step in (0, 50, LAST):
 
-        def value(p: Any, values: Any, draws: Any, step: int = step) -> Tensor:
-            result: Tensor = functional_call(module, p, (values, draws, batch, step))
+        def value(p: Any, values: Any, noise: Any, step: int = step) -> Tensor:
+            result: Tensor = functional_call(module, p, (values, noise, batch, step))
             return result
 
-        draws = [module.drawn(values, batch, step) for values in drawn]
-        every = {name: torch.stack([d[name] for d in draws]) for name in draws[0]}
+        noise = [module.noise(values, batch, step) for values in drawn]
+        every = {name: torch.stack([each[name] for each in noise]) for name in noise[0]}
         numbers = _stacked(drawn)
         gradients, together = _many(vmap(grad_and_value(value)), parameters, numbers, every)
         for k, values in enumerate(drawn):
             alone = {name: p[k] for name, p in parameters.items()}
-            gradient, wanted = grad_and_value(value)(alone, values, draws[k])
+            gradient, wanted = grad_and_value(value)(alone, values, noise[k])
             require_close(together[k], wanted, f"the objective of run {k} differs at step {step}")
             for name, g in gradient.items():
                 require_close(gradients[name][k], g, f"the gradient of '{name}' differs")
@@ -185,7 +194,7 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
 @rule
 def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
     """The `combine_signs` of its reduction gives what `combine` gives."""
-    reduction = tiny_algorithm(cls, tiny_problem(task)).reduction
+    reduction = reduction_of(tiny_algorithm(cls, tiny_problem(task)))
     if reduction is None or reduction.combine_signs is None:
         raise DoesNotApply("it combines no signs")
     stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -5,7 +5,7 @@ from functools import wraps
 
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm
+from oodbench.algorithms import Algorithm, why_skipped
 from oodbench.conformance.tiny_problems import suited, tiny_problem
 from oodbench.tasks import Task
 
@@ -32,7 +32,7 @@ def rule(function: Check) -> Check:
     @wraps(function)
     def check(cls: type[Algorithm], task: Task) -> None:
         task = suited(cls, task)
-        if cls.skip(tiny_problem(task)) is not None:
+        if why_skipped(cls, tiny_problem(task)) is not None:
             return
         try:
             function(cls, task)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from oodbench.algorithms import Algorithm, Batch, Problem
+from oodbench.algorithms import Algorithm, Batch, Problem, why_skipped
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build
+from oodbench.steps import configure, update
 from oodbench.tasks import Task
 
 TASKS = {
@@ -47,7 +48,7 @@ class ImageTask(Task):
 def suited(cls: type[Algorithm], task: Task) -> Task:
     """The task, on images if the method takes these alone."""
     images = ImageTask(task.kind, task.num_outputs)
-    takes = [cls.skip(tiny_problem(each)) is None for each in (task, images)]
+    takes = [why_skipped(cls, tiny_problem(each)) is None for each in (task, images)]
     return images if takes == [False, True] else task
 
 
@@ -100,7 +101,7 @@ def tiny_algorithm(
     network = build("MLP", {"width": 8}, problem.input_shape, problem.task.num_outputs, seed=0)
     torch.manual_seed(1)
     algorithm = cls(network, problem, hparams).to(dtype)
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     return algorithm
 
 
@@ -110,7 +111,7 @@ def network_step(algorithm: Algorithm, batch: Batch, step: int) -> Tensor:
     At the hyperparameters `PLAIN` this is the gradient that the method gave the network.
     """
     before = parameters_to_vector(algorithm.network.parameters()).detach().clone()
-    algorithm.update(batch, step)
+    update(algorithm, batch, step)
     after = parameters_to_vector(algorithm.network.parameters()).detach()
     lr: float = algorithm.hparams.lr
     return (before - after) / lr

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from oodbench.algorithms import Algorithm, Batch
+from oodbench.algorithms import Algorithm, Batch, why_skipped
 from oodbench.conformance.rule import DoesNotApply, require_close, rule
 from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
@@ -23,6 +23,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.hparams import checked, defaults, distributions, draw
+from oodbench.steps import trains_network, update
 from oodbench.tasks import Task
 
 
@@ -32,7 +33,7 @@ def _float32(batch: Batch) -> Batch:
 
 
 def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> None:
-    metrics = algorithm.update(_float32(batch), step)
+    metrics = update(algorithm, _float32(batch), step)
     assert "loss" in metrics, "update returns no 'loss'"
     for name, value in metrics.items():
         assert value.dim() == 0, f"the metric '{name}' is not a scalar"
@@ -55,7 +56,7 @@ def every_draw_trains(cls: type[Algorithm], task: Task) -> None:
 
     A method with a `predict` of its own may train as ERM does.
     """
-    if task.kind != "binary" and cls.skip(tiny_problem(TASKS["binary"])) is None:
+    if task.kind != "binary" and why_skipped(cls, tiny_problem(TASKS["binary"])) is None:
         return  # one kind of task is enough
     problem = replace(tiny_problem(task), steps=300)
     batches = [_float32(tiny_batch(task, seed)) for seed in range(10)]
@@ -66,13 +67,13 @@ def every_draw_trains(cls: type[Algorithm], task: Task) -> None:
             algorithm = tiny_algorithm(method, problem, given, dtype=torch.float32)
             start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
             for step in range(300):
-                algorithm.update(batches[step % 10], step)
+                update(algorithm, batches[step % 10], step)
             ends.append(parameters_to_vector(algorithm.network.parameters()).detach())
             moved = not torch.equal(start, ends[-1])
-            assert moved or not cls.trains_network, f"draw {index} leaves the network as it was"
+            assert moved or not trains_network(cls), f"draw {index} leaves the network as it was"
         other = cls.neutral(problem) == {} or not torch.equal(*ends)
         other = other or cls.predict is not Algorithm.predict
-        assert other or not cls.trains_network, f"draw {index} ends with ERM's weights"
+        assert other or not trains_network(cls), f"draw {index} ends with ERM's weights"
 
 
 @rule
@@ -84,7 +85,7 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
         _require_finite_update(algorithm, tiny_batch(task, step), step)
     after = parameters_to_vector(algorithm.network.parameters()).detach()
     moved = not torch.equal(before, after)
-    assert moved or not cls.trains_network, "four updates leave the network as it was"
+    assert moved or not trains_network(cls), "four updates leave the network as it was"
     x = torch.zeros(7, *tiny_problem(task).input_shape)
     shape = tuple(algorithm.predict(x).shape)
     wanted = (7, task.num_outputs)
@@ -108,7 +109,7 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     erm = network_step(plain, batch, LAST)
     algorithm = tiny_algorithm(cls, problem, PLAIN)
     initial = copy.deepcopy(algorithm.network.state_dict())
-    algorithm.update(batch, 0)
+    update(algorithm, batch, 0)
     algorithm.network.load_state_dict(initial)
     _move(algorithm)
     own = network_step(algorithm, batch, LAST)
@@ -143,7 +144,7 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
     What the method itself owns is permuted with them along every axis that is as long as there
     are environments, such as the output units of a discriminator.
     """
-    if cls.draw is not Algorithm.draw:
+    if cls.noise is not Algorithm.noise:
         raise DoesNotApply("its random numbers belong to the environments' places")
     order = [3, 0, 4, 1, 2]
     batch = tiny_batch(task)
@@ -168,11 +169,11 @@ def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
     batches = [_float32(tiny_batch(task, seed)) for seed in range(6)]
     whole = tiny_algorithm(cls, problem, dtype=torch.float32)
     for step in range(3):
-        whole.update(batches[step], step)
+        update(whole, batches[step], step)
     file = io.BytesIO()
     torch.save((_state(whole), torch.get_rng_state()), file)
     for step in range(3, 6):
-        whole.update(batches[step], step)
+        update(whole, batches[step], step)
     resumed = tiny_algorithm(cls, problem, dtype=torch.float32)
     file.seek(0)
     (state, optimizers), rng = torch.load(file, weights_only=True)
@@ -181,7 +182,7 @@ def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
         optimizer.load_state_dict(optimizers[name])
     torch.set_rng_state(rng)
     for step in range(3, 6):
-        resumed.update(batches[step], step)
+        update(resumed, batches[step], step)
     (wanted, wanted_optimizers), (found, found_optimizers) = _state(whole), _state(resumed)
     for name, value in wanted.items():
         assert torch.equal(found[name], value), f"'{name}' differs after resuming"
@@ -204,7 +205,7 @@ def _tensors(tree: object) -> list[Tensor]:
 def takes_one_environment_or_says_why_not(cls: type[Algorithm], task: Task) -> None:
     """With a single training environment `skip` gives a reason, or an update works."""
     problem = tiny_problem(task, ENVIRONMENTS[:1])
-    reason = cls.skip(problem)
+    reason = why_skipped(cls, problem)
     if reason is None:
         algorithm = tiny_algorithm(cls, problem, dtype=torch.float32)
         _require_finite_update(algorithm, tiny_batch(task, environments=1), LAST)

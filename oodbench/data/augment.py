@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oodbench.step_data import to_device
+from oodbench.data.streams import to_device
 
 GRAY = (0.2989, 0.587, 0.114)
 """The weights of red, green and blue in a grey value (ITU-R 601-2)."""

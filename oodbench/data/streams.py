@@ -20,6 +20,16 @@ CHUNK_EXAMPLES = 256
 """Stored examples are evaluated in pieces that are as large as the smaller of the two allows."""
 
 
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """What was made on the CPU, on `device`; neither is waited for.
+
+    A copy from pinned memory is one that the device makes when it comes to it.
+    """
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)
+
+
 class Stored(ABC):
     """Inputs of an environment that are not a tensor in memory."""
 

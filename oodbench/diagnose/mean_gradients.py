@@ -25,6 +25,7 @@ from oodbench.networks.base import build
 from oodbench.report.figures import Finding
 from oodbench.report.statistics import mean_and_error
 from oodbench.seeds import derive
+from oodbench.steps import units
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
@@ -156,9 +157,9 @@ def correlations(options: dict[str, Any], taus: Sequence[float], trial: int) -> 
     signals = {}
     for name, others in SIGNALS.items():
         other = permuted(batch, others, derive("permuted", name, trial))
-        gradients = stacked_gradients(run.algorithm.network, run.algorithm.units(other, 0))
+        gradients = stacked_gradients(run.algorithm.network, units(run.algorithm, other, 0))
         signals[name] = torch.cat([g.mean(0).flatten() for g in gradients.values()])
-    stacks = stacked_gradients(run.algorithm.network, run.algorithm.units(batch, 0)).values()
+    stacks = stacked_gradients(run.algorithm.network, units(run.algorithm, batch, 0)).values()
     values = np.empty((len(MASKS), len(taus), 3))
     for m, name in enumerate(MASKS):
         cls: Any = algorithms.get(name)

@@ -4,9 +4,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from oodbench.list.sources import KINDS as ENTRIES
-from oodbench.list.sources import Entry, has_entry_points, own_entries
-from oodbench.method_kinds import KINDS
+from oodbench.list.sources import KINDS, Entry, has_entry_points, own_entries
+from oodbench.registry import CHANGES
 
 INDENT = 24
 """Columns before the sentences of the listing; longer names have a line of their own."""
@@ -79,16 +78,16 @@ def markdown(found: Iterable[Entry]) -> str:
 
 def _sections(found: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
     """The entries under their titles: algorithms by what they change, then the other kinds."""
-    order = [*KINDS]
+    order = [*CHANGES]
 
     def place(entry: Entry) -> tuple[int, int]:
-        return ENTRIES.index(entry.kind), order.index(entry.changes) if entry.changes else 0
+        return KINDS.index(entry.kind), order.index(entry.changes) if entry.changes else 0
 
     for _, group in groupby(sorted(found, key=place), key=place):
         first, *others = group
         title = f"{first.kind}s"
         if first.changes:
-            title += f", {first.changes}: {KINDS[first.changes]}"
+            title += f", {first.changes}: {CHANGES[first.changes]}"
         yield title, iter([first, *others])
 
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-from oodbench.algorithms import Algorithm, Problem
+from oodbench.algorithms import Algorithm, Problem, why_skipped
 from oodbench.data.facts import metric
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import Distribution
 from oodbench.list.catalogue import beside
 from oodbench.list.registered import paper, registries
-from oodbench.method_kinds import KINDS
-from oodbench.registry import checkout
+from oodbench.registry import CHANGES, checkout
+from oodbench.steps import has_own_update
 from oodbench.tasks import Kind, Task
 
 COSTS = checkout() / "docs" / "findings" / "speed.md"
@@ -43,7 +43,7 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
         if name in registry:
             cls = registry.get(name)
             head = {"kind": kind, "name": name, "description": inspect.cleandoc(cls.__doc__ or "")}
-            head |= {"paper": paper(cls)} if paper(cls) else {}
+            head |= {"paper": published} if (published := paper(registry, name)) else {}
             of = {"algorithm": _of_algorithm, "dataset": _of_dataset, "network": _of_network}
             about: dict[str, Any] = of[kind](name, cls)
             return head | {"module": cls.__module__} | about
@@ -93,7 +93,7 @@ def _of_network(name: str, cls: Any) -> dict[str, Any]:
 
 
 def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
-    about: dict[str, Any] = {"changes": f"{KINDS[cls.kind]} (kind: {cls.kind})"}
+    about: dict[str, Any] = {"changes": f"{CHANGES[cls.changes]} (kind: {cls.changes})"}
     if cls.transductive:
         about["transductive"] = "its predictions depend on other test inputs: it is ranked apart"
     if limits := _limits(cls):
@@ -111,7 +111,7 @@ def _limits(cls: type[Algorithm]) -> str:
     on_vectors = [Problem((4,), task, environments, 100) for task in tasks]
     on_images = [replace(problem, input_shape=(3, 8, 8)) for problem in on_vectors]
     sides = {"vectors": on_vectors, "images": on_images}
-    able = {what: [p for p in side if cls.skip(p) is None] for what, side in sides.items()}
+    able = {what: [p for p in side if why_skipped(cls, p) is None] for what, side in sides.items()}
     best = max(able, key=lambda what: len(able[what]))
     if not able[best]:
         return ""
@@ -122,11 +122,11 @@ def _limits(cls: type[Algorithm]) -> str:
             tried.append((what, sides[what][tasks.index(able[best][0].task)]))
     found: dict[str, list[str]] = {}
     for what, problem in tried:
-        if (reason := cls.skip(problem)) is not None:
+        if (reason := why_skipped(cls, problem)) is not None:
             found.setdefault(reason, []).append(what)
-    if "attributes" in cls.needs:
+    if cls.needs.attributes is True:
         found["it needs an attribute of the examples"] = ["data without attributes"]
-    if cls.update is not Algorithm.update:
+    if has_own_update(cls):
         found["its step is its own"] = ["many runs as one program"]
     return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in found.items())
 

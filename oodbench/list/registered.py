@@ -19,7 +19,7 @@ def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
 def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
     """Every registered class by kind and name, those of plug-ins and installed packages included."""
     return [
-        Entry(kind, name, summary(cls.__doc__), paper(cls), *_facts(kind, cls))
+        Entry(kind, name, summary(cls.__doc__), paper(registry, name), *_facts(kind, cls))
         for kind, registry in registries(plugins).items()
         for name, cls in ((name, registry.get(name)) for name in registry)
     ]
@@ -27,10 +27,10 @@ def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
 
 def _facts(kind: str, cls: Any) -> tuple[str, bool]:
     """What only algorithms have of an entry."""
-    return (cls.kind, cls.transductive) if kind == "algorithm" else ("", False)
+    return (cls.changes, cls.transductive) if kind == "algorithm" else ("", False)
 
 
-def paper(cls: Any) -> str:
+def paper(registry: Registry[Any], name: str) -> str:
     """The paper that a class was registered with; networks have none."""
-    found: str = getattr(getattr(cls, "metadata", cls), "paper", "")
-    return found
+    metadata = getattr(registry.get(name), "metadata", None)
+    return registry.papers.get(name, "") if metadata is None else metadata.paper

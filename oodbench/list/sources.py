@@ -8,8 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from oodbench.method_kinds import USUAL
-from oodbench.registry import checkout, folder
+from oodbench.registry import CHANGES, checkout, folder
 
 KINDS = ("algorithm", "dataset", "network")
 
@@ -26,7 +25,7 @@ class Entry:
     paper: str = ""
     """Where it was published; networks say it in their docstrings."""
     changes: str = ""
-    """Of an algorithm, what it changes: one of `oodbench.method_kinds`."""
+    """Of an algorithm, what it changes: one of `oodbench.registry.CHANGES`."""
     transductive: bool = False
     """Whether predictions of an algorithm depend on other test inputs."""
 
@@ -72,7 +71,7 @@ def _entries(kind: str, module: ast.Module, classes: Mapping[str, ast.ClassDef])
                 case ast.Call(func=ast.Name("register"), args=[ast.Constant(str(name)), *_]):
                     entry = Entry(kind, name, summary(ast.get_docstring(node)), _paper(call))
                     if kind == "algorithm":
-                        changes = _attribute(node, "kind", classes, USUAL)
+                        changes = _attribute(node, "changes", classes, next(iter(CHANGES)))
                         seen = _attribute(node, "transductive", classes, False)
                         entry = replace(entry, changes=changes, transductive=seen)
                     yield entry

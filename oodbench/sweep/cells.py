@@ -10,7 +10,7 @@ from typing import Any
 from oodbench.data import facts
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import drawn_values, identity, rates_family
-from oodbench.method_kinds import KINDS
+from oodbench.registry import CHANGES
 from oodbench.results.run_spec import CONSTANT, OPTIONS, RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.file import KIND, Component, Names, Row, Sweep, Training, short
@@ -31,10 +31,10 @@ def rows_of(sweep: Sweep) -> list[Row]:
             rows.append(row)
             continue
         kind = row.name.removeprefix(KIND)
-        if kind not in ("all", *KINDS):
-            raise unknown("kind of methods", short(kind)[1:-1], KINDS, "algorithms")
+        if kind not in ("all", *CHANGES):
+            raise unknown("kind of methods", short(kind)[1:-1], CHANGES, "algorithms")
         for name in algorithms:
-            if kind in ("all", algorithms.get(name).kind) and name not in labels:
+            if kind in ("all", algorithms.get(name).changes) and name not in labels:
                 rows.append(Row(name=name))
                 labels.add(name)
     return rows

@@ -57,7 +57,7 @@ def _chosen(value: Any) -> Any:
 SEARCH_GUIDE = "docs/guide/search.md shows a parallel search by optuna around `oodbench.run`"
 """Where the key `search` of version 0.2.0 has gone."""
 KIND = "kind: "
-"""How a text starts that stands for all methods of a kind, see `oodbench.method_kinds`."""
+"""How a text starts that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
 Place = tuple[str | int, ...]
 """The keys and indices that lead to a value of a file."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]

@@ -174,7 +174,7 @@ def _check_packages(rows: Sequence[Row]) -> None:
     from oodbench.algorithms import algorithms
 
     for row in rows:
-        for package, command in algorithms.get(row.name).packages.items():
+        for package, command in algorithms.get(row.name).needs.packages.items():
             if importlib.util.find_spec(package) is None:
                 raise MissingError(f"{row.name} needs {package}: `{command}`", command)
 
@@ -317,7 +317,7 @@ def _sizes(dataset: Any, spec: RunSpec, environments: Mapping[str, Any]) -> dict
 
 def _reason_against(cell: _Cell, discrete: bool) -> str | None:
     """Why a cell cannot be run with any of the draws of its hyperparameters, or None."""
-    from oodbench.algorithms import Problem, algorithms
+    from oodbench.algorithms import Problem, algorithms, why_skipped
     from oodbench.networks.base import networks
     from oodbench.train.averages import reason_against
 
@@ -335,8 +335,8 @@ def _reason_against(cell: _Cell, discrete: bool) -> str | None:
     )
     method = algorithms.get(first.algorithm)
     neutral = neutral_values(method.Hparams)
-    lacking = (method.lacks(problem, {**neutral, **spec.hparams}) for spec in cell.specs)
-    reason = method.skip(problem) or next((each for each in lacking if each), None)
+    reasons = (why_skipped(method, problem, {**neutral, **spec.hparams}) for spec in cell.specs)
+    reason = next(filter(None, reasons), None)
     if reason is None and first.average is not None:
         reason = reason_against(
             first.average["name"],

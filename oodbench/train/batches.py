@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Batch
-from oodbench.data.streams import ReadAhead, Request, Stored
+from oodbench.data.streams import ReadAhead, Request, Stored, to_device
 from oodbench.seeds import derive
-from oodbench.step_data import to_device
 
 Transform = Callable[[Tensor, torch.Generator], Tensor]
 """Maps inputs as they are kept or read (N, ...) to those of the network, (N, *input_shape)."""

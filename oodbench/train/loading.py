@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from oodbench.hparams import neutral_values
 from oodbench.metrics import Groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
+from oodbench.steps import environments_at
 from oodbench.train.batches import Batches
 from oodbench.train.settings import TrainSettings
 
@@ -194,19 +195,19 @@ def batches(
                 y.long() if balanced == "classes" else task.groups(y, attributes[-1], count)
             )
     transform = data.dataset.transform
-    needed = algorithm.needed(vars(algorithm.hparams))
+    needs = algorithm.needs
     return Batches(
         training,
         algorithm.hparams.batch_size,
         derive("batches", spec.dataset, spec.test_environments, spec.trial),
         transform=None if type(data.dataset).transform is Dataset.transform else transform,
-        environments_at=algorithm.environments_at,
+        environments_at=partial(environments_at, algorithm),
         repeat=algorithm.hparams.environments_per_step > 0,
         end=spec.steps,
         loader_workers=settings.loader_workers or 0,
-        attributes=attributes if "attributes" in needed else None,
-        indexed="index" in needed,
+        attributes=attributes if needs.has_attributes(vars(algorithm.hparams)) else None,
+        indexed=needs.index,
         labels=labels or None,
         subsampled=algorithm.hparams.sampling == "subg",
-        views=algorithm.views,
+        views=needs.views,
     )

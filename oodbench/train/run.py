@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Problem, algorithms
+from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.data import facts
 from oodbench.data.preparation import is_discrete
 from oodbench.data.streams import Part, Stored
@@ -22,6 +22,7 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
+from oodbench.steps import configure, update
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
 from oodbench.train.loading import batches, load_data
@@ -47,6 +48,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
         sizes=tuple(sizes),
         pretrained=networks.get(spec.network).is_pretrained(spec.network_hparams),
         seed=derive("environments", spec.dataset, spec.test_environments, spec.trial),
+        autocast=AUTOCAST.get(spec.precision),
     )
 
 
@@ -66,16 +68,15 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
     )
     cls: Any = algorithms.get(spec.algorithm)
     values = {**neutral_values(cls.Hparams), **spec.hparams}
-    reason = cls.skip(problem) or cls.lacks(problem, values)
+    reason = why_skipped(cls, problem, values)
     if reason is not None:
         raise UserError(f"{spec.algorithm} cannot be run on {spec.dataset}: {reason}")
     hparams = checked(cls.Hparams, values, f"the hyperparameters of {spec.algorithm}")
     seed_process(derive(*shared, spec.algorithm))
     algorithm: Algorithm = cls(network, problem, hparams).to(device)
-    algorithm.autocast = AUTOCAST.get(spec.precision)
     if spec.channels_last:
         algorithm.network.to(memory_format=torch.channels_last)
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     return algorithm
 
 
@@ -157,7 +158,7 @@ class Run:
         self.algorithm.train()
         collected: list[dict[str, Tensor]] = []
         for step in range(self.step, self.step + steps):
-            collected.append(self.algorithm.update(self.batches[step], step))
+            collected.append(update(self.algorithm, self.batches[step], step))
             if self.average is not None:
                 self.average.update(step)
         diverged = self.record_steps(on_host(collected), time.perf_counter() - start)

@@ -12,6 +12,7 @@ from oodbench.conformance.rule import Check
 from oodbench.conformance.tiny_problems import TASKS
 from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, uniform
+from oodbench.steps import CustomStep
 
 
 class Undescribed(Algorithm):
@@ -64,7 +65,7 @@ class BranchingCombine(Algorithm):
         return gradients.amax(0) if self.hparams.weight > 1 else gradients.sum(0)
 
 
-class OtherSigns(Algorithm):
+class OtherSigns(CustomStep):
     """A sum of gradients, and a mean where signs are to suffice."""
 
     @property

@@ -12,6 +12,7 @@ from oodbench.conformance import updates
 from oodbench.conformance.rule import Check
 from oodbench.conformance.tiny_problems import TASKS
 from oodbench.hparams import hparam, log_uniform
+from oodbench.steps import CustomStep, descend, outputs
 
 
 class Infinite(Algorithm):
@@ -43,17 +44,17 @@ class Ordered(Algorithm):
         return out.risks[0]
 
 
-class Forgetful(Algorithm):
+class Forgetful(CustomStep):
     """A running mean of the risk in a plain attribute, lost when a run resumes."""
 
     mean = 1.0
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
         self.optimizers["main"].zero_grad()
-        loss = self.outputs(batch, step).risks.mean() * (1 + self.mean)
+        loss = outputs(self, batch, step).risks.mean() * (1 + self.mean)
         self.mean = 0.5 * self.mean + loss.item()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.step_optimizer(self.optimizers["main"], step)
+        descend(self, step)
         return {"loss": loss.detach()}
 
 

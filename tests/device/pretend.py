@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 from oodbench import datasets
 from oodbench.algorithms import Algorithm
 from oodbench.data import augment
+from oodbench.steps import configure
 
 if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no backends in Python", allow_module_level=True)
@@ -188,7 +189,9 @@ def on_device() -> Iterator[Watch]:
     watch = Watch()
     for kept in (augment._corners, datasets._on):
         kept.cache_clear()
-    whole = mock.patch("oodbench.networks.parts.checkpoint", lambda f, *inputs, **_: f(*inputs))
+    whole = mock.patch(
+        "oodbench.networks.micro_batches.checkpoint", lambda f, *inputs, **_: f(*inputs)
+    )
     plain = mock.patch("oodbench.gradients.backward.Tensor", FakeTensor)  # whose type is asked for
 
     def read(tensor: Tensor) -> Any:
@@ -229,4 +232,4 @@ def move(module: nn.Module) -> None:
 def move_algorithm(algorithm: Algorithm) -> None:
     """Put a method on the device, with a new optimizer."""
     move(algorithm)
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)

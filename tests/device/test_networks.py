@@ -13,6 +13,7 @@ from oodbench.algorithms import Algorithm, Batch, Problem, algorithms
 from oodbench.data.encodings import ROW
 from oodbench.hparams import checked, defaults
 from oodbench.networks.base import build, networks
+from oodbench.steps import update
 from oodbench.tasks import Task
 from tests.device.pretend import DEVICE, move_algorithm, on_device
 
@@ -68,7 +69,7 @@ def updated(name: str, method: str) -> tuple[Algorithm, Tensor]:
     algorithm = cls(network, problem, checked(cls.Hparams, defaults(cls.Hparams), method))
     move_algorithm(algorithm)
     for step in range(2):
-        algorithm.update(replace(batch), step)
+        update(algorithm, replace(batch), step)
     return algorithm, batch.x[0]
 
 
@@ -110,4 +111,4 @@ def test_a_step_and_a_prediction_stay_on_the_device(name: str) -> None:
 def test_a_step_of_a_mask_stays_on_the_device(name: str, method: str) -> None:
     with on_device() as watch, seen_by_transformers(name):
         updated(name, method)
-    assert not [crossing for crossing in watch.crossings if "kept_by_layer.py" not in crossing]
+    assert not [crossing for crossing in watch.crossings if "and_mask.py" not in crossing]

@@ -16,6 +16,7 @@ from oodbench.errors import UserError
 from oodbench.report.leaderboard import scores
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.frames import load_frames
+from oodbench.steps import outputs, update
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan, single
 from oodbench.train.execute import execute
@@ -44,7 +45,7 @@ def test_every_update_says_what_it_kept_of_each_layer(name: str) -> None:
         layer: torch.cat([p.detach().flatten() for p in parameters]).norm()
         for layer, parameters in layers(algorithm.network).items()
     }
-    risks = algorithm.outputs(batch, 0)
+    risks = outputs(algorithm, batch, 0)
     units = risks.risks if cls.unit == "environment" else risks.losses.flatten()
     shares = {}
     for layer, parameters in layers(algorithm.network).items():
@@ -53,7 +54,7 @@ def test_every_update_says_what_it_kept_of_each_layer(name: str) -> None:
         agree = gradients.sign().sum(0).abs() >= 0.6 * len(units) - 1e-4
         kept = agree != (name == "XORMask")
         shares[layer] = (kept & (gradients != 0).any(0)).double().mean()
-    metrics = algorithm.update(batch, 0)
+    metrics = update(algorithm, batch, 0)
     assert len(norms) == len(shares) > 2
     for layer in norms:
         assert metrics[f"weight norm {layer}"].item() == pytest.approx(norms[layer].item())
@@ -65,7 +66,7 @@ def test_and_and_xor_share_the_components_between_them() -> None:
     for name in ("ANDMask", "XORMask"):
         cls: Any = algorithms.get(name)
         algorithm = tiny_algorithm(cls, tiny_problem(TASKS["regression"]), {"tau": 0.6})
-        found.append(algorithm.update(tiny_batch(TASKS["regression"]), 0))
+        found.append(update(algorithm, tiny_batch(TASKS["regression"]), 0))
     key = "kept classifier"
     assert 0 < found[0][key] < 1
     assert (found[0][key] + found[1][key]).item() == pytest.approx(1)

@@ -95,7 +95,14 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
 
 
-GUIDES = ["RiskSpread", "MedianGradient", "RunningRisks", "NextDoorMixup", "TwoViews"]
+GUIDES = [
+    "RiskSpread",
+    "MedianGradient",
+    "SignGradient",
+    "RunningRisks",
+    "NextDoorMixup",
+    "TwoViews",
+]
 """The methods of the guide."""
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, register
 from oodbench.networks.base import Network
+from oodbench.steps import CustomStep
 
 
 @register("ChangesDirectory", paper="none")
@@ -23,7 +24,7 @@ class ChangesDirectory(Algorithm):
 
 
 @register("ChangesDtype", paper="none")
-class ChangesDtype(Algorithm):
+class ChangesDtype(CustomStep):
     """Has tensors made in double precision once its optimizers are there."""
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
@@ -41,7 +42,7 @@ class TurnsGradientsOff(Algorithm):
 
 
 @register("Deterministic", paper="none")
-class Deterministic(Algorithm):
+class Deterministic(CustomStep):
     """Asks for deterministic algorithms, another device and more threads, and then fails."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -52,7 +53,7 @@ class Deterministic(Algorithm):
 
 
 @register("GlobalNoise", paper="none")
-class GlobalNoise(Algorithm):
+class GlobalNoise(CustomStep):
     """Draws from the generators of Python and numpy, which nobody has seeded for it."""
 
     def objective(self, out: Outputs) -> Tensor:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs, register
 from oodbench.hparams import hparam, uniform
+from oodbench.steps import CustomStep
 
 
 @register("Raising", paper="none")
-class Raising(Algorithm):
+class Raising(CustomStep):
     """Raises at its third step."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -23,7 +24,7 @@ class Raising(Algorithm):
 
 
 @register("Dying", paper="none")
-class Dying(Algorithm):
+class Dying(CustomStep):
     """Its process is killed at its third step."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -33,7 +34,7 @@ class Dying(Algorithm):
 
 
 @register("Leaving", paper="none")
-class Leaving(Algorithm):
+class Leaving(CustomStep):
     """Its process is asked to end at its third step, the first time."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
@@ -56,7 +57,7 @@ class Exploding(Algorithm):
 
 
 @register("Slow", paper="none")
-class Slow(Algorithm):
+class Slow(CustomStep):
     """Sleeps $SLOW_SECONDS at every step; its numbers do not depend on it."""
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@ import pytest
 
 from oodbench.list.catalogue import beside, listing, markdown
 from oodbench.list.sources import Entry, own_entries
-from oodbench.method_kinds import KINDS
+from oodbench.registry import CHANGES
 from tests.helpers.paths import ROOT
 
 
@@ -39,7 +39,7 @@ def test_algorithms_stand_under_what_they_change() -> None:
     text = listing(own_entries(), 80)
     titles = [line for line in text.splitlines() if line.startswith("algorithms")]
     assert titles[0] == "algorithms, risk: how the environments' risks become one"
-    assert [title.split(": ")[0].removeprefix("algorithms, ") for title in titles] == [*KINDS]
+    assert [title.split(": ")[0].removeprefix("algorithms, ") for title in titles] == [*CHANGES]
     penalties = text.partition(titles[1])[2].partition("\n\n")[0]
     assert "  CORAL" in penalties and "  ERM" not in penalties
     assert "(transductive)" in text.partition("  MTL")[2].partition("  RI")[0]

@@ -16,6 +16,7 @@ from oodbench.hparams import defaults
 from oodbench.networks.base import Network, build, networks
 from oodbench.networks.timm import _groups
 from oodbench.results.run_spec import RunSpec
+from oodbench.steps import configure, update
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 
@@ -266,10 +267,10 @@ def test_frozen_stages_stay_and_layers_have_rates_of_their_own(model: str) -> No
     problem = Problem((3, 32, 32), Task("multiclass", 2), ("a",), 10)
     hparams = ERM.Hparams(lr=0.1, optimizer="sgd", momentum=0.0, weight_decay=0.0, batch_size=4)
     algorithm = ERM(network, problem, hparams)
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     algorithm.train()
     before = {n: v.clone() for n, v in network.state_dict().items()}
-    algorithm.update(Batch(torch.rand(1, 4, 3, 32, 32), torch.ones(1, 4).long()), 0)
+    update(algorithm, Batch(torch.rand(1, 4, 3, 32, 32), torch.ones(1, 4).long()), 0)
     stages = _groups(network.get_submodule("featurizer.1"), model, coarse=True)
     for name, p in network.named_parameters():
         stage = stages.get(name.removeprefix("featurizer.1."), 99)

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
 from oodbench.hparams import defaults
 from oodbench.networks.base import build
+from oodbench.steps import configure, trains_network, update
 from oodbench.tasks import Task
 
 pytest.importorskip("timm")
@@ -42,20 +43,20 @@ def test_methods_train_backbones(name: str, model: str) -> None:
     task = Task("multiclass", 3)
     problem = Problem(SHAPE, task, names, 20, attributes=2, sizes=sizes, pretrained=True)
     values = defaults(cls.Hparams)
-    reason = cls.skip(problem) or cls.lacks(problem, values)
+    reason = why_skipped(cls, problem, values)
     if reason is not None:
         pytest.skip(reason)
     network = build("timm", {"model": model}, SHAPE, 3, 0)
     algorithm = cls(network, problem, cls.Hparams(**values))
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     algorithm.train()
     before = torch.nn.utils.parameters_to_vector(network.parameters()).detach().clone()
     for step in (0, 19):
-        metrics = algorithm.update(image_batch(3), step)
+        metrics = update(algorithm, image_batch(3), step)
         assert metrics["loss"].isfinite()
     after = torch.nn.utils.parameters_to_vector(network.parameters()).detach()
     assert after.isfinite().all()
-    assert not cls.trains_network or not torch.equal(before, after)
+    assert not trains_network(cls) or not torch.equal(before, after)
     algorithm.eval()
     with torch.no_grad():
         assert algorithm.predict(torch.rand(2, *SHAPE)).shape == (2, 3)

@@ -19,13 +19,13 @@ class StrangersMixup(Algorithm):
 
         alpha: float = hparam(0.2, log_uniform(0.1, 10.0), low=1e-6)
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """A share for each example."""
         return {"share": beta(self.hparams.alpha, tuple(batch.x.shape[:2]), generator)}
 
     def prepare(self, batch: Batch) -> Batch:
         """The mixed batch."""
-        share = batch.draws["share"].to(batch.x.dtype)
+        share = batch.noise["share"].to(batch.x.dtype)
         m = share.view(*share.shape, *[1] * (batch.x.ndim - 2))
         x = m * batch.x + (1 - m) * batch.x.roll(1, 0)
         return replace(batch, x=x, other_y=batch.y.roll(1, 0), share=share)

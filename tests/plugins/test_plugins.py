@@ -11,6 +11,7 @@ from oodbench.conformance import check_algorithm
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.steps import outputs, prepared
 from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
@@ -41,14 +42,14 @@ def specs(cls: type[Algorithm], **keys: Any) -> list[RunSpec]:
     spirals = {"name": "Spirals", "num_environments": 3, "num_examples": 40, "shortcut_dims": 2}
     network = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
     values: dict[str, Any] = {"datasets": [spirals], "network": network, "hparam_draws": 2}
-    values |= {"algorithms": [{"name": cls.name, "hparams": {"batch_size": 16}}]}
+    values |= {"algorithms": [{"name": cls.__name__, "hparams": {"batch_size": 16}}]}
     return list(tiny(**values, steps=45, evaluate_every=15, **keys).runs.values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", ALL)
 def test_it_keeps_the_rules(cls: type[Algorithm]) -> None:
-    assert algorithms.get(cls.name) is cls
+    assert algorithms.get(cls.__name__) is cls
     check_algorithm(cls)
 
 
@@ -99,11 +100,11 @@ def test_the_views_are_those_that_the_method_made() -> None:
     """The second view's features are those of the network on it, and the risks those of the first."""
     task = TASKS["binary"]
     algorithm = tiny_algorithm(StrangersTwoViews, tiny_problem(task))
-    batch = algorithm.prepared(tiny_batch(task), 3)
-    out = algorithm.outputs(batch, 3)
+    batch = prepared(algorithm, tiny_batch(task), 3)
+    out = outputs(algorithm, batch, 3)
     assert batch.views is not None and out.view_features is not None and out.view_logits is not None
     assert out.view_features.shape == (5, 6, 1, algorithm.network.num_features)
     second = batch.views[:, :, 0].flatten(0, 1)
     torch.testing.assert_close(out.view_logits[:, :, 0].flatten(0, 1), algorithm.network(second))
     erm = tiny_algorithm(Algorithm, tiny_problem(task))
-    torch.testing.assert_close(out.risks, erm.outputs(batch, 3).risks)
+    torch.testing.assert_close(out.risks, outputs(erm, batch, 3).risks)

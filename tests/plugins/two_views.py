@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, register
+from oodbench.algorithms import Algorithm, Batch, Needs, Outputs, register
 from oodbench.hparams import hparam, log_uniform
 
 
@@ -14,7 +14,7 @@ from oodbench.hparams import hparam, log_uniform
 class StrangersTwoViews(Algorithm):
     """The mean risk, and features that find an example's other view among those of all examples."""
 
-    views = 1
+    needs = Needs(views=1)
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
@@ -23,14 +23,14 @@ class StrangersTwoViews(Algorithm):
         contrast_weight: float = hparam(0.1, log_uniform(1e-2, 1.0), low=0.0)
         noise: float = hparam(0.1, log_uniform(1e-2, 1.0), low=0.0)
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         """The noise of the second views."""
         return {"noise": torch.randn(batch.x.shape, generator=generator)}
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch with noise on its second views."""
         assert batch.views is not None
-        noise = self.hparams.noise * batch.draws["noise"].to(batch.x.dtype)
+        noise = self.hparams.noise * batch.noise["noise"].to(batch.x.dtype)
         return replace(batch, views=batch.views[:, :, :1] + noise.unsqueeze(2))
 
     def objective(self, out: Outputs) -> Tensor:

@@ -125,7 +125,7 @@ def test_all_methods_or_all_of_a_kind_are_rows() -> None:
     )
     labels = list(dict.fromkeys(run.label for run in plan.runs.values()))
     assert labels[:2] == ["GroupDRO", "strong IRM"]
-    own = {n for n in algorithms if algorithms.get(n).kind in ("group", "batch")}
+    own = {n for n in algorithms if algorithms.get(n).changes in ("group", "batch")}
     assert set(labels) == own | {"strong IRM"}
     everything = tiny(datasets=[digits], algorithms="all", trials=1)
     skipped = {cell.algorithm for cell in everything.impossible}

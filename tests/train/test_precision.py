@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
+from oodbench.steps import outputs, prepared
 from oodbench.sweep.cli import app
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.launch import LaunchOptions, launch
@@ -62,10 +63,10 @@ def test_in_bfloat16_the_network_alone_runs_by_autocast(
     for name, module in run.algorithm.network.named_modules():
         if name == "featurizer.0.0" or name.endswith("featurizer.1"):
             module.register_forward_hook(lambda module, x, y: seen.add(y.dtype))
-    batch = run.algorithm.prepared(run.batches[0], 0)
-    out = run.algorithm.outputs(batch, 0)
+    batch = prepared(run.algorithm, run.batches[0], 0)
+    out = outputs(run.algorithm, batch, 0)
     assert out.features.dtype == out.logits.dtype == out.losses.dtype == torch.float32
-    reference = Run(plain, TrainSettings()).algorithm.outputs(batch, 0)
+    reference = outputs(Run(plain, TrainSettings()).algorithm, batch, 0)
     torch.testing.assert_close(out.losses, reference.losses, rtol=0.1, atol=0.1)
     assert not torch.equal(out.logits, reference.logits)
     assert run.run_steps(3) is None

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oodbench.data.streams import to_device
 from oodbench.optimizers import Rates, UpdateRule
-from oodbench.step_data import to_device
 
 Numbers = Mapping[str, Any]
 

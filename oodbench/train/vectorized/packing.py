@@ -8,6 +8,7 @@ from torch import nn
 from oodbench.algorithms import Algorithm
 from oodbench.data import facts
 from oodbench.networks.base import Network
+from oodbench.steps import has_own_update, reduction_of
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.optimizers import shared_options
@@ -55,13 +56,13 @@ def capacity(run: Run, settings: TrainSettings) -> int:
 
 def _inputs(run: Run) -> int:
     """How many inputs go through the network in a step."""
-    return len(run.names) * run.batches.batch_size * (1 + run.algorithm.views)
+    return len(run.names) * run.batches.batch_size * (1 + run.algorithm.needs.views)
 
 
 def _bytes(run: Run) -> int:
     """About what an update of a run needs: parameters, their gradients, and activations."""
     trained = sum(p.numel() for p in run.algorithm.parameters())
-    combines = run.algorithm.reduction is not None
+    combines = reduction_of(run.algorithm) is not None
     copies = 6 + (3 * len(run.names) if combines else 0)
     copies += 0 if run.average is None else run.average.copies
     examples = _inputs(run)
@@ -73,10 +74,10 @@ def _bytes(run: Run) -> int:
 def why_not(run: Run) -> str | None:
     """What about a run rules out that it is vectorized, under any settings, or None."""
     algorithm, cls = run.algorithm, type(run.algorithm)
-    reduction = algorithm.reduction
+    reduction = reduction_of(algorithm)
     modules = list(algorithm.modules())
     draws_environments = 0 < algorithm.hparams.environments_per_step < len(run.names)
-    if cls.update is not Algorithm.update or cls.step_optimizer is not Algorithm.step_optimizer:
+    if has_own_update(cls):
         return "it has an update of its own"
     if (
         set(algorithm.optimizers) != {"main"}
@@ -85,10 +86,10 @@ def why_not(run: Run) -> str | None:
         return "it has an optimizer of its own"
     if draws_environments and cls.objective is not Algorithm.objective:
         return "its objective is of environments that every run draws for itself"
-    if algorithm.autocast is not None:
+    if algorithm.problem.autocast is not None:
         return f"its network runs in {run.spec.precision}"
     if algorithm.hparams.accumulation > 1:
-        return "its batches go through the network in parts"
+        return "its batches go through the network in micro-batches"
     if algorithm.hparams.head_only:
         return "its head alone is trained at first"
     if run.batches.stored:

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from oodbench.algorithms import Algorithm, Batch
+from oodbench.data.streams import to_device
 from oodbench.results.run_spec import Evaluation
-from oodbench.step_data import to_device
+from oodbench.steps import CustomStep, minimised, noise_on_host, outputs, rates, reduction_of
 from oodbench.train.evaluate import evaluate_vectorized, mean_loss, shapes, stacked
 from oodbench.train.run import Run, Scored, on_host
 from oodbench.train.vectorized.linear import Collector, vectorized_linear
@@ -36,7 +37,7 @@ class VectorizedProgram:
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
         own = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
-        combines = first.reduction is not None
+        combines = reduction_of(first) is not None
         trained = [
             name
             for name, p in own[0].items()
@@ -153,9 +154,9 @@ class VectorizedProgram:
         All that depends on steps alone goes there before the first of them.
         """
         algorithms = self._algorithms
-        restarted = [{k for k, a in enumerate(algorithms) if a.restarts(i)} for i in steps]
-        rates = [[a.rates(i) for a in algorithms] for i in steps]
-        numbers = self._optimizer.numbers(rates, restarted)
+        every = [[rates(a, i) for a in algorithms] for i in steps]
+        restarted = [[k for k, of_run in enumerate(row) if of_run.restart] for row in every]
+        numbers = self._optimizer.numbers(every, restarted)
         if not self._averages:
             return [(of_step, None) for of_step in numbers]
         rows = [[[average.share(i)] for average in self._averages] for i in steps]
@@ -166,21 +167,17 @@ class VectorizedProgram:
         self, step: int, numbers: Mapping[str, Tensor], shares: Tensor | None
     ) -> dict[str, Tensor]:
         """One update of every run; returns (K,) of each metric."""
-        if type(self._template).start_stage is not Algorithm.start_stage:
-            with torch.no_grad():
-                for algorithm in self._algorithms:
-                    algorithm.start_stage(step)
-                if len(self.runs) == 1:  # its parameters are the last row's alone
-                    for rows in (self._matrix, *self._buffers.values()):
-                        rows[:-1] = rows[-1:]
-        for k, algorithm in enumerate(self._algorithms):
-            if algorithm.restarts(step):
-                self._optimizer.restart(k)
+        if isinstance(self._template, CustomStep):
+            if type(self._template).start_stage is not CustomStep.start_stage:
+                self._start_stages(step)
+            for k, algorithm in enumerate(self._algorithms):
+                if rates(algorithm, step).restart:
+                    self._optimizer.restart(k)
         metrics, gradients, buffers = self.gradients(step)
         with torch.no_grad():
             for name, value in buffers.items():
                 self._buffers[name].copy_(value)
-            reduction = self._template.reduction
+            reduction = reduction_of(self._template)
             if reduction is not None and reduction.observe is not None:
                 metrics |= self._observed(gradients, reduction.observe)
             flat = torch.cat([gradients[name].flatten(1) for name in self._shapes], 1)
@@ -190,6 +187,15 @@ class VectorizedProgram:
             if shares is not None:
                 self._averaged.lerp_(self._matrix, shares)
         return metrics
+
+    @torch.no_grad()
+    def _start_stages(self, step: int) -> None:
+        for algorithm in self._algorithms:
+            assert isinstance(algorithm, CustomStep)
+            algorithm.start_stage(step)
+        if len(self.runs) == 1:  # its parameters are the last row's alone
+            for rows in (self._matrix, *self._buffers.values()):
+                rows[:-1] = rows[-1:]
 
     def _clipping(self, gradients: Tensor) -> Tensor:
         """The factors, (K, 1), that scale (K, P) gradients down to each run's largest norm."""
@@ -201,7 +207,7 @@ class VectorizedProgram:
         self, step: int
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """The metrics, (K,) each, and by name, (K, *shape), the gradients and next buffers of all runs."""
-        batch, draws = self._batches[step]
+        batch, noise = self._batches[step]
         leaves = {name: p.requires_grad_() for name, p in self._named(self._matrix).items()}
         collector = None
         if self._combines:
@@ -210,7 +216,7 @@ class VectorizedProgram:
         with vectorized_linear(self._template.network, collector):
             given = {**leaves, **self._fixed, **self._buffers}
             totals, losses, metrics, buffers = self._over_runs(
-                _risks, given, self._numbers, batch, draws, step
+                _risks, given, self._numbers, batch, noise, step
             )
             if collector is None:
                 found = torch.autograd.grad(totals.sum(), list(leaves.values()))
@@ -316,15 +322,15 @@ def _at_least_two(items: list[T]) -> list[T]:
 
 
 def _risks(
-    algorithm: Algorithm, batch: dict[str, Tensor], draws: dict[str, Tensor], step: int
+    algorithm: Algorithm, batch: dict[str, Tensor], noise: dict[str, Tensor], step: int
 ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """The scalar to differentiate, the loss, the metrics and the next buffers of one run's batch."""
-    out = algorithm.outputs(algorithm.prepare(Batch(**batch, draws=draws)), step)
+    out = outputs(algorithm, algorithm.prepare(Batch(**batch, noise=noise)), step)
     buffers = algorithm.next_buffers(out)
     out.buffers.update(buffers)
     detached = {name: value.detach() for name, value in buffers.items()}
-    if algorithm.reduction is None:
-        loss = algorithm.minimised(out)
+    if reduction_of(algorithm) is None:
+        loss = minimised(algorithm, out)
         return loss, loss, out.metrics, detached
     return out.risks.sum(), out.risks.mean(), out.metrics, detached
 
@@ -350,7 +356,7 @@ def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
 
 
 class _Batches:
-    """The batches of all runs, stacked; those of one trial are made once, draws for every run."""
+    """The batches of all runs, stacked; those of one trial are made once, noise for every run."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._algorithms = [run.algorithm for run in runs]
@@ -364,7 +370,7 @@ class _Batches:
         self._made: dict[str, Tensor]
 
     def __getitem__(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The fields of `Batch` that there are, and the draws of a step, (K, ...) each.
+        """The fields of `Batch` that there are, and the noise of a step, (K, ...) each.
 
         Inputs that are vectors lie column by column in memory.
         """
@@ -383,10 +389,11 @@ class _Batches:
                 if name != "x" and isinstance(values[0], Tensor)
             }
             self._made["x"] = torch.unflatten(x.mT, 1, shape[:2]) if len(shape) == 3 else x
-        drawn = [
-            algorithm.drawn_on_host(batches[place], step)
+        of_runs = [
+            noise_on_host(algorithm, batches[place], step)
             for algorithm, place in zip(self._algorithms, self._places, strict=True)
         ]
         device = batches[0].x.device
-        draws = {n: to_device(torch.stack([d[n] for d in drawn]), device) for n in drawn[0]}
-        return self._made, draws
+        names = of_runs[0]
+        noise = {n: to_device(torch.stack([each[n] for each in of_runs]), device) for n in names}
+        return self._made, noise

@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.steps import noise_at, outputs, prepared
 
 LISA: Any = algorithms.get("LISA")
 
@@ -49,7 +50,7 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str, domains: str) -> Non
         domain = batch.attributes.flatten()
     strategies = set()
     for step in range(8):
-        drawn = algorithm.drawn(batch, step)
+        drawn = noise_at(algorithm, batch, step)
         strategies.add(bool(drawn["same_label"]))
         pair = (y.long(), domain) if drawn["same_label"] else (domain, y.long())
         sizes = (task.classes, 5 if domains == "environments" else 2)
@@ -61,7 +62,7 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str, domains: str) -> Non
             logits = algorithm.network(x.unsqueeze(0))
             total += m * task.losses(logits, y[i : i + 1])[0] / 30
             total += (1 - m) * task.losses(logits, y[j : j + 1])[0] / 30
-        out = algorithm.outputs(algorithm.prepared(batch, step), step)
+        out = outputs(algorithm, prepared(algorithm, batch, step), step)
         torch.testing.assert_close(algorithm.objective(out), total)
     assert strategies == {True, False}
 
@@ -69,6 +70,6 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str, domains: str) -> Non
 def test_a_step_of_some_environments_knows_which_they_are() -> None:
     algorithm = tiny_algorithm(LISA, tiny_problem(TASKS["binary"]), {"same_label": 1.0})
     batch = tiny_batch(TASKS["binary"]).of([4, 1])
-    made = algorithm.prepare(replace(batch, draws=algorithm.drawn(batch, 0)))
+    made = algorithm.prepare(replace(batch, noise=noise_at(algorithm, batch, 0)))
     assert made.other_y is not None and torch.equal(made.y, made.other_y)
     assert not torch.equal(made.x, batch.x)

@@ -8,6 +8,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.steps import update
 
 WISE_FT = algorithms.get("WiSEFT")
 
@@ -19,12 +20,12 @@ def test_predictions_are_under_weights_between_the_trained_head_and_the_end() ->
     batch = tiny_batch(task)
     first = copy.deepcopy(algorithm.network)
     for step in range(2):
-        algorithm.update(batch, step)
+        update(algorithm, batch, step)
     start = copy.deepcopy(algorithm.network)
     assert torch.equal(*(parameters_to_vector(n.featurizer.parameters()) for n in (first, start)))
     assert not torch.equal(*(parameters_to_vector(n.parameters()) for n in (first, start)))
     for step in range(2, 6):
-        algorithm.update(batch, step)
+        update(algorithm, batch, step)
     between = copy.deepcopy(start)
     ends = [parameters_to_vector(n.parameters()).detach() for n in (start, algorithm.network)]
     vector_to_parameters(0.7 * ends[0] + 0.3 * ends[1], between.parameters())

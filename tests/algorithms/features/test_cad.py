@@ -10,6 +10,7 @@ from torch import Tensor
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.steps import outputs
 
 CAD: Any = algorithms.get("CAD")
 COND_CAD: Any = algorithms.get("CondCAD")
@@ -39,7 +40,7 @@ def test_the_objective_and_its_gradient_are_those_of_the_equation(method: Any, k
     task = TASKS[kind]
     values = {"penalty_weight": 0.3, "temperature": 0.05}
     algorithm: Any = tiny_algorithm(method, tiny_problem(task), values)
-    out = algorithm.outputs(tiny_batch(task), 0)
+    out = outputs(algorithm, tiny_batch(task), 0)
     labels = out.targets if method is COND_CAD else None
     wanted = out.risks.mean() + 0.3 * penalty(out.features, labels, 0.05)
     found = algorithm.objective(out)
@@ -57,7 +58,7 @@ def test_environments_that_are_alike_cost_the_logarithm_of_their_number() -> Non
     """With equal features the part of the E - 1 others is (E - 1) B / (E B - 1)."""
     task = TASKS["binary"]
     algorithm: Any = tiny_algorithm(CAD, tiny_problem(task), {"temperature": 0.1})
-    out = algorithm.outputs(tiny_batch(task), 0)
+    out = outputs(algorithm, tiny_batch(task), 0)
     out = replace(out, features=torch.ones_like(out.features))
     wanted = 0.1 / 0.07 * math.log((5 * 6 - 1) / (4 * 6))
     assert algorithm.penalty(out).item() == pytest.approx(wanted)
@@ -68,7 +69,7 @@ def test_large_features_cost_much_and_stay_finite() -> None:
     algorithm: Any = tiny_algorithm(CAD, tiny_problem(task), dtype=torch.float32)
     batch = tiny_batch(task)
     batch = replace(batch, x=1e4 * batch.x.float(), y=batch.y.float())
-    out = algorithm.outputs(batch, 0)
+    out = outputs(algorithm, batch, 0)
     found = algorithm.penalty(out)
     found.backward()
     assert found.isfinite() and found > 100
@@ -80,7 +81,7 @@ def test_an_example_without_a_partner_does_not_count() -> None:
     """Class 1 is in one environment alone: only class 0 has a mean."""
     task = TASKS["binary"]
     algorithm: Any = tiny_algorithm(COND_CAD, tiny_problem(task))
-    out = algorithm.outputs(tiny_batch(task), 0)
+    out = outputs(algorithm, tiny_batch(task), 0)
     out.targets.zero_()
     out.targets[2, :3] = 1.0
     torch.testing.assert_close(

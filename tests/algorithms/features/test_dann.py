@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from oodbench.algorithms.dann import reverse_gradient
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Problem, algorithms
+from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
     LAST,
     PLAIN,
@@ -18,6 +18,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
+from oodbench.steps import outputs, update
 from oodbench.tasks import Task
 
 BOTH = pytest.mark.parametrize("name", ["DANN", "CDANN"])
@@ -67,7 +68,7 @@ def discriminator_loss(algorithm: Any, features: Tensor, y: Tensor, task: Task) 
 @ALL
 def test_the_discriminator_descends_and_the_features_ascend_its_loss(name: str, task: Task) -> None:
     algorithm, batch = make(name, task, penalty_weight=0.7, schedule="constant"), tiny_batch(task)
-    out = algorithm.outputs(batch, 0)
+    out = outputs(algorithm, batch, 0)
     loss = discriminator_loss(algorithm, out.features, batch.y, task)
     found = algorithm.objective(out)
     torch.testing.assert_close(found, out.risks.mean() + loss)
@@ -93,8 +94,8 @@ def test_at_weight_zero_the_predictor_is_erms_and_the_discriminator_learns(name:
     losses = []
     for step in range(100):
         batch = tiny_batch(BINARY, seed=step, examples=32)
-        losses.append(algorithm.update(batch, step)["discriminator_loss"].item())
-        erm.update(batch, step)
+        losses.append(update(algorithm, batch, step)["discriminator_loss"].item())
+        update(erm, batch, step)
     for a, b in zip(algorithm.network.parameters(), erm.network.parameters(), strict=True):
         torch.testing.assert_close(a, b)
     assert sum(losses[-10:]) / 10 < math.log(5) - 0.2  # the environments' inputs differ in scale
@@ -107,7 +108,7 @@ def test_the_features_hide_their_environment() -> None:
         values = {"optimizer": "adam", "penalty_weight": weight, "schedule": "constant"}
         algorithm = make("DANN", BINARY, **values)
         for step in range(300):
-            metrics = algorithm.update(tiny_batch(BINARY, seed=step, examples=32), step)
+            metrics = update(algorithm, tiny_batch(BINARY, seed=step, examples=32), step)
         left[weight] = metrics["discriminator_loss"].item()
     assert left[1.0] > left[0.0] + 0.1
 
@@ -115,7 +116,7 @@ def test_the_features_hide_their_environment() -> None:
 @ALL
 def test_the_conditional_discriminator_sees_the_targets(task: Task) -> None:
     algorithm, batch = make("CDANN", task), tiny_batch(task)
-    condition = algorithm.condition(algorithm.outputs(batch, 0))
+    condition = algorithm.condition(outputs(algorithm, batch, 0))
     assert condition.shape[-1] + 8 == algorithm.discriminator[0].in_features
     if task.kind in ("binary", "multiclass"):
         classes = F.one_hot(batch.y.long(), max(2, task.num_outputs)).double()
@@ -126,7 +127,7 @@ def test_the_conditional_discriminator_sees_the_targets(task: Task) -> None:
 
 @BOTH
 def test_one_environment_is_refused(name: str) -> None:
-    reason = algorithms.get(name).skip(tiny_problem(BINARY, ("a",)))
+    reason = why_skipped(algorithms.get(name), tiny_problem(BINARY, ("a",)))
     assert reason is not None and "at least two" in reason
 
 
@@ -134,7 +135,7 @@ def test_a_discriminator_is_told_which_environments_a_step_is_of() -> None:
     problem = Problem((4,), TASKS["binary"], tuple("abcde"), 1000)
     algorithm: Any = tiny_algorithm(algorithms.get("DANN"), problem, {"environments_per_step": 2})
     batch = replace(tiny_batch(TASKS["binary"], 0, 2), environments=torch.tensor([4, 1]))
-    out = algorithm.outputs(batch, 7)
+    out = outputs(algorithm, batch, 7)
     algorithm.objective(out)
     logits = algorithm.discriminator(out.features.flatten(0, 1))
     labels = torch.tensor([4] * 6 + [1] * 6)

@@ -9,6 +9,7 @@ from torch import Tensor
 from oodbench.algorithms import Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.hparams import defaults
+from oodbench.steps import outputs, rates
 from oodbench.tasks import Task
 
 ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
@@ -16,7 +17,7 @@ ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
 
 def made(name: str, task: Task, step: int = LAST, **values: object) -> tuple[Any, Outputs]:
     algorithm = tiny_algorithm(algorithms.get(name), tiny_problem(task), values)
-    return algorithm, algorithm.outputs(tiny_batch(task, 5), step)
+    return algorithm, outputs(algorithm, tiny_batch(task, 5), step)
 
 
 def variance(values: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ def test_ib_irm_has_both_penalties_each_from_a_step_of_its_own(
     wanted = out.risks.mean() + irm * torch.stack(gradients).mean() + ib * variances(out.features)
     wanted = wanted / (50 if divided and step >= 4 else 1)
     require_same(algorithm, algorithm.objective(out), wanted)
-    assert [algorithm.restarts(s) for s in range(11)] == [s in (4, 9) for s in range(11)]
+    assert [rates(algorithm, s).restart for s in range(11)] == [s in (4, 9) for s in range(11)]
 
 
 def test_ib_erm_is_erm_before_its_switch() -> None:

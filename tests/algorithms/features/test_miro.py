@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from oodbench.algorithms import Batch, Problem, algorithms
+from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
@@ -16,6 +16,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.networks.base import build
+from oodbench.steps import configure, update
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
@@ -41,7 +42,7 @@ def test_it_minimises_its_equation_and_the_variances_are_learned_faster(task: Ta
     loss = torch.stack(risks).mean() + 0.7 * penalty
     wanted = torch.autograd.grad(loss, [*twin.parameters(), spread])
     before = [p.detach().clone() for p in (*algorithm.network.parameters(), algorithm.spreads[0])]
-    found = algorithm.update(batch, 0)
+    found = update(algorithm, batch, 0)
     torch.testing.assert_close(found["loss"], loss.detach())
     torch.testing.assert_close(found["distance"], penalty.detach())
     now = [*algorithm.network.parameters(), algorithm.spreads[0]]
@@ -61,12 +62,12 @@ def test_variances_start_at_a_tenth_one_for_each_channel_of_each_stage() -> None
     for spread in algorithm.spreads:
         variance = nn.functional.softplus(spread) + 1e-5
         torch.testing.assert_close(variance, torch.full_like(variance, 0.1))
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     algorithm.train()
     assert not algorithm.original.training
     batch = Batch(torch.randn(1, 4, 3, 32, 32), torch.ones(1, 4).long())
-    assert algorithm.update(batch, 0)["loss"].isfinite()
-    copy.deepcopy(algorithm).update(batch, 1)
+    assert update(algorithm, batch, 0)["loss"].isfinite()
+    update(copy.deepcopy(algorithm), batch, 1)
 
 
 @pytest.mark.parametrize("name", ["MIRO", "WiSEFT"])
@@ -75,7 +76,7 @@ def test_it_is_skipped_where_no_network_is_pretrained(name: str) -> None:
     (impossible,) = make_plan(validate(values, "s")).impossible
     assert impossible.reason == "it needs a pretrained network"
     given = {"sampling": "uniform", "accumulation": 2, "head_only": 0}
-    reason = algorithms.get(name).lacks(tiny_problem(TASKS["binary"]), given)
+    reason = why_skipped(algorithms.get(name), tiny_problem(TASKS["binary"]), given)
     assert reason is not None and {"MIRO": "accumulation", "WiSEFT": "head_only"}[name] in reason
     usual = {"sampling": "uniform", "accumulation": 1, "head_only": 0}
-    assert MIRO.lacks(tiny_problem(TASKS["binary"]), usual) is None
+    assert why_skipped(MIRO, tiny_problem(TASKS["binary"]), usual) is None

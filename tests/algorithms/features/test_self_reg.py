@@ -9,6 +9,7 @@ from torch import Tensor
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.steps import outputs, prepared
 
 SELF_REG: Any = algorithms.get("SelfReg")
 
@@ -30,14 +31,14 @@ def test_the_loss_and_its_gradient_are_those_of_all_pairs(kind: str, scale: floa
     task, batch = TASKS[kind], tiny_batch(TASKS[kind])
     algorithm: Any = tiny_algorithm(SELF_REG, tiny_problem(task))
     algorithm.network.classifier.weight.data.mul_(scale)
-    batch = algorithm.prepared(batch, 4)
-    out = algorithm.outputs(batch, 4)
+    batch = prepared(algorithm, batch, 4)
+    out = outputs(algorithm, batch, 4)
     found = algorithm.objective(out)
 
-    y, l = batch.y.flatten(), batch.draws["share"]  # noqa: E741
+    y, l = batch.y.flatten(), batch.noise["share"]  # noqa: E741
     phi = algorithm.network.featurizer(batch.x.flatten(0, 1))
     z, h = algorithm.network.classifier(phi), algorithm.projection(phi)
-    p, q = (partners(y.tolist(), noise.flatten().tolist()) for noise in batch.draws["noise"])
+    p, q = (partners(y.tolist(), each.flatten().tolist()) for each in batch.noise["noise"])
     risk, penalty = task.losses(z, y).mean(), torch.zeros((), dtype=torch.float64)
 
     def mse(a: Tensor, b: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ import torch
 from oodbench.algorithms.temporal_and_mask import TemporalANDMask
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
+from oodbench.algorithms import Batch, Outputs, Problem, algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import UserError
 from oodbench.networks.base import build
+from oodbench.steps import CustomStep, configure, environments_at, update
 from oodbench.tasks import Task
 
 METHOD: Any = algorithms.get("TemporalANDMask")
@@ -97,24 +98,24 @@ def test_mistakes_are_named(values: dict[str, Any], message: str) -> None:
 def test_every_environment_has_its_turn_in_every_round() -> None:
     algorithm: Any = tiny_algorithm(METHOD, tiny_problem(TASKS["binary"]))
     rounds = [
-        tuple(e for i in range(5) for e in algorithm.environments_at(5 * r + i)) for r in range(30)
+        tuple(e for i in range(5) for e in environments_at(algorithm, 5 * r + i)) for r in range(30)
     ]
     assert all(sorted(turns) == [0, 1, 2, 3, 4] for turns in rounds)
     assert len(set(rounds)) > 20
     other = replace(algorithm.problem, seed=1)
     of_another_trial: Any = tiny_algorithm(METHOD, other)
-    turns = [of_another_trial.environments_at(step) for step in range(50)]
-    assert turns != [algorithm.environments_at(step) for step in range(50)]
+    turns = [environments_at(of_another_trial, step) for step in range(50)]
+    assert turns != [environments_at(algorithm, step) for step in range(50)]
 
 
 def test_a_step_sees_one_environment() -> None:
     task = TASKS["regression"]
     batch, other = tiny_batch(task, 0), tiny_batch(task, 1)
     first: Any = tiny_algorithm(METHOD, tiny_problem(task))
-    (e,) = first.environments_at(7)
+    (e,) = environments_at(first, 7)
     other.x[e], other.y[e] = batch.x[e], batch.y[e]
     second = tiny_algorithm(METHOD, tiny_problem(task))
-    losses = [float(a.update(b, 7)["loss"]) for a, b in ((first, batch), (second, other))]
+    losses = [float(update(a, b, 7)["loss"]) for a, b in ((first, batch), (second, other))]
     network = tiny_algorithm(METHOD, tiny_problem(task)).network
     wanted = task.losses(network(batch.x[e]), batch.y[e]).mean().item()
     assert losses == pytest.approx([wanted, wanted])
@@ -122,7 +123,7 @@ def test_a_step_sees_one_environment() -> None:
         assert torch.equal(one, two)
 
 
-class Confident(Algorithm):
+class Confident(CustomStep):
     """An objective of its own, minimised by the temporal AND-mask."""
 
     def objective(self, out: Outputs) -> Tensor:
@@ -136,8 +137,8 @@ def test_it_takes_any_objective() -> None:
     problem = Problem((4,), Task("binary"), ("a",), 100)
     network = build("MLP", {"width": 8}, (4,), 1, 0)
     algorithm = Confident(network, problem, Confident.Hparams(lr=0.01, weight_decay=0.0))
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     batch = tiny_batch(TASKS["binary"], 0, 1, 64)
     batch = Batch(batch.x.float(), (batch.x[..., 0] > 0).float())
-    losses = [float(algorithm.update(batch, step)["loss"]) for step in range(60)]
+    losses = [float(update(algorithm, batch, step)["loss"]) for step in range(60)]
     assert losses[0] == losses[1] > 1.2 * losses[-1]  # as printed the first step is masked

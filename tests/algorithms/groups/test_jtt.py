@@ -15,6 +15,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
+from oodbench.steps import CustomStep, outputs, rates, update
 
 JTT: Any = algorithms.get("JTT")
 TASK = TASKS["multiclass"]
@@ -37,7 +38,7 @@ def weights(algorithm: Algorithm) -> list[Tensor]:
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_the_second_stage_begins_after_the_steps_of_the_first_if_there_is_one(steps: int) -> None:
     algorithm: Any = tiny_algorithm(JTT, PROBLEM, {**VALUES, "first_stage": steps})
-    assert [step for step in range(6) if algorithm.restarts(step)] == [steps] * (steps > 0)
+    assert [step for step in range(6) if rates(algorithm, step).restart] == [steps] * (steps > 0)
 
 
 def test_both_stages_are_those_of_the_paper() -> None:
@@ -49,8 +50,8 @@ def test_both_stages_are_those_of_the_paper() -> None:
         assert batch.index is not None
         predicted = twin.network(batch.x.flatten(0, 1)).argmax(-1).view(5, 3)
         wrong.scatter_(1, batch.index, (predicted != batch.y).double())
-        twin.update(batch, step)
-        algorithm.update(batch, step)
+        update(twin, batch, step)
+        update(algorithm, batch, step)
         for ours, theirs in zip(weights(algorithm), weights(twin), strict=True):
             assert torch.equal(ours, theirs)
     assert 0 < wrong.sum() < 30 and torch.equal(algorithm.get_buffer("wrong"), wrong)
@@ -59,7 +60,7 @@ def test_both_stages_are_those_of_the_paper() -> None:
     for step in range(3, 6):
         batch = halves(step)
         assert batch.index is not None
-        losses = twin.outputs(batch, step).losses
+        losses = outputs(twin, batch, step).losses
         total = torch.zeros((), dtype=torch.float64)
         for e in range(5):
             repeated = (
@@ -71,7 +72,7 @@ def test_both_stages_are_those_of_the_paper() -> None:
         with torch.no_grad():
             for p, g in zip(twin.network.parameters(), gradients, strict=True):
                 p.sub_(0.1 * g)
-        torch.testing.assert_close(algorithm.update(batch, step)["loss"], total.detach())
+        torch.testing.assert_close(update(algorithm, batch, step)["loss"], total.detach())
         for ours, theirs in zip(weights(algorithm), weights(twin), strict=True):
             torch.testing.assert_close(ours, theirs)
     assert torch.equal(algorithm.get_buffer("wrong"), wrong)
@@ -81,9 +82,10 @@ def test_the_second_stage_starts_with_a_new_optimizer_and_running_statistics() -
     algorithm = tiny_algorithm(JTT, PROBLEM, {**VALUES, "optimizer": "adam"})
     start = weights(algorithm)
     for step in range(3):
-        algorithm.update(halves(step), step)
+        update(algorithm, halves(step), step)
+    assert isinstance(algorithm, CustomStep)
     algorithm.start_stage(3)
     assert all(map(torch.equal, weights(algorithm), start))
     before = algorithm.optimizers["main"]
-    algorithm.update(halves(3), 3)
+    update(algorithm, halves(3), 3)
     assert algorithm.optimizers["main"] is not before

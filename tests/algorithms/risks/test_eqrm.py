@@ -10,6 +10,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.steps import outputs, rates, update
 
 EQRM: Any = algorithms.get("EQRM")
 RISKS = [0.9, 0.3, 0.4, 1.7, 0.35]
@@ -122,18 +123,13 @@ def test_the_burn_in_is_erm_and_then_come_a_new_optimizer_and_another_rate(
     algorithm = tiny_algorithm(algorithms.get(name), problem, values)
     batch = tiny_batch(TASKS["binary"])
     for step, erm in ((0, True), (4999, True), (5000, False), (LAST, False)):
-        out = algorithm.outputs(batch, step)
+        out = outputs(algorithm, batch, step)
         assert torch.equal(algorithm.objective(out), out.risks.mean()) == erm
-        assert algorithm.rates(step).lr == pytest.approx(0.1 if erm else 0.003)
-        assert algorithm.restarts(step) == (step == 5000)
-    algorithm.update(batch, 4998)
+        assert rates(algorithm, step).lr == pytest.approx(0.1 if erm else 0.003)
+        assert rates(algorithm, step).restart == (step == 5000)
+    update(algorithm, batch, 4998)
     old = algorithm.optimizers["main"]
-    algorithm.update(batch, 4999)
+    update(algorithm, batch, 4999)
     assert algorithm.optimizers["main"] is old
-    algorithm.update(batch, 5000)
+    update(algorithm, batch, 5000)
     assert algorithm.optimizers["main"] is not old
-
-
-@pytest.mark.parametrize("name", ["EQRM", "RDM"])
-def test_one_environment_is_refused(name: str) -> None:
-    assert algorithms.get(name).skip(tiny_problem(TASKS["binary"], ("a",))) is not None

@@ -14,6 +14,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.networks.base import build
+from oodbench.steps import configure, outputs, update
 from oodbench.tasks import Task
 
 ERM = algorithms.get("ERM")
@@ -37,7 +38,7 @@ def linear_erm(values: dict[str, Any]) -> Algorithm:
     problem = Problem((4,), Task("regression"), ("s=0.1", "s=1"), 400)
     network = build("Linear", {}, (4,), 1, 0)
     algorithm: Algorithm = ERM(network, problem, ERM.Hparams(**{**PLAIN, **values})).double()
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     return algorithm
 
 
@@ -58,12 +59,12 @@ def test_least_squares_and_training_find_the_population_weights() -> None:
     fitted = torch.linalg.lstsq(batch.x.flatten(0, 1), batch.y.flatten(0, 1)).solution.squeeze()
     algorithm = linear_erm({"lr": 0.1, "momentum": 0.9})
     for step in range(200):
-        algorithm.update(batch, step)
+        update(algorithm, batch, step)
     phi, w = list(algorithm.network.parameters())
     torch.testing.assert_close((w @ phi).squeeze(), fitted, atol=1e-4, rtol=0)
     assert torch.equal(w, torch.ones(1, 4).double())
 
-    risks = algorithm.outputs(batch, 200).risks.detach()
+    risks = outputs(algorithm, batch, 200).risks.detach()
     torch.testing.assert_close(risks, torch.tensor([0.23402, 1.10818]).double(), atol=0.03, rtol=0)
 
 
@@ -77,7 +78,7 @@ def test_an_update_descends_the_mean_of_the_environments_risks(task: Task) -> No
         risks.append(task.losses(reference(batch.x[e]), batch.y[e]).mean())
     mean = torch.stack(risks).mean()
     mean.backward()  # type: ignore[no-untyped-call]
-    found = algorithm.update(batch, 0)
+    found = update(algorithm, batch, 0)
     assert found["loss"].item() == pytest.approx(mean.item())
     for after, before in zip(algorithm.network.parameters(), reference.parameters(), strict=True):
         assert before.grad is not None

@@ -12,6 +12,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
+from oodbench.steps import outputs, update
 
 GROUP_DRO: Any = algorithms.get("GroupDRO")
 
@@ -24,14 +25,14 @@ def test_three_steps_are_those_of_the_paper() -> None:
     q = torch.full((5,), 0.2, dtype=torch.float64)
     for step in range(3):
         batch = tiny_batch(task, seed=step)
-        risks = twin.outputs(batch, step).risks
+        risks = outputs(twin, batch, step).risks
         q = q * (0.7 * risks.detach()).exp()
         q = q / q.sum()
         gradients = torch.autograd.grad((q * risks).sum(), list(twin.parameters()))
         with torch.no_grad():
             for p, g in zip(twin.parameters(), gradients, strict=True):
                 p.sub_(0.01 * g)
-        loss = algorithm.update(batch, step)["loss"]
+        loss = update(algorithm, batch, step)["loss"]
         torch.testing.assert_close(loss, (q * risks.detach()).sum())
         torch.testing.assert_close(algorithm.weights, q)
     for ours, theirs in zip(algorithm.parameters(), twin.parameters(), strict=True):
@@ -43,8 +44,8 @@ def test_environments_that_are_not_drawn_keep_their_share() -> None:
     algorithm = tiny_algorithm(GROUP_DRO, tiny_problem(task), {"eta": 1.0})
     batch = tiny_batch(task)
     part: Batch = batch.of([3, 1])
-    risks = algorithm.outputs(part, 0).risks.detach()
-    algorithm.update(part, 0)
+    risks = outputs(algorithm, part, 0).risks.detach()
+    update(algorithm, part, 0)
     factors = torch.ones(5, dtype=torch.float64)
     factors[[3, 1]] = risks.exp()
     torch.testing.assert_close(algorithm.weights, factors / factors.sum())
@@ -59,7 +60,7 @@ def test_groups_are_pairs_of_target_and_attribute_wherever_they_are() -> None:
     for step in range(3):
         batch = tiny_batch(task, seed=step, environments=2, examples=4)
         assert batch.attributes is not None
-        losses = algorithm.outputs(batch, step).losses.detach()
+        losses = outputs(algorithm, batch, step).losses.detach()
         risks = torch.zeros(6, dtype=torch.float64)
         for g in range(6):
             here = (batch.y == g // 2) & (batch.attributes == g % 2)
@@ -67,7 +68,7 @@ def test_groups_are_pairs_of_target_and_attribute_wherever_they_are() -> None:
         assert step != 0 or (risks == 0).any()
         q = q * (0.7 * risks).exp()
         q = q / q.sum()
-        loss = algorithm.update(batch, step)["loss"]
+        loss = update(algorithm, batch, step)["loss"]
         torch.testing.assert_close(loss, (q * risks).sum())
         torch.testing.assert_close(algorithm.weights, q)
 
@@ -76,7 +77,7 @@ def test_groups_of_real_targets_are_attributes() -> None:
     values = {"over": "groups"}
     algorithm: Any = tiny_algorithm(GROUP_DRO, tiny_problem(TASKS["regression"]), values)
     batch = tiny_batch(TASKS["regression"])
-    out = algorithm.outputs(batch, 0)
+    out = outputs(algorithm, batch, 0)
     assert batch.attributes is not None
     for g in range(2):
         wanted = out.losses[batch.attributes == g].mean()

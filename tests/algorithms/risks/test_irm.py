@@ -21,6 +21,7 @@ from oodbench.conformance.tiny_problems import (
 )
 from oodbench.errors import UserError
 from oodbench.hparams import defaults
+from oodbench.steps import outputs, rates, update
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
 from tests.algorithms.risks.test_erm import POPULATION, example_1
@@ -60,7 +61,7 @@ def test_the_penalty_and_its_gradient_are_those_of_autograd(
     algorithm: Any = tiny_algorithm(IRM, tiny_problem(task), {"split_half": split_half})
     batch = tiny_batch(task, examples=examples)
     parameters = list(algorithm.network.parameters())
-    out = algorithm.outputs(batch, LAST)
+    out = outputs(algorithm, batch, LAST)
     found, wanted = algorithm.penalty(out), by_autograd(task, out.logits, batch.y, split_half)
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=0)
     for a, b in zip(
@@ -91,7 +92,7 @@ def test_no_branch_on_the_initial_weight() -> None:
 def test_two_halves_need_two_examples() -> None:
     algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), {"split_half": True})
     with pytest.raises(UserError, match="'split_half' needs at least two examples"):
-        algorithm.update(tiny_batch(BINARY, examples=1), 0)
+        update(algorithm, tiny_batch(BINARY, examples=1), 0)
 
 
 @pytest.mark.parametrize("split_half", [False, True])
@@ -169,7 +170,7 @@ def test_updates_are_those_of_the_papers_code(
         if reset and step == anneal:
             used = new_optimizer()
         papers_code(theirs, used, batch, 1.0 if step < anneal else weight, l2, divide)
-        ours.update(batch, step)
+        update(ours, batch, step)
         for a, b in zip(ours.network.parameters(), theirs.network.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
@@ -180,7 +181,7 @@ def test_the_optimizer_starts_anew_at_the_switch_if_asked(reset: bool) -> None:
     algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), values)
     first = algorithm.optimizers["main"]
     for step in range(4):
-        algorithm.update(tiny_batch(BINARY, step), step)
+        update(algorithm, tiny_batch(BINARY, step), step)
     assert (algorithm.optimizers["main"] is first) == (not reset)
 
 
@@ -188,7 +189,7 @@ def test_without_annealing_the_optimizer_is_kept() -> None:
     values = {"anneal_steps": 0, "reset_optimizer": True}
     algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), values)
     first = algorithm.optimizers["main"]
-    algorithm.update(tiny_batch(BINARY), 0)
+    update(algorithm, tiny_batch(BINARY), 0)
     assert algorithm.optimizers["main"] is first
 
 
@@ -202,9 +203,9 @@ def test_resuming_around_the_switch_is_exact(stop: int) -> None:
             resumed.load_state_dict(whole.state_dict())
             state = copy.deepcopy(whole.optimizers["main"].state_dict())
             resumed.optimizers["main"].load_state_dict(state)
-        whole.update(tiny_batch(BINARY, step), step)
+        update(whole, tiny_batch(BINARY, step), step)
         if step >= stop:
-            resumed.update(tiny_batch(BINARY, step), step)
+            update(resumed, tiny_batch(BINARY, step), step)
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(a, b)
 
@@ -229,8 +230,10 @@ def covariate_shift_cosine(protocol: str, step: int) -> float:
     algorithm: Any = tiny_algorithm(IRM, problem, hparams)
     batch = tiny_batch(BINARY, environments=2)
     parameters = list(algorithm.network.parameters())
-    out = algorithm.outputs(batch, step)
-    decayed = algorithm.objective(out) + algorithm.weight_decay(step) / 2 * squared_norm(parameters)
+    out = outputs(algorithm, batch, step)
+    decayed = algorithm.objective(out) + rates(algorithm, step).weight_decay / 2 * squared_norm(
+        parameters
+    )
     weight = 1.0 if step < 100 else 1e4
     penalty = by_autograd(BINARY, out.logits, batch.y, False)
     theirs = out.risks.sum() + 1e-3 * squared_norm(parameters) + weight * penalty
@@ -251,7 +254,7 @@ def test_the_covariate_shift_protocols_row_follows_the_papers_code() -> None:
 def test_a_shift_adds_the_gradient_of_a_constant_added_to_the_logits(task: Task) -> None:
     """sum over the dummies w = 1 and b = 0 of (dR_e / d dummy)^2, by autograd."""
     algorithm: Any = tiny_algorithm(IRM, tiny_problem(task), {"shift": True})
-    out = algorithm.outputs(tiny_batch(task), LAST)
+    out = outputs(algorithm, tiny_batch(task), LAST)
     terms = []
     for logits, y in zip(out.logits, out.targets, strict=True):
         dummies = [torch.tensor(v, dtype=torch.double, requires_grad=True) for v in (1.0, 0.0)]

@@ -86,9 +86,3 @@ def test_no_smallest_weight_exceeds_equal_shares() -> None:
     tiny_algorithm(cls, problem, {"lambda_min": 0.5})
     with pytest.raises(UserError, match=r"'lambda_min' must be at most 1/2 .* not 0\.51"):
         tiny_algorithm(cls, problem, {"lambda_min": 0.51})
-
-
-@pytest.mark.parametrize("name", ["MMREx", "RI"])
-def test_one_environment_is_refused(name: str) -> None:
-    reason = algorithms.get(name).skip(tiny_problem(TASKS["binary"], ("a",)))
-    assert reason is not None and "at least two" in reason

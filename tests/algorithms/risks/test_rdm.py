@@ -8,6 +8,7 @@ from torch import Tensor
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.steps import outputs
 
 RDM: Any = algorithms.get("RDM")
 
@@ -29,7 +30,7 @@ def test_the_objective_and_its_gradient_are_those_of_the_equation(kind: str) -> 
     task = TASKS[kind]
     values = {"penalty_weight": 3.0, "variance_weight": 0.2}
     algorithm = tiny_algorithm(RDM, tiny_problem(task), values)
-    out = algorithm.outputs(tiny_batch(task, 4), LAST)
+    out = outputs(algorithm, tiny_batch(task, 4), LAST)
     found = algorithm.objective(out)
     risks = out.risks.tolist()
     worst, every = out.losses[risks.index(max(risks))], out.losses.flatten()
@@ -46,7 +47,7 @@ def test_a_single_example_has_no_variance_and_two_have_the_unbiased_one() -> Non
     task = TASKS["regression"]
     values = {"penalty_weight": 0.0, "variance_weight": 1.0}
     algorithm = tiny_algorithm(RDM, tiny_problem(task, ("a", "b")), values)
-    out = algorithm.outputs(tiny_batch(task, environments=2, examples=1), LAST)
+    out = outputs(algorithm, tiny_batch(task, environments=2, examples=1), LAST)
     first, second = out.losses.flatten().tolist()
     algorithm.objective(out)
     assert out.metrics["penalty"].item() == pytest.approx((first - second) ** 2 / 2)

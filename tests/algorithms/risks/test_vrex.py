@@ -9,6 +9,7 @@ from torch import Tensor
 from oodbench.algorithms import Outputs, algorithms
 from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
 from oodbench.hparams import defaults
+from oodbench.steps import rates
 
 VREX: Any = algorithms.get("VREx")
 RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)
@@ -74,8 +75,8 @@ def test_the_weight_is_the_initial_one_until_the_switch_and_divides_everything_a
 
     problem = tiny_problem(TASKS["binary"])
     algorithm = tiny_algorithm(VREX, problem, {**values, "weight_decay": 0.1})
-    assert algorithm.weight_decay(4) == pytest.approx(0.1)
-    assert algorithm.weight_decay(5) == pytest.approx(0.1 / divisor)
+    assert rates(algorithm, 4).weight_decay == pytest.approx(0.1)
+    assert rates(algorithm, 5).weight_decay == pytest.approx(0.1 / divisor)
 
 
 @pytest.mark.parametrize(("name", "weight"), [("VREx", {"penalty_weight": 2e4}), ("MMREx", {})])
@@ -92,9 +93,5 @@ def test_the_defaults_on_small_images_are_those_of_the_papers_code(
     penalty = (risks[0] - risks[1]) ** 2 if name == "VREx" else (risks[0] - risks[1]).abs()
     code = (risks.sum() + 1e4 * penalty) / 1e4
     torch.testing.assert_close(2 * algorithm.objective(out), code)
-    assert 2 * algorithm.weight_decay(LAST) == pytest.approx(2 * 1e-3 / 1e4)
+    assert 2 * rates(algorithm, LAST).weight_decay == pytest.approx(2 * 1e-3 / 1e4)
     assert weight.items() <= values.items()
-
-
-def test_one_environment_is_refused() -> None:
-    assert "at least two" in VREX.skip(tiny_problem(TASKS["binary"], ("a",)))

@@ -12,6 +12,7 @@ from torch import Tensor
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.networks.base import build
+from oodbench.steps import configure, noise_at, update
 
 SAGNET: Any = algorithms.get("SagNet")
 ADAM = {"lr": 0.02, "weight_decay": 0.1, "lr_schedule": "constant"}
@@ -53,7 +54,7 @@ def test_three_updates_are_nine_steps_of_three_optimizers(kind: str) -> None:
     )
     for step in range(3):
         batch = tiny_batch(task, seed=step)
-        draws = algorithm.drawn(batch, step)
+        draws = noise_at(algorithm, batch, step)
         share, orders = draws["share"].double(), draws["orders"]
         x, y = batch.x.flatten(0, 1), batch.y.flatten(0, 1)
         stages = ((of_f, of_c), (of_s,), (of_f,))
@@ -71,7 +72,7 @@ def test_three_updates_are_nine_steps_of_three_optimizers(kind: str) -> None:
             wanted.append(value.detach())
             for optimizer in trained:
                 optimizer.step()
-        found = algorithm.update(batch, step)
+        found = update(algorithm, batch, step)
         for name, value in zip(("loss", "style_loss", "adversarial_loss"), wanted, strict=True):
             torch.testing.assert_close(found[name], value)
         pairs = ((algorithm.network.featurizer, f), (algorithm.network.classifier, c))
@@ -111,9 +112,9 @@ def test_a_network_without_features_of_its_own_trains_its_classifier() -> None:
     problem, batch = tiny_problem(task), tiny_batch(task)
     network = build("Head", {}, problem.input_shape, 1, seed=0)
     algorithm: Any = SAGNET(network, problem, SAGNET.Hparams()).double()
-    algorithm.optimizers = algorithm.configure()
+    configure(algorithm)
     before = copy.deepcopy(network.classifier.state_dict())
-    algorithm.update(batch, 0)
+    update(algorithm, batch, 0)
     after = network.classifier.state_dict()
     assert not any(torch.equal(after[name], value) for name, value in before.items())
 

@@ -15,6 +15,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_batch,
     tiny_problem,
 )
+from oodbench.steps import update
 from oodbench.tasks import Task
 
 ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
@@ -76,7 +77,7 @@ def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
         algorithm = tiny_algorithm(cls, tiny_problem(task), PLAIN)
         assert isinstance(algorithm.network.featurizer, nn.Sequential)
         algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
-        algorithm.update(batch, 0)
+        update(algorithm, batch, 0)
         built.append(dict(algorithm.network.named_buffers()))
     assert len(built[0]) == 3
     for key, value in built[1].items():

@@ -1,4 +1,4 @@
-"""Gradients of a network at other parameters than its own, for methods whose step looks around."""
+"""Gradients at temporarily changed weights (SAM, MLDG)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

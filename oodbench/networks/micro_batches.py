@@ -1,4 +1,4 @@
-"""Modules run on a batch part by part, so that the activations of one part alone are in memory."""
+"""Modules run on one micro-batch after the other, so that the activations of one alone are in memory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,21 +10,24 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 
-def in_parts(owner: nn.Module, function: Callable[..., Tensor], parts: int, *inputs: Any) -> Tensor:
-    """The outputs (N, ...) of `function`, which runs `owner` on inputs (N, ...), from `parts` calls.
+def in_micro_batches(
+    owner: nn.Module, function: Callable[..., Tensor], count: int, *inputs: Any
+) -> Tensor:
+    """The outputs (N, ...) of `function`, which runs `owner` on inputs (N, ...), from `count` calls.
 
-    The backward pass makes each part's activations anew, so that it is exact, at the price of a second
-    forward pass. Batch normalisation takes the statistics of a part, and counts it once.
+    The backward pass makes each micro-batch's activations anew, so that it is exact, at the price of a
+    second forward pass. Batch normalisation takes the statistics of a micro-batch, and counts it once.
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _statistics_kept(owner)
 
-    pieces = zip(*(x.chunk(parts) for x in inputs), strict=True)
-    made = [
-        checkpoint(function, *piece, use_reentrant=False, context_fn=contexts) for piece in pieces
+    micro_batches = zip(*(x.chunk(count) for x in inputs), strict=True)
+    outputs = [
+        checkpoint(function, *each, use_reentrant=False, context_fn=contexts)
+        for each in micro_batches
     ]
-    return torch.cat(made)
+    return torch.cat(outputs)
 
 
 @contextmanager
