@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oodbench.sweep.single_run import run as run
-    from oodbench.train.models.load import load_model as load_model
-    from oodbench.train.models.scores import evaluate as evaluate
+    from oodbench.train.models import evaluate as evaluate
+    from oodbench.train.models import load_model as load_model
 
 _PLACES = {
-    "evaluate": "oodbench.train.models.scores",
-    "load_model": "oodbench.train.models.load",
+    "evaluate": "oodbench.train.models",
+    "load_model": "oodbench.train.models",
     "run": "oodbench.sweep.single_run",
 }
 """Where functions stand that are imported when they are first used, as they bring torch."""

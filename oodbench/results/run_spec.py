@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 DIWA = "diwa"
-"""The name of an average over runs, see `oodbench.train.models.diwa`."""
+"""The name of an average over runs, see `oodbench.train.diwa`."""
 CONSTANT = "constant"
 """The row of the constant answer in tables; no row of a sweep may be called so."""
 

@@ -1,12 +1,13 @@
 """One run on the command line, or the average of several that a sweep has trained."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from oodbench.errors import UserError, unknown
+from oodbench.registry import load_plugins
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.terminal import DefaultCommands, commands, exit_on_user_error, terminal
@@ -29,15 +30,6 @@ Threads = Annotated[int, typer.Option(min=1, help="CPU threads; changes the last
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", help="A module to import first.")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Source:
-    """A spec, and what was told to the launch that trained or planned it."""
-
-    spec: RunSpec
-    plugins: tuple[str, ...] = ()
-    data_dir: Path | None = None
-
-
 @app.command("run")
 @exit_on_user_error
 def train(
@@ -48,21 +40,18 @@ def train(
     threads: Threads = 1,
     plugin: Plugins = None,
 ) -> None:
-    """Train one run by its spec, in this process, and say what came of it.
+    """Train one run by its spec, in this process, and print how it ended.
 
     SPEC is a run.json, the directory of a run, or RESULTS:ID, a run that the sweep in the directory
-    RESULTS plans or has trained. The results directory that it is trained into is one like a
-    sweep's: `report` and `oodbench.load` read it, and the same --out again goes on where a run was
-    interrupted. Exits with 1 if the run failed or another process trains it.
+    RESULTS plans or has trained. `report` and `oodbench.load` read the results directory as they
+    read that of a sweep; the same --out again goes on where a run was interrupted. Exits with 1 if the
+    run failed or another process trains it.
     """
-    source = _read_source(spec)
-    plugins = tuple(dict.fromkeys([*source.plugins, *(plugin or ())]))
-    settings = TrainSettings(
-        data_dir=data_dir or source.data_dir, device=device, threads=threads, plugins=plugins
-    )
-    directory = _prepared(out or _new(source.spec.id), source.spec, settings)
-    state, message = _trained(source.spec, directory, settings)
-    _show(source.spec, directory, state, message)
+    run_spec, stored = _read_source(spec)
+    settings = _settings(stored, data_dir, device, threads, plugin)
+    directory = _planned_directory(out or _new(run_spec.id), run_spec, settings)
+    state, message = _trained(run_spec, directory, settings)
+    _show(run_spec, directory, state, message)
     if not state.complete:
         raise SystemExit(1)
 
@@ -89,49 +78,53 @@ def average(
 
     The sweep is launched with --keep-weights RULE. Runs are averaged that began at the same weights.
     The averages are rows of their own in RESULTS, such as `ERM + DiWA`, with weights of their own. The
-    same command again makes what is new.
+    same command again averages what is new.
     """
-    from oodbench.registry import load_plugins
-    from oodbench.train.models.diwa import average_runs
+    from oodbench.train.diwa import average_runs
     from oodbench.train.process import clean_process
 
-    found, console = Results(results), terminal()
-    told = found.plan()["settings"]
-    plugins = tuple(dict.fromkeys([*told.get("plugins", ()), *(plugin or ())]))
-    load_plugins(plugins)
-    stored = told.get("data_dir")
-    settings = TrainSettings(
-        data_dir=data_dir or (Path(stored) if stored else None),
-        device=device,
-        threads=threads,
-        plugins=plugins,
-    )
+    directory, console = Results(results), terminal()
+    settings = _settings(directory.plan()["settings"], data_dir, device, threads, plugin)
     with clean_process(threads):
-        made = average_runs(found, rule, members.split(","), settings, console.say)
+        made = average_runs(directory, rule, members.split(","), settings, console.say)
     console.say(f"{len(made)} averages; `python -m oodbench.report table {results}` shows them.")
 
 
-def _read_source(text: str) -> _Source:
-    """The spec that the user means; raises UserError."""
+def _read_source(text: str) -> tuple[RunSpec, Mapping[str, Any]]:
+    """The spec that the user names, and the settings stored beside it; raises UserError."""
     path = Path(text)
     folder, _, run_id = text.rpartition(":")
     if folder and not path.exists():
         plan = Results(Path(folder)).plan()
         if run_id not in plan["runs"]:
             raise unknown("run", run_id, plan["runs"], folder)
-        told = plan["settings"]
-        return _Source(
-            spec=RunSpec.from_json(plan["runs"][run_id]),
-            plugins=tuple(told.get("plugins", ())),
-            data_dir=Path(told["data_dir"]) if told.get("data_dir") else None,
-        )
+        return RunSpec.from_json(plan["runs"][run_id]), plan["settings"]
     run = RunDirectory(path if path.is_dir() else path.parent)
     info = run.info() if path.is_dir() or path.name == "run.json" else None
     if info is None:
         raise UserError(
             f"{text} is no run: give a run.json, a directory that holds one, or RESULTS:ID"
         )
-    return _Source(spec=info.spec, plugins=tuple(info.provenance.get("plugins", ())))
+    return info.spec, info.provenance
+
+
+def _settings(
+    stored: Mapping[str, Any],
+    data_dir: Path | None,
+    device: str,
+    threads: int,
+    plugin: list[str] | None,
+) -> TrainSettings:
+    """The settings of a training by options and what is stored; imports the plug-ins of both."""
+    plugins = tuple(dict.fromkeys([*stored.get("plugins", ()), *(plugin or ())]))
+    load_plugins(plugins)
+    known = stored.get("data_dir")
+    return TrainSettings(
+        data_dir=data_dir or (Path(known) if known else None),
+        device=device,
+        threads=threads,
+        plugins=plugins,
+    )
 
 
 def _new(run_id: str) -> Path:
@@ -140,8 +133,8 @@ def _new(run_id: str) -> Path:
     return next(path for path in map(Path, names) if not path.exists())
 
 
-def _prepared(out: Path, spec: RunSpec, settings: TrainSettings) -> RunDirectory:
-    """The run's directory in a results directory that plans it; raises UserError for another's."""
+def _planned_directory(out: Path, spec: RunSpec, settings: TrainSettings) -> RunDirectory:
+    """The run's directory in a results directory that plans it; raises UserError if others use it."""
     results = Results(out)
     if (out / "sweep.json").exists():
         if spec.id not in results.plan()["runs"]:
@@ -149,7 +142,7 @@ def _prepared(out: Path, spec: RunSpec, settings: TrainSettings) -> RunDirectory
     elif out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty and holds no results; use another directory")
     else:
-        told: dict[str, Any] = {
+        stored: dict[str, Any] = {
             "sweep": {},
             "data_dir": str(settings.data_dir.absolute()) if settings.data_dir else None,
             "plugins": list(settings.plugins),
@@ -158,7 +151,7 @@ def _prepared(out: Path, spec: RunSpec, settings: TrainSettings) -> RunDirectory
             "launcher": "local",
             "resources": {},
         }
-        results.write_plan(f"run-{spec.id}", told, {spec.id: spec})
+        results.write_plan(f"run-{spec.id}", stored, {spec.id: spec})
     return results.run(spec.id)
 
 
@@ -166,10 +159,8 @@ def _trained(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) ->
     """Train the run under a progress bar; returns how it ended, and why if it failed."""
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from oodbench.registry import load_plugins
     from oodbench.train.execute import execute
 
-    load_plugins(settings.plugins)
     directory.forget()
     console = terminal()
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())

@@ -12,7 +12,7 @@ import oodbench
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.tasks import Task
-from oodbench.train.models.scores import as_outputs
+from oodbench.train.models import as_outputs
 
 
 class ColourAlone(nn.Module):

@@ -1,10 +1,11 @@
-"""Averages of the weights of several runs that began at the same weights (DiWA, arXiv:2205.09739).
+"""Weight averages over several runs that began at the same weights (DiWA, arXiv:2205.09739).
 
-The members are the draws of one row, test set and trial of a sweep, each with the weights that a
-selection rule chose of it, which `--keep-weights RULE` keeps. What is averaged is scored like a run, and
-recorded as one: in the same results directory, in a row of its own.
+The members are the draws of one row, test set and trial of a sweep, with the weights that a selection
+rule chose of each and `--keep-weights RULE` kept. A weight average is scored and recorded like a run: in
+the same results directory, in a row of its own.
 """
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from oodbench.errors import UserError, unknown
@@ -27,9 +28,9 @@ from oodbench.train.kept_weights import Judge, keep_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
-KINDS = {"uniform": "DiWA", "greedy": "DiWA greedy"}
-"""The ways to choose the members, and what tables call them. `uniform`: all; `greedy`: from the best
-on by the rule's score, each that does not lower the score of the average (the paper's restricted)."""
+CHOICES = {"uniform": "DiWA", "greedy": "DiWA greedy"}
+"""The ways to choose the members, and their names in tables. `uniform` takes all; `greedy` goes from the
+best score on and takes each that does not lower the score of the average (the paper's restricted)."""
 Say = Callable[[str], None]
 
 
@@ -41,21 +42,21 @@ class Member:
     directory: RunDirectory
     weights: Path
     step: int
-    """The step that the weights are of."""
+    """The number of updates of the weights."""
 
 
 def average_runs(
-    results: Results, rule: str | None, kinds: Sequence[str], settings: TrainSettings, say: Say
+    results: Results, rule: str | None, choices: Sequence[str], settings: TrainSettings, say: Say
 ) -> list[str]:
-    """Average the runs of every cell of a sweep, record what that gives, and return the new runs' ids.
+    """Average the runs of every cell of a sweep, record the scores, and return the new runs' ids.
 
-    `rule` is the selection rule by which their weights are kept, `selection.USUAL` if there is none.
-    `say` is told which runs that kept weights are left out, and why. A cell that is averaged already
-    stays as it is. Raises UserError if nothing can be averaged.
+    `rule` is the selection rule whose kept weights are averaged, by default `selection.USUAL`. `say`
+    prints which runs with kept weights are left out, and why. A cell that is averaged already stays as
+    it is. Raises UserError if nothing can be averaged.
     """
-    for kind in kinds:
-        if kind not in KINDS:
-            raise unknown("way to choose members", kind, KINDS)
+    for choice in choices:
+        if choice not in CHOICES:
+            raise unknown("way to choose members", choice, CHOICES)
     rule = rule or USUAL
     find_rule(rule)
     plan = results.plan()
@@ -71,15 +72,16 @@ def average_runs(
         raise UserError(
             "nothing can be averaged: give the network's hyperparameters one value each in the sweep"
         )
-    made: dict[str, RunSpec] = {}
-    for members in cells:
-        for kind in kinds:
-            spec = _average_cell(results, members, kind, rule, settings)
-            made[spec.id] = spec
-    replaced = {_place(spec) for spec in made.values()}
+    made = [
+        _average_cell(results, members, choice, rule, settings)
+        for members in cells
+        for choice in choices
+    ]
+    replaced = set(map(_place, made))
     kept = {i: s for i, s in specs.items() if not (_is_average(s) and _place(s) in replaced)}
-    results.write_plan(plan["name"], plan["settings"], kept | made)
-    return list(made)
+    new = {spec.id: spec for spec in made}
+    results.write_plan(plan["name"], plan["settings"], kept | new)
+    return list(new)
 
 
 def _is_average(spec: RunSpec) -> bool:
@@ -87,7 +89,7 @@ def _is_average(spec: RunSpec) -> bool:
 
 
 def _place(spec: RunSpec) -> tuple[Any, ...]:
-    """Where a table shows a run."""
+    """The row, the test set and the trial of a table that a run belongs to."""
     return spec.dataset_name, spec.label, spec.test_environments, spec.trial
 
 
@@ -96,47 +98,38 @@ def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterato
     runs = [(s, results.run(i)) for i, s in specs.items() if not _is_average(s)]
     runs.sort(key=lambda run: (*map(str, _place(run[0])), run[0].draw))
     for _, cell in groupby(runs, key=lambda run: _place(run[0])):
-        found = []
+        members = []
         for spec, directory in cell:
             end = directory.end()
             if end is not None and end.status is State.DONE:
                 kept = [(step, p) for (r, step), p in kept_weights(directory).items() if r == rule]
-                found += [Member(spec, directory, path, step) for step, path in kept[-1:]]
-        yield found
+                members += [Member(spec, directory, path, step) for step, path in kept[-1:]]
+        yield members
 
 
 def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list[Member]:
-    """The most members that began at the same weights, or none if no two did; `say` is told of others."""
-    groups: list[tuple[dict[str, Tensor], list[Member]]] = []
+    """As many members as began at the same weights, none if no two did; `say` prints who is left out."""
+    by_start: dict[str, list[Member]] = {}
     for member in members:
-        start = _start(member, settings)
-        for weights, group in groups:
-            if _equal(weights, start):
-                group.append(member)
-                break
-        else:
-            groups.append((start, [member]))
-    largest = max((group for _, group in groups), key=len)
-    if len(largest) < len(members):
-        spec, out = members[0].spec, len(members) - len(largest)
-        values = [m.spec.network_hparams for m in members]
-        several = [f"`{n}`" for n in values[0] if any(v.get(n) != values[0][n] for v in values)]
-        told = (
-            f"{out} of {len(members)} runs began at other weights than the rest, and are left out"
+        start = Run(_evaluable(member.spec), settings).algorithm.network.state_dict()
+        digest = hashlib.sha256(save({n: w.cpu().contiguous() for n, w in start.items()}))
+        by_start.setdefault(digest.hexdigest(), []).append(member)
+    largest = max(by_start.values(), key=len)
+    left_out = len(members) - len(largest)
+    if left_out:
+        count = len(members)
+        message = (
+            f"{left_out} of {count} runs began at other weights than the rest, and are left out"
         )
         if len(largest) == 1:
-            told = (
-                f"no two of {len(members)} runs began at the same weights, and there is no average"
-            )
+            message = f"no two of {count} runs began at the same weights, and there is no average"
+        hparams = [m.spec.network_hparams for m in members]
+        several = [f"`{n}`" for n in hparams[0] if any(h.get(n) != hparams[0][n] for h in hparams)]
         if several:
-            told += f" (they differ in {', '.join(several)} of the network)"
-        say(f"{spec.label} on {spec.dataset_name}, trial {spec.trial}: {told}")
+            message += f" (they differ in {', '.join(several)} of the network)"
+        spec = members[0].spec
+        say(f"{spec.label} on {spec.dataset_name}, trial {spec.trial}: {message}")
     return largest if len(largest) > 1 else []
-
-
-def _start(member: Member, settings: TrainSettings) -> dict[str, Tensor]:
-    """The initial weights of a run's network."""
-    return dict(Run(_evaluable(member.spec), settings).algorithm.network.state_dict())
 
 
 def _evaluable(spec: RunSpec) -> RunSpec:
@@ -144,12 +137,8 @@ def _evaluable(spec: RunSpec) -> RunSpec:
     return replace(spec, average=None, precision="float32")
 
 
-def _equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-class _Average:
-    """The mean weights of some members, which it can score by a rule."""
+class _WeightAverage:
+    """The mean of some members' weights, with its score by a rule."""
 
     def __init__(self, members: Sequence[Member], rule: str, settings: TrainSettings) -> None:
         first = members[0].spec
@@ -159,12 +148,12 @@ class _Average:
         self._judge = Judge(judge, evidence, self.run.data.dataset)
 
     def cost_of(self, member: Member) -> float:
-        """What the member's own score costs, negative where more is better."""
+        """The cost of a member's own weights, see `Judge.cost`."""
         records = (r for r in member.directory.records() if r["step"] == member.step)
         return self._cost(next(records)["evaluations"])
 
     def cost(self, members: Sequence[Member]) -> float:
-        """What the score of the members' mean costs."""
+        """The cost of the members' mean."""
         return self._cost([vars(e) for e in self.evaluate(members)])
 
     def _cost(self, evaluations: Sequence[Mapping[str, Any]]) -> float:
@@ -178,9 +167,9 @@ class _Average:
 
 
 def mean_weights(members: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of weights by their names; where it is of no real numbers or of several shapes, the first.
+    """The mean of weights by name; integers, and weights of several shapes, are those of the first.
 
-    The latter are parts of a method beside its network, which began at the members' own.
+    Several shapes have the modules of a method beside its network, which began at weights of their own.
     """
     first = members[0]
     return {
@@ -195,28 +184,28 @@ def chosen(
     members: Sequence[Member], cost_of: Callable[[Member], float], cost: Callable[..., float]
 ) -> list[Member]:
     """The greedy choice: from the best on, each member that does not make the mean worse."""
-    found: list[Member] = []
-    best = math.inf
+    greedy: list[Member] = []
+    least = math.inf
     for member in sorted(members, key=cost_of):
-        now = cost([*found, member])
-        if now <= best or not found:
-            found, best = [*found, member], now
-    return found
+        now = cost([*greedy, member])
+        if now <= least or not greedy:
+            greedy, least = [*greedy, member], now
+    return greedy
 
 
 def _average_cell(
-    results: Results, members: Sequence[Member], kind: str, rule: str, settings: TrainSettings
+    results: Results, members: Sequence[Member], choice: str, rule: str, settings: TrainSettings
 ) -> RunSpec:
     """Record the average of a cell's members, unless it is there; returns its spec."""
     start = time.perf_counter()
-    average = _Average(members, rule, settings)
-    if kind == "greedy":
+    average = _WeightAverage(members, rule, settings)
+    if choice == "greedy":
         members = chosen(members, average.cost_of, average.cost)
     first = members[0].spec
     shared = [n for n in first.hparams if len({repr(m.spec.hparams.get(n)) for m in members}) == 1]
     spec = replace(
         first,
-        label=f"{first.label} + {KINDS[kind]}",
+        label=f"{first.label} + {CHOICES[choice]}",
         hparams={name: first.hparams[name] for name in shared},
         draw=0,
         evaluate_every=first.steps,

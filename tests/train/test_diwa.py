@@ -18,7 +18,7 @@ from oodbench.selection import choose
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.train.cli import app
-from oodbench.train.models.diwa import Member, chosen, mean_weights
+from oodbench.train.diwa import Member, chosen, mean_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from tests.helpers.sweeps import tiny_file

@@ -1,0 +1,353 @@
+"""Trained models as modules, and the scores of any module on a dataset's environments."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from numbers import Real
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from oodbench.algorithms import Algorithm
+from oodbench.data import facts
+from oodbench.datasets import Dataset, datasets, make
+from oodbench.errors import UserError, names_arguments, unknown, whole_number
+from oodbench.hparams import neutral_values
+from oodbench.networks.weights import load_fitting, replaced_weights
+from oodbench.registry import load_plugins
+from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.run_spec import Evaluation
+from oodbench.results.schemas import RunFile
+from oodbench.results.weights import LAST, kept_weights
+from oodbench.tasks import Task
+from oodbench.train.evaluate import evaluate as evaluate_splits
+from oodbench.train.kept_weights import ABOUT
+from oodbench.train.loading import Data, input_change, load_environments
+from oodbench.train.process import check_device, clean_process, kept_generators
+from oodbench.train.run import build_algorithm, problem_of
+from oodbench.train.settings import TrainSettings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAMES = ("dataset", "algorithm", "test_environment")
+"""The arguments of `load_model` that name a cell of a table."""
+
+
+class Model(nn.Module):
+    """A trained predictor, with the preprocessing of its dataset."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        dataset: Dataset,
+        info: RunFile,
+        step: int,
+        settings: TrainSettings,
+    ) -> None:
+        super().__init__()
+        self.algorithm = algorithm
+        self.dataset = dataset
+        """The dataset; if it is one of files, its `read` gives the inputs of new files."""
+        self.spec = info.spec
+        """All that the run's numbers depend on."""
+        self.step = step
+        """The number of updates of the weights."""
+        self.classes: tuple[str, ...] = tuple(info.context.get("classes", ()))
+        """The names of the classes in the order of their numbers, if they have names."""
+        self._change = input_change(info.spec, dataset, settings)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, ...) as the dataset's environments hold them: not standardised, and
+        of images bytes. Raises UserError for inputs of another shape.
+        """
+        inputs = self.dataset.transform(self._change(x), None)
+        shape, wanted = tuple(inputs.shape[1:]), tuple(self.dataset.input_shape)
+        if shape != wanted:
+            raise UserError(
+                f"inputs of {self.spec.dataset} are (N, {', '.join(map(str, wanted))}), and these are "
+                f"({', '.join(map(str, inputs.shape))})"
+            )
+        return self.algorithm.predict(inputs)
+
+
+@names_arguments
+def load_model(
+    directory: str | PathLike[str],
+    *,
+    dataset: str | None = None,
+    algorithm: str | None = None,
+    test_environment: str | None = None,
+    rule: str | None = None,
+    trial: int | None = None,
+    data_dir: str | PathLike[str] | None = None,
+    device: str = "cpu",
+) -> Model:
+    """The model that a selection rule chooses, in eval mode, from weights kept by `--keep-weights`.
+
+    `directory` holds results, or is that of one run. Of results, `dataset`, `algorithm` (the row of
+    the table) and `test_environment` (several joined by `+`) say which cell, where there are several,
+    and `trial` which trial, by default the first. `rule` is the sweep's by default; `last` is the last
+    step of the run that it chooses. Of one run, `rule` says which of its weights, where there are
+    several, and the other names must be the run's. `data_dir` is that of the last launch by default;
+    data are read only if inputs are changed by what was seen in training, such as standardised.
+    The file of weights that a network began with may be gone; what the package transformers began
+    with must be there, as the sizes of the network stand in its folder or cache alone.
+
+    Plug-ins that the sweep names are imported. Raises UserError for unknown names, and where nothing is
+    chosen, no weights are kept, the device is not here, or a file of weights is damaged or another
+    network's.
+    """
+    check_device(device)
+    path = Path(directory)
+    trial = None if trial is None else whole_number(trial, "trial")
+    names = (dataset, algorithm, test_environment)
+    if (path / "run.json").exists():
+        run = RunDirectory(path)
+        file = _weights_of_run(run, rule)
+        _check_names(run, (*names, trial))
+    else:
+        run, file = _weights_of_cell(Results(path), names, rule, trial)
+    info = _info(run)
+    load_plugins(info.provenance.get("plugins", []))
+    known = _data_dir(run) if data_dir is None else Path(data_dir)
+    settings = TrainSettings(data_dir=known, device=device)
+    with clean_process(torch.get_num_threads()), kept_generators():
+        return _built(info, file, settings)
+
+
+def _info(run: RunDirectory) -> RunFile:
+    info = run.info()
+    if info is None:
+        raise UserError(f"{run.path} holds no run")
+    return info
+
+
+def _check_names(run: RunDirectory, given: Sequence[object]) -> None:
+    """Raise UserError if a run is not the one that was named."""
+    spec = _info(run).spec
+    values = (spec.dataset_name, spec.label, "+".join(spec.test_environments), spec.trial)
+    for name, value, wanted in zip((*NAMES, "trial"), values, given, strict=True):
+        if wanted not in (None, value):
+            raise UserError(f"{run.path} is the run of {name}={value!r}, not of {wanted!r}")
+
+
+def _weights_of_run(run: RunDirectory, rule: str | None) -> Path:
+    """The file of a run's weights by a rule, or the only one."""
+    kept = {name: path for (name, _), path in kept_weights(run).items()}
+    if rule is None and len(kept) > 1:
+        raise UserError(f"{run.path} keeps weights by {', '.join(kept)}: say which by rule=")
+    if not kept or (rule is not None and rule not in kept):
+        raise _none_kept(run, rule)
+    return next(iter(kept.values())) if rule is None else kept[rule]
+
+
+def _weights_of_cell(
+    results: Results, names: tuple[str | None, ...], rule: str | None, trial: int | None
+) -> tuple[RunDirectory, Path]:
+    """The chosen run of a cell, and the file of its weights at the chosen step."""
+    from oodbench.report.why import why
+    from oodbench.results.frames import load_frames
+    from oodbench.selection import usual
+
+    frames = load_frames(results)
+    judge = usual(frames) if rule is None or rule == LAST else rule
+    dataset, row, test = names
+    cell = why(frames, dataset, row, test, judge, said_by=[f"{name}=" for name in NAMES])
+    trials = sorted(set(cell.runs["trial"].tolist()))
+    wanted = trials[0] if trial is None else trial
+    if wanted not in trials:
+        raise UserError(f"there is no trial {wanted}: {', '.join(map(str, trials))}")
+    chosen = cell.runs[(cell.runs["trial"] == wanted) & cell.runs["chosen"]]
+    if chosen.empty:
+        raise UserError(
+            f"{judge} chooses nothing yet for {cell.label} on {cell.dataset} in trial {wanted}: not all "
+            "of its runs have ended"
+        )
+    run = results.run(str(chosen["id"].iloc[0]))
+    step = None if rule == LAST else int(chosen["step"].iloc[0])
+    for (name, at), path in kept_weights(run).items():
+        if name == (rule or judge) and step in (None, at):
+            return run, path
+    raise _none_kept(run, rule or judge, step)
+
+
+def _none_kept(run: RunDirectory, rule: str | None, step: int | None = None) -> UserError:
+    by = "" if rule is None else f" by {rule}"
+    at = "" if step is None else f" of step {step}"
+    return UserError(
+        f"{run.path} keeps no weights{by}{at}; a sweep launched with `--keep-weights "
+        f"{rule or 'RULE'}` into a new directory does"
+    )
+
+
+def _data_dir(run: RunDirectory) -> Path | None:
+    """The data directory of the last launch into the results directory that holds the run."""
+    results = Results(run.path.absolute().parent.parent)
+    if not (results.path / "sweep.json").exists():
+        return None
+    stored = results.plan()["settings"].get("data_dir")
+    return None if stored is None else Path(stored)
+
+
+def _built(info: RunFile, file: Path, settings: TrainSettings) -> Model:
+    """The model of a run with the weights in a file."""
+    spec = info.spec
+    weights, about = _read(file)
+    if about.get("id") != spec.id:
+        raise UserError(f"{file} holds the weights of another run, {str(about.get('id'))[:20]}")
+    options = neutral_values(datasets.get(spec.dataset).Options) | spec.options
+    dataset = make(spec.dataset, options, settings.data_dir)
+    seen = {*info.context["training_environments"], *spec.test_environments}
+    if not seen <= {*dataset.environments}:
+        raise UserError(
+            f"{spec.dataset} is not there as the run saw it: say by data_dir= where the data are"
+        )
+    problem = problem_of(spec, dataset, about["sizes"])
+    with replaced_weights():
+        algorithm = build_algorithm(spec, problem, settings.device)
+    algorithm.optimizers = {}
+    mistake = (
+        f"{file} holds no weights of {spec.algorithm} with the network {spec.network} as it is now"
+    )
+    load_fitting(algorithm, weights, mistake)
+    return Model(algorithm, dataset, info, about["step"], settings).eval()
+
+
+def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors in a file of kept weights, and its description; raises UserError."""
+    try:
+        with safe_open(file, "pt") as opened:
+            about: dict[str, Any] = json.loads((opened.metadata() or {})[ABOUT])
+            names: Sequence[str] = opened.keys()
+            return {name: opened.get_tensor(name) for name in names}, about
+    except (SafetensorError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"{file} is no whole file of kept weights ({reason})") from None
+
+
+@names_arguments
+def evaluate(
+    module: nn.Module,
+    dataset: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    environments: Sequence[str] | None = None,
+    trial: int = 0,
+    holdout: float = 0.0,
+    data_dir: str | PathLike[str] | None = None,
+) -> "pd.DataFrame":
+    """All metrics of any torch module on the environments of a registered dataset, without training.
+
+    The module maps inputs (N, *input_shape), preprocessed as networks get them, to the outputs that
+    the dataset's task asks for, such as logits (N, C); of two classes (N, 1), (N,) or (N, 2). A model
+    of `load_model` brings its own preprocessing. The module is evaluated in eval mode, without
+    gradients, on the device of its parameters, and its mode is restored.
+
+    `environments` are all by default; `trial` draws the noise of data that have some, and a `holdout`
+    above 0 the same splits as in a run: with the run's, a loaded model has the numbers of its records.
+    Returns a frame with a metric of a split in each row: `environment`, `split` (`in` unless there is
+    a holdout), `metric`, `value`, `count`; metrics of the predictor itself have neither environment nor
+    split. Raises UserError for unknown names, missing data, a module that fails on the inputs, and
+    outputs of another shape.
+    """
+    import pandas as pd
+
+    _check_arguments(module, dataset, options, environments, holdout)
+    trial = whole_number(trial, "trial")
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad(), kept_generators():
+            made = make(dataset, options or {}, None if data_dir is None else Path(data_dir))
+            held_out = {*made.test_environments, *made.validation_environments}
+            data = load_environments(
+                dataset,
+                asdict(made.options),
+                None if isinstance(module, Model) else held_out,
+                trial=trial,
+                holdout=holdout,
+                data_dir=made.data_dir,
+                device=next((str(p.device) for p in module.parameters()), "cpu"),
+            )
+            evaluations = _scores(module, data, environments, trial)
+    finally:
+        module.train(was_training)
+    columns = ["environment", "split", "metric", "value", "count"]
+    return pd.DataFrame([vars(e) for e in evaluations], columns=columns)
+
+
+def _check_arguments(
+    module: object, dataset: object, options: object, environments: object, holdout: object
+) -> None:
+    """Raise UserError for arguments of `evaluate` that are of another type."""
+    if not isinstance(module, nn.Module):
+        raise UserError(f"a torch.nn.Module is evaluated, not {type(module).__name__}")
+    if not isinstance(dataset, str):
+        raise UserError(f"`dataset` is a name, beside `options`, not {dataset!r}")
+    if not isinstance(options, Mapping | None):
+        raise UserError(f"`options` are a mapping such as {{'copies': 1}}, not {options!r}")
+    if environments is not None and (isinstance(environments, str) or not environments):
+        raise UserError(f"`environments` is a list of names, not {environments!r}")
+    if not isinstance(holdout, Real) or not 0 <= float(holdout) < 1:
+        raise UserError(f"`holdout` is a share, at least 0 and below 1, not {holdout!r}")
+
+
+def _scores(
+    module: nn.Module, data: Data, environments: Sequence[str] | None, trial: int
+) -> list[Evaluation]:
+    dataset, task, chosen = data.dataset, data.dataset.task, data.environments
+    if environments is not None:
+        for name in environments:
+            if name not in chosen:
+                raise unknown("environment", name, chosen, dataset.name)
+        chosen = {name: chosen[name] for name in environments}
+    device = next(iter(chosen.values())).y.device
+
+    def predict(x: Tensor) -> Tensor:
+        inputs = x if isinstance(module, Model) else dataset.transform(x, None)
+        return as_outputs(_called(module, inputs, dataset.name), len(x), task)
+
+    def predict_prepared(x: Tensor) -> Tensor:
+        inner = module.algorithm.predict if isinstance(module, Model) else module
+        return as_outputs(_called(inner, x.to(device), dataset.name), len(x), task).cpu()
+
+    whole = facts.split_metrics(dataset)
+    evaluations = evaluate_splits(predict, chosen, data.splits, task, 0, whole, data.groups)
+    of_predictor = facts.predictor_metrics(dataset, predict_prepared, trial)
+    return evaluations + [Evaluation(None, None, m, value, 1) for m, value in of_predictor.items()]
+
+
+def _called(module: Callable[[Tensor], Any], x: Tensor, dataset: str) -> Any:
+    """The outputs of a user's module; raises UserError if it fails on the inputs."""
+    try:
+        return module(x)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:160]
+        inputs = f"{tuple(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+        raise UserError(
+            f"the module fails on the inputs of {dataset}, {inputs} ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def as_outputs(outputs: Any, count: int, task: Task) -> Tensor:
+    """A module's outputs for `count` inputs in the shape that the task asks for; raises UserError."""
+    if not isinstance(outputs, Tensor):
+        raise UserError(f"the module returns {type(outputs).__name__}, not a tensor")
+    if task.kind == "binary" and outputs.shape == (count, 2):
+        return outputs[:, 1:] - outputs[:, :1]
+    if task.num_outputs == 1 and outputs.shape == (count,):
+        return outputs.unsqueeze(1)
+    inner = {"tokens": (task.length,), "boxes": ()}.get(task.kind, ())
+    wanted = (count, *inner, task.num_outputs, *((5,) if task.kind == "boxes" else ()))
+    if tuple(outputs.shape) != wanted:
+        raise UserError(
+            f"the module returns {tuple(outputs.shape)} for {count} inputs, and the task asks for {wanted}"
+        )
+    return outputs

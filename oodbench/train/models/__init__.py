@@ -1,1 +1,0 @@
-"""Trained models: loaded as modules, scored, and averaged."""
