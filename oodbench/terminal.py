@@ -35,6 +35,18 @@ R = TypeVar("R")
 class _Commands(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's, not its first words."""
 
+    renamed: Mapping[str, str] = MappingProxyType({})
+    """What to type instead of an option that is gone, by `COMMAND --OPTION`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Refuse an option that is gone with the sentence that says what to type now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        for argument in rest:
+            option, _, _ = argument.partition("=")
+            if sentence := self.renamed.get(f"{name} {option}"):
+                ctx.fail(f"{option} is gone: {sentence}")
+        return name, command, rest
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
         if command is not None and command.help and not command.short_help:
@@ -53,9 +65,17 @@ class DefaultCommands(_Commands):
 
 
 def commands(
-    help: str | None = None, *, cls: type[TyperGroup] = _Commands, **settings: Any
+    help: str | None = None,
+    *,
+    cls: type[TyperGroup] = _Commands,
+    renamed: Mapping[str, str] = MappingProxyType({}),
+    **settings: Any,
 ) -> typer.Typer:
-    """A `typer.Typer` whose help and errors are plain text; `settings` are further ones of Typer's."""
+    """A `typer.Typer` whose help and errors are plain text; `settings` are further ones of Typer's.
+
+    `renamed` says what to type instead of an option that is gone, by `COMMAND --OPTION`.
+    """
+    cls = type(cls.__name__, (cls,), {"renamed": renamed})
     plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
     return typer.Typer(cls=cls, help=help, add_completion=False, **plain, **settings)
 

@@ -1,70 +1,76 @@
-"""Runs trained here beside the frozen runs of a board, as if all were one sweep. Imports no torch."""
+"""The frames of a board, alone or with runs trained here beside the frozen ones, as those of one sweep."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
-from oodbench.board.files import find_board
-from oodbench.board.frames import board_frames, in_order
-from oodbench.board.parts import Part, read_parts
+from oodbench.board.files import PROTOCOL_FILE, find_board
+from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.errors import UserError
 from oodbench.results.frames import Frames
 from oodbench.results.join import completed, joined, of_runs, records_of, stacked
-from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.parse import COSTS
+from oodbench.results.run_spec import COMPLETE, RunSpec, State
+from oodbench.yaml_values import read_yaml
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
 """What all runs of a dataset share with those of the board, besides the environments."""
+BATCH = ("batch_size", "environments_per_step")
+"""The hyperparameters that say how many examples a step sees: fixed where all frozen runs agree."""
+CHOICES = (
+    ["test_environments"],
+    ["trial"],
+    ["draw"],
+    ["test_environments", "trial", "validation_environments"],
+    ["trial", "draw", "network_hparams"],
+)
+"""The columns whose values together must be those of some frozen run."""
 BASELINE = "ERM"
 """The row whose hyperparameters are those that all methods share."""
-BATCH = ("batch_size", "environments_per_step")
-"""The hyperparameters by which a step sees more or fewer examples: where a protocol fixes them, for all."""
 
 
 def frozen(name: str) -> Frames:
-    """The runs of a board alone; raises UserError as `find_board` and `read_parts` do."""
+    """The frames of a board alone; raises UserError as `find_board` and `read_parts` do."""
     path = find_board(name)
-    found = board_frames(in_order(read_parts(path), path))
-    return replace(found, runs=found.runs.assign(directory=path.name))
+    frames = board_frames(_in_order(read_parts(path), path))
+    return replace(frames, runs=frames.runs.assign(directory=path.name))
 
 
-def beside_board(name: str, directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
-    """The runs of a board and those of results directories under its protocol.
+def beside_board(name: str, directories: Sequence[Path]) -> Frames:
+    """The frames of a board and of results directories under its protocol.
 
     All rows are cut to the datasets that have results in the directories, and to the trials and draws
-    that every row of them has; the notes of the frames say so. They also name the rows whose ranges are
-    not those of the others. A run that is frozen, too, counts once if both have the same values; else
-    its row is shown twice, once as trained here.
-    Raises UserError for results under another protocol, and for a label that the board has
-    for another method.
+    that every row of them has; a note says so. Another note names the rows whose ranges of hyperparameters
+    differ from the others'. A run that is frozen, too, counts once if both have the same values; else
+    its row is shown twice, once as trained here. Raises UserError for results under another protocol,
+    and for a label that the board has for another method.
     """
     board = frozen(name)
     if not directories:
         return replace(board, notes=(*board.notes, *range_notes(board.runs)))
-    own = joined(directories, allow_mixed)
+    local = joined(directories, allow_mixed=True)  # each is held to the protocol
     here = ", ".join(map(str, directories))
-    runs = completed(own).drop(columns="helper").assign(frozen=False)
     title = f"the board {Path(name).name}"
-    _check(runs, board.runs, here, title)
-    own, cut, notes = _cut(replace(own, runs=runs), board, here, title)
-    notes += range_notes(board.runs, own.runs)
-    own, cut, further = _twice(own, cut, here, title)
-    parts = (cut.runs, own.runs)
-    everything = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
-    everything = everything.reindex(columns=list(dict.fromkeys(n for part in parts for n in part)))
-    order = {label: i for i, label in enumerate(cut.runs["dataset_label"].unique())}
-    everything = everything.sort_values(
+    local = replace(local, runs=completed(local).drop(columns="helper").assign(frozen=False))
+    _check(local.runs, board.runs, here, title)
+    local, shown, notes = _cut(local, board, here, title)
+    notes += range_notes(board.runs, local.runs)
+    local, shown, further = _without_repeats(local, shown, here, title)
+    tables = (shown.runs, local.runs)
+    runs = pd.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
+    runs = runs.reindex(columns=list(dict.fromkeys(column for table in tables for column in table)))
+    order = {label: i for i, label in enumerate(shown.runs["dataset_label"].unique())}
+    runs = runs.sort_values(
         "dataset_label", key=lambda labels: labels.map(order), kind="stable", ignore_index=True
     )
-    return Frames(
-        everything,
-        stacked([cut.metrics, own.metrics]),
-        cut.scores,
-        (*own.notes, *notes, *further),
-    )
+    metrics = stacked([shown.metrics, local.metrics])
+    return Frames(runs, metrics, shown.scores, (*local.notes, *notes, *further))
 
 
 def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) -> None:
@@ -74,147 +80,131 @@ def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) ->
         _check(pd.DataFrame(rows), board_frames(parts).runs, "the plan", f"the board {name}")
 
 
-def _texts(values: "pd.Series[Any]") -> "pd.Series[str]":
-    return values.map(lambda value: json.dumps(value, sort_keys=True, default=str))
-
-
-def _check(own: pd.DataFrame, board: pd.DataFrame, here: str, title: str) -> None:
-    """Raise UserError unless the runs are some of those that the board's protocol plans."""
-    plain, theirs = own[~own["ceiling"]], board[~board["ceiling"].eq(True)]
-    for dataset, runs in plain.groupby("dataset_label", sort=False):
-        frozen = theirs[theirs["dataset_label"] == dataset]
-        if frozen.empty:
+def _check(runs: pd.DataFrame, frozen_runs: pd.DataFrame, here: str, title: str) -> None:
+    """Raise UserError unless the runs are among those that the board's protocol plans."""
+    frozen_runs = frozen_runs[~frozen_runs["ceiling"].eq(True)]
+    for dataset, local in runs[~runs["ceiling"]].groupby("dataset_label", sort=False):
+        known = frozen_runs[frozen_runs["dataset_label"] == dataset]
+        if known.empty:
             raise UserError(f"{here} holds {dataset}, which {title} has not")
         for column in FIXED:
-            if column in runs:  # a plan has no metric yet
-                _within(runs, frozen, [column], here, title)
+            if column in local:  # a plan has no metric yet
+                _check_columns(local, known, [column], here, title)
         for hparam in BATCH:
-            ours, known = (t.assign(**{hparam: _hparams(t, hparam)}) for t in (runs, frozen))
+            local, known = (
+                table.assign(**{hparam: table["hparams"].map(lambda h, name=hparam: h.get(name))})
+                for table in (local, known)
+            )
             if known[hparam].nunique() == 1:
-                _within(ours, known, [hparam], here, title)
-        for columns in (
-            ["test_environments"],
-            ["trial"],
-            ["draw"],
-            ["test_environments", "trial", "validation_environments"],
-            ["trial", "draw", "network_hparams"],
-        ):
-            _within(runs, frozen, columns, here, title)
+                _check_columns(local, known, [hparam], here, title)
+        for columns in CHOICES:
+            _check_columns(local, known, columns, here, title)
 
 
-def _hparams(runs: pd.DataFrame, name: str) -> "pd.Series[Any]":
-    """The hyperparameter of each run; None where it has none of that name."""
-    return runs["hparams"].map(lambda values: values.get(name))
-
-
-def _within(
-    runs: pd.DataFrame, frozen: pd.DataFrame, columns: list[str], here: str, title: str
+def _check_columns(
+    runs: pd.DataFrame, known: pd.DataFrame, columns: list[str], here: str, title: str
 ) -> None:
-    """Raise UserError if runs of a dataset have values in these columns that no frozen one has."""
-    there = frozen.dropna(subset=columns)
-    known = set(zip(*(_texts(there[name]) for name in columns), strict=True))
-    told = runs.dropna(subset=columns)
-    for values in zip(*(_texts(told[name]) for name in columns), strict=True):
-        if values not in known:
-            word = columns[-1].replace("_", " ")
-            dataset = runs["dataset_label"].iloc[0]
+    """Raise UserError if runs of a dataset have values in these columns that no frozen run has."""
+    allowed = set(_texts(known, columns))
+    for values in _texts(runs, columns):
+        if values not in allowed:
+            text = values[-1] if len(values[-1]) <= 80 else f"{values[-1][:77]}..."
             raise UserError(
-                f"{here} is not under the protocol of {title}: {word} of {dataset} is "
-                f"{_short(values[-1])}, which no frozen run has"
+                f"{here} is not under the protocol of {title}: {columns[-1].replace('_', ' ')} of "
+                f"{runs['dataset_label'].iloc[0]} is {text}, which no frozen run has"
             )
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
+    """The values of each run in these columns as JSON; runs that lack one are left out."""
+    there = runs.dropna(subset=columns)[columns]
+    return [
+        tuple(json.dumps(value, sort_keys=True, default=str) for value in values)
+        for values in there.itertuples(index=False, name=None)
+    ]
 
 
-def _cut(own: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:
-    """Both with the datasets alone that have results here and the trials and draws that all own rows
-    have, and what is left out.
+def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:
+    """Both with only the datasets that have results here, and the trials and draws that all local rows
+    have; and a note on what is left out.
 
-    Raises UserError if the own rows of a dataset have no trial or draw in common.
+    Raises UserError if the local rows of a dataset have no trial or draw in common.
     """
-    runs, mine, notes = board.runs, own.runs, []
-    datasets = list(runs["dataset_label"].unique())
-    ended = set(mine.loc[mine["state"].isin(COMPLETE), "dataset_label"])
-    there = [d for d in datasets if d in (ended or set(mine["dataset_label"]))]
-    kept, ours = pd.Series(False, runs.index), pd.Series(False, mine.index)
-    parts: dict[str, set[str]] = {"trials": set(), "draws": set()}
-    for dataset in there:
-        rows = mine[mine["dataset_label"] == dataset].groupby("label")
-        frozen, fresh = runs["dataset_label"] == dataset, mine["dataset_label"] == dataset
-        whole = runs[frozen]
-        for column in ("trial", "draw"):
-            common = set.intersection(*(set(group[column]) for _, group in rows))
-            planned = set(whole[column])
+    runs, frozen_runs = local.runs, board.runs
+    datasets = list(frozen_runs["dataset_label"].unique())
+    ended = set(runs.loc[runs["state"].isin(COMPLETE), "dataset_label"])
+    shown = [d for d in datasets if d in (ended or set(runs["dataset_label"]))]
+    kept, kept_frozen = (pd.Series(False, table.index) for table in (runs, frozen_runs))
+    cuts: dict[str, set[str]] = {"trial": set(), "draw": set()}
+    for dataset in shown:
+        of_dataset = runs["dataset_label"] == dataset
+        frozen_here = frozen_runs["dataset_label"] == dataset
+        rows = runs[of_dataset].groupby("label")
+        planned = {column: set(frozen_runs.loc[frozen_here, column]) for column in cuts}
+        for column in cuts:
+            common = set.intersection(*(set(row[column]) for _, row in rows))
             if not common:
                 raise UserError(f"the rows on {dataset} in {here} have no {column} in common")
-            if common != planned:
-                parts[f"{column}s"].add(f"{len(common)} of {len(planned)} {column}s")
-            frozen &= runs[column].isin(common)
-            fresh &= mine[column].isin(common)
-        kept |= frozen
-        ours |= fresh
-    said = [" or ".join(sorted(texts)) for texts in parts.values() if texts]
-    if len(there) < len(datasets):
-        said.insert(0, f"{len(there)} of {len(datasets)} datasets")
-    if said:
-        notes.append(
-            f"Partial: {', '.join(said)} of {title} are compared, for all rows: those that the rows "
-            "here have."
-        )
-    return of_runs(own, mine[ours]), of_runs(board, runs[kept]), notes
+            if common != planned[column]:
+                cuts[column].add(f"{len(common)} of {len(planned[column])} {column}s")
+            of_dataset &= runs[column].isin(common)
+            frozen_here &= frozen_runs[column].isin(common)
+        kept |= of_dataset
+        kept_frozen |= frozen_here
+    texts = [" or ".join(sorted(counts)) for counts in cuts.values() if counts]
+    if len(shown) < len(datasets):
+        texts.insert(0, f"{len(shown)} of {len(datasets)} datasets")
+    note = (
+        f"Partial: {', '.join(texts)} of {title} are compared, for all rows: those that the rows "
+        "here have."
+    )
+    cut = of_runs(local, runs[kept]), of_runs(board, frozen_runs[kept_frozen])
+    return *cut, [note] * bool(texts)
 
 
-def _twice(own: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:
-    """Both without the runs here that the board has with the same values; and what is to be said.
+def _without_repeats(
+    local: Frames, board: Frames, here: str, title: str
+) -> tuple[Frames, Frames, list[str]]:
+    """Drop local runs that equal frozen ones, relabel the others '(here)', return notes.
 
-    A row of which a run here has other values than the board's gets another label, and the frozen
-    runs other ids.
+    The frozen runs of a relabelled row get other ids, as both are shown. Raises UserError where the
+    board's row of that label has other hyperparameters, or other values from other code.
     """
-    frozen_ids = set(board.runs["id"])
     notes: list[str] = []
-    runs, metrics, others = own.runs, own.metrics, board
-    for (dataset, label), group in own.runs.groupby(["dataset_label", "label"], sort=False):
-        theirs = board.runs.query("dataset_label == @dataset and label == @label")
-        if theirs.empty:
+    for (dataset, label), row in local.runs.groupby(["dataset_label", "label"], sort=False):
+        frozen_row = board.runs.query("dataset_label == @dataset and label == @label")
+        if frozen_row.empty:
             continue
         taken = f"{title} has a row '{label}' on {dataset}"
-        if not set(group["id"]) <= set(theirs["id"]):
+        if not set(row["id"]) <= set(frozen_row["id"]):
             raise UserError(
                 f"{taken} with other hyperparameters than {here}: give yours another `label`"
             )
-        complete = group.loc[group["state"].isin(COMPLETE), "id"]
-        same, different, furthest = _compared(own, board, complete)
-        if different and _sources(group) != _sources(theirs):
-            raise UserError(
-                f"{taken} of other code than {here} (digest {_sources(theirs)} of the method's file, "
-                f"not {_sources(group)}): give yours another `label`"
-            )
-        ids = set(group["id"])
+        complete = row.loc[row["state"].isin(COMPLETE), "id"]
+        gaps = _gaps(local, board, complete)
+        different = int((gaps > 0).sum())
         if not different:
-            runs = runs[~runs["id"].isin(ids)]
-            metrics = records_of(metrics, runs["id"])
-            others = replace(
-                others,
-                runs=others.runs.assign(
-                    rerun=others.runs["id"].isin(set(complete))
-                    | others.runs.get("rerun", pd.Series(False, others.runs.index))
-                ),
-            )
-            notes.append(
-                f"{label} on {dataset}: {same} of {len(group)} runs here are equal to the board's."
-            )
+            local = of_runs(local, local.runs[~local.runs["id"].isin(row["id"])])
+            again = board.runs.get("rerun", pd.Series(False, board.runs.index))
+            again = again | board.runs["id"].isin(complete)
+            board = replace(board, runs=board.runs.assign(rerun=again))
+            equal = f"{(gaps == 0).sum()} of {len(row)} runs here are equal to the board's."
+            notes.append(f"{label} on {dataset}: {equal}")
             continue
-        runs = runs.assign(
-            label=runs["label"].mask(runs["id"].isin(ids), f"{label} (here)"),
-        )
-        others = _renamed(others, ids & frozen_ids)
+        sources, frozen_sources = _sources(row), _sources(frozen_row)
+        if sources != frozen_sources:
+            raise UserError(
+                f"{taken} of other code than {here} (digest {frozen_sources} of the method's file, "
+                f"not {sources}): give yours another `label`"
+            )
+        names = local.runs["label"].mask(local.runs["id"].isin(row["id"]), f"{label} (here)")
+        local = replace(local, runs=local.runs.assign(label=names))
+        board = _renamed(board, set(row["id"]))
         notes.append(
             f"{label} on {dataset}: {different} of {len(complete)} runs here differ from the "
-            f"board's, by {furthest:.2g} at most, and stand in a row of their own."
+            f"board's, by {gaps.max():.2g} at most, and stand in a row of their own."
         )
-    return replace(own, runs=runs.reset_index(drop=True), metrics=metrics), others, notes
+    return local, board, notes
 
 
 def _sources(runs: pd.DataFrame) -> str:
@@ -223,26 +213,22 @@ def _sources(runs: pd.DataFrame) -> str:
     return ", ".join(sorted(known)) or "none"
 
 
-def _compared(own: Frames, board: Frames, ids: "pd.Series[str]") -> tuple[int, int, float]:
-    """How many of these runs have the board's values at its chosen steps, how many others, and the
-    largest difference.
-    """
+def _gaps(local: Frames, board: Frames, ids: "pd.Series[str]") -> "pd.Series[float]":
+    """The largest difference of each of these runs to the board's values at its chosen steps."""
     key = ["id", "step", "environment", "split", "metric"]
-    names = dict.fromkeys(key[:1] + key[2:], object)
-    theirs = records_of(board.metrics, ids).astype(names)
-    mine = records_of(own.metrics, ids).astype(names)
-    both = theirs.merge(mine[[*key, "value"]], on=key, how="left", suffixes=("", "_here"))
-    known = both["value"].isna() & both["value_here"].isna()
-    both["gap"] = (both["value"] - both["value_here"]).abs().mask(known, 0.0).fillna(float("inf"))
-    gaps = both.groupby("id")["gap"].max()
-    return int((gaps == 0).sum()), int((gaps > 0).sum()), float(gaps.max() if len(gaps) else 0.0)
+    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
+    frozen_values = records_of(board.metrics, ids).astype(names)
+    values = records_of(local.metrics, ids).astype(names)[[*key, "value"]]
+    both = frozen_values.merge(values, on=key, how="left", suffixes=("", "_here"))
+    neither = both["value"].isna() & both["value_here"].isna()
+    gaps = (both["value"] - both["value_here"]).abs().mask(neither, 0.0).fillna(float("inf"))
+    return gaps.groupby(both["id"]).max()
 
 
 def _renamed(board: Frames, ids: set[str]) -> Frames:
-    """The frames of a board with other ids for these runs, which are there twice."""
+    """The frames with other ids for these frozen runs, which are here, too."""
     new = {run_id: f"{run_id}@board" for run_id in ids}
-    metrics = board.metrics
-    scores = board.scores
+    metrics, scores = board.metrics, board.scores
     return replace(
         board,
         runs=board.runs.assign(id=board.runs["id"].replace(new)),
@@ -252,28 +238,27 @@ def _renamed(board: Frames, ids: set[str]) -> Frames:
 
 
 def range_notes(*tables: pd.DataFrame) -> list[str]:
-    """The rows with own hyperparameters of several ranges, and those with shared ones of their own.
+    """Name the rows that draw their hyperparameters from other ranges than the rest.
 
-    A draw of a trial takes a hyperparameter at one quantile on all datasets: an own one has several
-    ranges where its values for a trial and draw differ between datasets. A shared one is a row's own
-    where its value is not that of the baseline's run of the same dataset, trial and draw.
+    A draw of a trial takes a hyperparameter at one quantile on all datasets. So a method's search range
+    differs between datasets where its values for a trial and draw do, and a row's range of a shared
+    hyperparameter is not the baseline's where its value is not that of the baseline's run of the same
+    dataset, trial and draw.
     """
     columns = ["dataset_label", "trial", "draw", "label", "hparams"]
-    told = pd.concat([runs.loc[~runs["ceiling"].eq(True), columns] for runs in tables])
-    plain = told[told["label"] == BASELINE]
-    if plain.empty:
-        return []
-    shared = {tuple(key): hparams for *key, _, hparams in plain.itertuples(index=False, name=None)}
+    plain = pd.concat([runs.loc[~runs["ceiling"].eq(True), columns] for runs in tables])
+    baseline = plain[plain["label"] == BASELINE].itertuples(index=False, name=None)
+    shared = {tuple(place): hparams for *place, _, hparams in baseline}
     several: dict[str, None] = {}
     others: dict[str, set[str]] = {}
     first: dict[tuple[object, ...], object] = {}
-    for dataset, trial, draw, label, hparams in told.itertuples(index=False, name=None):
-        base = shared.get((dataset, trial, draw), {})
+    for *place, label, hparams in plain.itertuples(index=False, name=None) if shared else ():
+        base = shared.get(tuple(place), {})
         for name, value in hparams.items():
             if name in base:
                 if base[name] != value:
                     others.setdefault(label, set()).add(name)
-            elif first.setdefault((label, trial, draw, name), value) != value:
+            elif first.setdefault((label, *place[1:], name), value) != value:
                 several[label] = None
     notes = []
     if several:
@@ -284,3 +269,126 @@ def range_notes(*tables: pd.DataFrame) -> list[str]:
         names = ", ".join(sorted(set().union(*others.values())))
         notes.append(f"{', '.join(others)}: not {BASELINE}'s values of {names} in each draw.")
     return notes
+
+
+def board_frames(parts: Sequence[Part]) -> Frames:
+    """The runs of parts in the form of `oodbench.results.frames`.
+
+    The records are those of the chosen steps on the test environments; `Frames.scores` has what the
+    selection rules need of the others. The runs have a column `frozen` (true).
+    """
+    tables = [_run_columns(part) for part in parts]
+    columns = dict.fromkeys(name for table in tables for name in table)
+    runs = pd.DataFrame(
+        {name: [v for t in tables for v in t.get(name, [None] * len(t["id"]))] for name in columns}
+    )
+    records, scores = _Stack(), _Stack()
+    first = 0
+    for part, table in zip(parts, tables, strict=True):
+        _stack_numbers(part, first, records, scores)
+        first += len(table["id"])
+    ids = pd.Index(runs["id"])
+    judged = scores.frame(ids).rename(columns={"value": "score"})
+    judged = judged.astype({"id": object, "rule": object})[["id", "rule", "step", "score"]]
+    return Frames(runs, records.frame(ids)[list(Frames.METRIC_COLUMNS)], judged)
+
+
+class _Stack:
+    """Columns of numbers that share their names, to be put under each other."""
+
+    def __init__(self) -> None:
+        self.numbers: list[tuple[Any, ...]] = []
+        self.names: list[dict[str, str]] = []
+
+    def add(self, *numbers: Any, **names: str) -> None:
+        """Add run, step, value and perhaps count, arrays of one length, under these names."""
+        self.numbers.append(numbers)
+        self.names.append(names)
+
+    def frame(self, ids: "pd.Index[str]") -> pd.DataFrame:
+        """All columns; `id` and the names are categorical, an empty name is missing."""
+        run, *numbers = (np.concatenate(column) for column in zip(*self.numbers, strict=True))
+        columns: dict[str, Any] = {"id": pd.Categorical.from_codes(run, ids)}
+        sizes = [len(arrays[0]) for arrays in self.numbers]
+        for name in self.names[0]:
+            code, known = pd.factorize(np.array([names[name] or None for names in self.names]))
+            columns[name] = pd.Categorical.from_codes(np.repeat(code, sizes), pd.Index(known))
+        return pd.DataFrame(columns | dict(zip(("step", "value", "count"), numbers, strict=False)))
+
+
+def _stack_numbers(part: Part, first: int, records: _Stack, scores: _Stack) -> None:
+    """Add the values and the scores of a part, whose runs are counted from `first`."""
+    step = part.table["step"].to_numpy()
+    run = first + pd.factorize(part.table["id"].to_numpy())[0]
+    there = set(part.table.column_names)
+    for name in part.table.column_names:
+        prefix, slash, place = name.partition("/")
+        if prefix + slash not in (SCORE, VALUE):
+            continue
+        rows = np.flatnonzero(pc.is_valid(part.table[name]).to_numpy())
+        numbers = run[rows], step[rows], part.table[name].to_numpy()[rows]
+        if prefix + slash == SCORE:
+            scores.add(*numbers, rule=place)
+            continue
+        metric, _, environment = place.partition("/")
+        special = f"{OWN_COUNT}{place}"
+        counts = part.table[special if special in there else f"{COUNT}{environment}"]
+        records.add(
+            *(*numbers, counts.to_numpy()[rows].astype(np.int32)),
+            environment=environment,
+            split="in" if environment else "",
+            metric=metric.replace("%2f", "/").replace("%25", "%"),
+        )
+
+
+def _run_columns(part: Part) -> dict[str, list[Any]]:
+    """The columns of `Frames.runs` for a part."""
+    about, runs = part.about, part.run_columns()
+    vectorized, diverged, seconds = (runs.pop(n) for n in ("vectorized", "diverged", "seconds"))
+    shared: dict[str, Any] = {
+        **about.spec,
+        **about.context,
+        **dict.fromkeys(COSTS),
+        "dataset_label": part.dataset,
+        "error": "",
+        "search": "random",
+        "selection": about.selection,
+        "frozen": True,
+    }
+    constants = {(tuple(c["test_environments"]), c["trial"]): c["values"] for c in about.constants}
+    provenances = {v: dict(about.provenance) | {"vectorized": v} for v in (False, True)}
+    places = zip(runs["test_environments"], runs["trial"], strict=True)
+    return {
+        **{name: [value] * len(diverged) for name, value in shared.items()},
+        **runs,
+        "state": [State.DIVERGED if d else State.DONE for d in diverged],
+        "provenance": [provenances[v] for v in vectorized],
+        "constant": [constants.get(place) for place in places],
+        "training_seconds": seconds,
+    }
+
+
+def _in_order(parts: Sequence[Part], board: Path) -> list[Part]:
+    """The parts in the order of the board's protocol; a part that it does not list comes last."""
+    protocol = read_yaml(board / PROTOCOL_FILE)
+    datasets, rows = protocol.get("datasets", []), protocol.get("algorithms", [])
+    labels = [r.get("label") or r.get("name") if isinstance(r, dict) else r for r in rows]
+
+    def place(part: Part) -> tuple[int, int, str, str]:
+        dataset = next((i for i, d in enumerate(datasets) if _is_of(part, d)), len(datasets))
+        row = labels.index(part.label) if part.label in labels else len(labels)
+        return dataset, row, part.dataset, part.label
+
+    return sorted(parts, key=place)
+
+
+def _is_of(part: Part, entry: str | Mapping[str, Any]) -> bool:
+    """Whether a part is of the dataset that an entry of the protocol names."""
+    options = {"name": entry} if isinstance(entry, str) else dict(entry)
+    name, label = options.pop("name", None), options.pop("label", None)
+    if label is not None:
+        return bool(label == part.dataset)
+    spec = part.about.spec
+    return name == spec["dataset"] and all(
+        spec["options"].get(option, value) == value for option, value in options.items()
+    )

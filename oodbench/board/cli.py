@@ -1,15 +1,12 @@
-"""Boards on the command line: list, show, run, quickstart, rerun, freeze, validate, page, html."""
+"""Boards on the command line: frozen results of many methods, and yours beside them."""
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from oodbench.board.files import (
-    PROTOCOL_FILE,
     board_names,
     find_board,
     find_reported,
@@ -21,10 +18,17 @@ from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.terminal import commands, exit_on_user_error, terminal
 
-if TYPE_CHECKING:
-    from oodbench.report.sheet import Sheet
-
-app = commands(__doc__, no_args_is_help=True)
+app = commands(
+    __doc__,
+    no_args_is_help=True,
+    renamed={
+        "freeze --as": "type the board after the results: `freeze RESULTS NAME`",
+        "freeze --protocol": "copy the sweep of a new board to its folder, as protocol.yaml",
+        "rerun --sample": "type the number of runs after the board: `rerun NAME 20`",
+        "rerun --seed": "a board's sample is the same each time; ask for more runs to see others",
+        "validate --board": "type the board after the results: `validate RESULTS NAME`",
+    },
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
 Directories = Annotated[
@@ -52,32 +56,21 @@ def list_() -> None:
     from oodbench.board.parts import read_parts
     from oodbench.board.reported import read_reported
 
-    console = terminal()
     rows = []
     for name in board_names():
-        path = find_board(name)
-        parts = read_parts(path) if any(part_files(path)) else []
-        size = sum(file.stat().st_size for file in part_files(path))
+        files = list(part_files(find_board(name)))
+        parts = read_parts(find_board(name)) if files else []
+        counts = len({part.dataset for part in parts}), len({part.label for part in parts})
         runs = sum(len(set(part.table["id"].to_pylist())) for part in parts)
+        size = sum(file.stat().st_size for file in files) / 2**20
         commits = sorted({str(p.about.provenance.get("commit") or "none")[:12] for p in parts})
-        rows.append(
-            (
-                name,
-                str(len({part.dataset for part in parts})),
-                str(len({part.label for part in parts})),
-                f"{runs:,}",
-                f"{size / 2**20:.1f} MB",
-                ", ".join(commits),
-            )
-        )
+        rows.append((name, *map(str, counts), f"{runs:,}", f"{size:.1f} MB", ", ".join(commits)))
     for name in reported_names():
         table = read_reported(frozen_folder() / name).table
         datasets, methods = (str(table[column].nunique()) for column in ("dataset", "method"))
         rows.append((name, datasets, methods, "reported", "-", "-"))
-    if not rows:
-        console.say("There is no board yet; `freeze` makes one of a results directory.")
-        return
     header = ("board", "datasets", "rows", "runs", "size", "commit")
+    console = terminal()
     console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
 
 
@@ -93,89 +86,20 @@ def show(
     metric: Metric = None,
 ) -> None:
     """Print a board, and beside it the runs of results directories, as if all had been run together."""
-    _show(name, directories or [], selection, format_, dataset, baseline, metric)
-
-
-def _show(
-    name: str,
-    directories: Sequence[Path],
-    selection: str | None = None,
-    format_: str = "terminal",
-    dataset: str | None = None,
-    baseline: str = "ERM",
-    metric: str | None = None,
-) -> None:
-    from oodbench.board.shown import kept_text
+    from oodbench.report.printing import print_sheet
 
     reported = find_reported(name)
-    if reported is not None:
-        _show_reported(reported, directories, selection, format_, dataset)
-        return
+    if reported is None:
+        from oodbench.board.show import shown_sheet
 
-    def made() -> str:
-        from oodbench.report.printing import sheet_text
-
-        return sheet_text(_beside(name, directories, selection, dataset, baseline, metric), format_)
-
-    if not directories and baseline != "ERM":
-        raise UserError("--baseline compares rows trained here: name their results directories")
-    key = (selection, dataset, format_, metric)
-    print(made() if directories else kept_text(find_board(name), key, made), end="")
-
-
-def _beside(
-    name: str,
-    directories: Sequence[Path],
-    selection: str | None,
-    dataset: str | None,
-    baseline: str,
-    metric: str | None,
-) -> "Sheet":
-    """The tables of a board and of what was trained here."""
-    from oodbench.board.beside import beside_board
-    from oodbench.board.standing import compare_own_rows
-    from oodbench.report.leaderboard import leaderboard
-    from oodbench.report.sheet import sheet
-    from oodbench.results.join import only_dataset
-
-    frames = beside_board(name, directories, allow_mixed=True)  # each is held to the protocol
-    if dataset is not None:
-        frames = only_dataset(frames, dataset)
-    found = sheet(leaderboard(frames, selection, metric))
-    own = compare_own_rows(frames, selection, baseline) if directories else None
-    return found if own is None else replace(found, blocks=[*found.blocks, own])
-
-
-def _show_reported(
-    board: Path,
-    directories: Sequence[Path],
-    selection: str | None,
-    format_: str,
-    dataset: str | None,
-) -> None:
-    """Print reported numbers, and above them runs of the same datasets, by the same rule."""
-    from oodbench.board.reported import read_reported, reported_sheet
-    from oodbench.report.leaderboard import leaderboard
-    from oodbench.report.printing import print_sheet
-    from oodbench.report.sheet import sheet
-    from oodbench.results.join import joined, only_dataset
-    from oodbench.selection import usual
-
-    numbers = read_reported(board)
-    datasets = None if dataset is None else {dataset}
-    if directories:
-        frames = joined(directories)
-        names = dict(zip(frames.runs["dataset_label"], frames.runs["dataset"], strict=True))
-        selection = selection or usual(frames)
-        known = set(numbers.table["dataset"])
-        wanted = datasets or {n for pair in names.items() for n in pair if n in known}
-        found = reported_sheet(numbers, selection, wanted or set(names.values()))
-        for label, name in names.items():
-            if {label, name} & wanted:
-                print_sheet(sheet(leaderboard(only_dataset(frames, label), selection)), format_)
+        sheet = shown_sheet(name, directories or [], selection, dataset, baseline, metric)
+        print_sheet(sheet, format_)
     else:
-        found = reported_sheet(numbers, selection, datasets)
-    print_sheet(found, format_)
+        from oodbench.board.reported import read_reported, sheets_with_reported
+
+        numbers = read_reported(reported)
+        for sheet in sheets_with_reported(numbers, directories or [], selection, dataset):
+            print_sheet(sheet, format_)
 
 
 @app.command()
@@ -183,22 +107,36 @@ def _show_reported(
 def compare(
     name: Name,
     directories: Directories = None,
-    baseline: Baseline = "ERM",
     selection: Selection = None,
     format_: Format = "terminal",
-    metric: Metric = None,
     dataset: Dataset = None,
+    baseline: Baseline = "ERM",
+    metric: Metric = None,
 ) -> None:
-    """Compare all rows of a board, and of results beside it, with a baseline: gains, ranks, noise."""
-    from oodbench.board.beside import beside_board
-    from oodbench.report.comparison import comparison
+    """Compare the rows of a board, and of results beside it, with a baseline: gains, ranks, noise."""
+    from oodbench.board.show import compared_sheet
     from oodbench.report.printing import print_sheet
-    from oodbench.results.join import only_dataset
 
-    frames = beside_board(name, directories or [], allow_mixed=True)
-    if dataset is not None:
-        frames = only_dataset(frames, dataset)
-    print_sheet(comparison(frames, baseline, selection, metric), format_)
+    sheet = compared_sheet(name, directories or [], selection, dataset, baseline, metric)
+    print_sheet(sheet, format_)
+
+
+@app.command()
+@exit_on_user_error
+def html(
+    name: Name,
+    directories: Directories = None,
+    out: Annotated[Path, typer.Option(help="The file.")] = Path("board.html"),
+    baseline: Baseline = "ERM",
+    metric: Metric = None,
+) -> None:
+    """Write a board, with the runs of results directories beside it, as one HTML file."""
+    from oodbench.board.beside import beside_board
+    from oodbench.report.html.render import write
+
+    frames = beside_board(name, directories or [])
+    write(directories or [], out, baseline, metric=metric, beside=(name, frames))
+    terminal().say(f"{out}: {out.stat().st_size / 2**20:.1f} MB")
 
 
 @app.command()
@@ -229,7 +167,9 @@ def run(
     from oodbench.board.beside import check_planned
     from oodbench.board.parts import read_parts
     from oodbench.board.protocol import possible, protocol_of, restricted
+    from oodbench.board.show import shown_sheet
     from oodbench.registry import load_plugins
+    from oodbench.report.printing import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
 
@@ -251,7 +191,7 @@ def run(
     )
     counts = launch(sweep, options, terminal())
     if among:
-        _show(name, [out])
+        print_sheet(shown_sheet(name, [out]), "terminal")
     if not is_complete(counts):
         raise SystemExit(1)
 
@@ -265,20 +205,20 @@ def quickstart(
     """Train four methods again, in about a minute, and print them among all that the board has."""
     from oodbench.board.beside import beside_board
     from oodbench.board.protocol import protocol_of, restricted
-    from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quick_sheet
+    from oodbench.board.show import QUICK_BOARD, QUICK_DATASET, QUICK_ROWS, next_lines, quick_sheet
     from oodbench.report.html.render import write
     from oodbench.report.printing import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 
-    sweep = restricted(protocol_of(find_board(BOARD)), ROWS, datasets=[DATASET])
-    options = LaunchOptions(out=out, workers=workers, table=False)
-    counts = launch(sweep, options, terminal())
-    frames = beside_board(BOARD, [out])
+    protocol = protocol_of(find_board(QUICK_BOARD))
+    sweep = restricted(protocol, QUICK_ROWS, datasets=[QUICK_DATASET])
+    counts = launch(sweep, LaunchOptions(out=out, workers=workers, table=False), terminal())
+    frames = beside_board(QUICK_BOARD, [out])
     print_sheet(quick_sheet(frames, out), "terminal")
     if not is_complete(counts):
         raise SystemExit(1)
     page = out / "report.html"
-    write([out], page, beside=(BOARD, frames))
+    write([out], page, beside=(QUICK_BOARD, frames))
     for line in next_lines(frames, page):
         terminal().say(line)
 
@@ -287,8 +227,9 @@ def quickstart(
 @exit_on_user_error
 def rerun(
     name: Name,
-    count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the choice.")] = 0,
+    count: Annotated[
+        int, typer.Argument(metavar="[COUNT]", min=1, help="Runs, chosen at random.")
+    ] = 20,
     out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
     plugin: Plugins = None,
     workers: Workers = None,
@@ -298,11 +239,10 @@ def rerun(
 
     Exits with 1 if one of them is off or has no result.
     """
-    from oodbench.board.rerun import Agreement, counted
+    from oodbench.board.rerun import agree, sentences
     from oodbench.board.rerun import rerun as train_again
     from oodbench.sweep.launch import LaunchOptions
 
-    console = terminal()
     with tempfile.TemporaryDirectory() as scratch:
         options = LaunchOptions(
             out=out or Path(scratch) / "rerun",
@@ -310,18 +250,10 @@ def rerun(
             workers=workers,
             data_dir=data_dir,
         )
-        found = train_again(find_board(name), count, seed, options)
-    counts = counted(found)
-    for run in found:
-        if run.agreement in (Agreement.OFF, Agreement.MISSING):
-            spec = run.spec
-            console.say(
-                f"{run.agreement}: {spec.label} on {spec.dataset_name}, trial {spec.trial}, draw "
-                f"{spec.draw} (run {spec.id}), by {run.furthest:.3g} at most"
-            )
-    told = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
-    console.say(f"Of {len(found)} runs of {name} that were trained again: {told}.")
-    if counts[Agreement.OFF] or counts[Agreement.MISSING]:
+        reruns = train_again(find_board(name), count, options)
+    for sentence in sentences(reruns, name):
+        terminal().say(sentence)
+    if not agree(reruns):
         raise SystemExit(1)
 
 
@@ -329,28 +261,22 @@ def rerun(
 @exit_on_user_error
 def freeze(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="A board, or a folder.")],
-    protocol: Annotated[
-        str | None,
-        typer.Option(help="The sweep of a new board, by its file or its name in sweeps/."),
-    ] = None,
+    name: Name,
     plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Add the rows of a results directory to a board, as parts that never change again."""
+    """Add the rows of a results directory to a board, as parts that never change again.
+
+    The folder of a new board holds its sweep as protocol.yaml.
+    """
     from oodbench.board.freeze import freeze as freeze_results
     from oodbench.registry import load_plugins
-    from oodbench.sweep.file import find_sweep
 
     load_plugins(plugin or [])
     board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
-    stored = board / PROTOCOL_FILE
-    if protocol is None and not stored.is_file():
-        raise UserError(f"there is no board {name} yet: name its sweep with --protocol")
-    file = stored if protocol is None else find_sweep(protocol)
-    found = freeze_results(results, board, file, data_dir)
+    parts = freeze_results(results, board, data_dir)
     terminal().say(
-        f"{len(found.added)} parts are new in {board}, {len(found.there)} were there already."
+        f"{len(parts.added)} parts are new in {board}, {len(parts.there)} were there already."
     )
 
 
@@ -360,7 +286,9 @@ def validate(
     what: Annotated[
         str, typer.Argument(metavar="NAME_OR_RESULTS", help="A board, or a results directory.")
     ],
-    board: Annotated[str | None, typer.Option(help="The board of a results directory.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The board of a results directory.")
+    ] = None,
     plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -368,27 +296,35 @@ def validate(
 
     Exits with 1 if there is anything.
     """
-    from oodbench.board.protocol import protocol_of
-    from oodbench.board.validate import wrong_board, wrong_results
+    from oodbench.board.protocol import protocol_of, wrong_board, wrong_results
     from oodbench.registry import load_plugins
     from oodbench.results.directory import Results
     from oodbench.results.frames import load_frames
 
     load_plugins(plugin or [])
-    console = terminal()
     if (Path(what) / "sweep.json").exists():
         results = Results(Path(what))
-        under = board or results.plan()["settings"].get("protocol")
-        if under is None:
-            raise UserError(f"{what} names no protocol: name its board with --board")
-        wrong = wrong_results(load_frames(results), protocol_of(find_board(under)), data_dir)
+        board = name or results.plan()["settings"].get("protocol")
+        if board is None:
+            raise UserError(f"{what} names no protocol: type the board after it")
+        wrong = wrong_results(load_frames(results), protocol_of(find_board(board)), data_dir)
     else:
         wrong = wrong_board(find_board(what), data_dir)
-    for sentence in wrong:
-        console.say(sentence)
+    for sentence in wrong or [f"{what} is as it must be."]:
+        terminal().say(sentence)
     if wrong:
         raise SystemExit(1)
-    console.say(f"{what} is as it must be.")
+
+
+@app.command()
+@exit_on_user_error
+def summarize(name: Name) -> None:
+    """Write the summary of a board's parts, which `show` prints, as `freeze` does, too."""
+    from oodbench.board.summary import SUMMARY_FILE, write_summary
+
+    board = find_board(name)
+    write_summary(board)
+    terminal().say(f"{board / SUMMARY_FILE} sums up the parts.")
 
 
 @app.command()
@@ -401,30 +337,10 @@ def page(
 ) -> None:
     """Write the page of a board as Markdown or HTML: its tables, and what follows from them."""
     from oodbench.board.page import html_page
-    from oodbench.board.page import page as written
+    from oodbench.board.page import page as board_page
 
-    text = written(name)
-    if out is not None and out.suffix == ".html":
-        text = html_page(text)
+    text = board_page(name)
     if out is None:
         typer.echo(text, nl=False)
     else:
-        write_whole(out, text)
-
-
-@app.command()
-@exit_on_user_error
-def html(
-    name: Name,
-    directories: Directories = None,
-    out: Annotated[Path, typer.Option(help="The file.")] = Path("board.html"),
-    baseline: Baseline = "ERM",
-    metric: Metric = None,
-) -> None:
-    """Write a board, with the runs of results directories beside it, as one HTML file."""
-    from oodbench.board.beside import beside_board
-    from oodbench.report.html.render import write
-
-    frames = beside_board(name, directories or [], allow_mixed=True)
-    write(directories or [], out, baseline, metric=metric, beside=(name, frames))
-    terminal().say(f"{out}: {out.stat().st_size / 2**20:.1f} MB")
+        write_whole(out, html_page(text) if out.suffix == ".html" else text)

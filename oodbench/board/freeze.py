@@ -1,28 +1,45 @@
 """Results into the parts of a board."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 import torch
 
 from oodbench.board.files import PROTOCOL_FILE, part_path
-from oodbench.board.frames import part_of, spec_of
-from oodbench.board.parts import Part, PartProvenance, read_part, write_part
-from oodbench.board.protocol import read_protocol
-from oodbench.board.validate import refuse, wrong_results
+from oodbench.board.parts import (
+    COUNT,
+    OF_A_RUN,
+    OWN_COUNT,
+    RUN,
+    SCORE,
+    VALUE,
+    About,
+    Constant,
+    Part,
+    PartProvenance,
+    read_part,
+    write_part,
+)
+from oodbench.board.protocol import protocol_of, refuse, wrong_results
+from oodbench.board.summary import write_summary
 from oodbench.errors import UserError
-from oodbench.files import write_whole
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import only_dataset, records_of
 from oodbench.results.provenance import code, source
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import candidates, find_rule, rule_names
+
+CONTEXT = ("classes", "dataset_label", "family", "higher_is_better", "metric", "shift")
+"""What a part keeps of the context of its runs, where it is known."""
 
 
 def frozen_rules() -> list[str]:
@@ -42,27 +59,23 @@ class Frozen:
     """The files that were there, with the same numbers, and were left alone."""
 
 
-def freeze(results: Path, board: Path, protocol: Path, data_dir: Path | None = None) -> Frozen:
-    """Freeze all rows of a results directory as parts of a board, which is made if it is not there.
+def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
+    """Freeze all rows of a results directory as parts of a board, whose protocol must be there.
 
-    `protocol` is the file of the sweep of a new board. Raises UserError, and writes nothing, if a run
-    is missing or under another protocol, a row was trained by several codes, or a part is frozen
-    already with other numbers.
+    Raises UserError, and writes nothing, if a run is missing or under another protocol, a row was
+    trained by several codes, or a part is frozen already with other numbers.
     """
-    stored = board / PROTOCOL_FILE
-    text = protocol.read_text()
-    if stored.is_file() and stored.read_text() != text:
-        raise UserError(f"{board} has another protocol than {protocol}: give the board a new name")
-    sweep = read_protocol(protocol)
+    if not (board / PROTOCOL_FILE).is_file():
+        raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
     frames = load_frames(Results(results))
-    refuse(wrong_results(frames, sweep, data_dir), f"{results} cannot be frozen")
-    digests = _Digests(data_dir)
-    new: list[tuple[Path, Part]] = []
+    wrong = wrong_results(frames, protocol_of(board), data_dir)
+    refuse(wrong, f"{results} cannot be frozen")
+    new: dict[Path, Part] = {}
     there: list[Path] = []
-    for part in _parts(frames, digests):
+    for part in _parts(frames, _Digests(data_dir)):
         path = part_path(board, part.dataset, part.label)
         if not path.is_file():
-            new.append((path, part))
+            new[path] = part
         elif read_part(path).equal_numbers(part):
             there.append(path)
         else:
@@ -70,12 +83,10 @@ def freeze(results: Path, board: Path, protocol: Path, data_dir: Path | None = N
                 f"{path} is frozen with other numbers: what changes a part is a new version of the "
                 "board, under a new name"
             )
-    board.mkdir(parents=True, exist_ok=True)
-    if not stored.is_file():
-        write_whole(stored, text)
-    for path, part in new:
+    for path, part in new.items():
         write_part(part, path)
-    return Frozen(tuple(path for path, _ in new), tuple(there))
+    write_summary(board)
+    return Frozen(tuple(new), tuple(there))
 
 
 def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:
@@ -94,16 +105,16 @@ def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:
 
 def _chosen(frames: Frames) -> pd.DataFrame:
     """The `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset serves."""
-    found = []
+    tables = []
     for dataset in frames.runs["dataset_label"].unique():
-        own = only_dataset(frames, str(dataset))
+        of_dataset = only_dataset(frames, str(dataset))
         for rule in frozen_rules():
             with suppress(UserError):
-                best = candidates(own, rule).drop_duplicates("id")
-                found.append(best[["id", "step", "score"]].assign(rule=rule))
-    if not found:
+                best = candidates(of_dataset, rule).drop_duplicates("id")
+                tables.append(best[["id", "step", "score"]].assign(rule=rule))
+    if not tables:
         raise UserError("the runs serve no selection rule: nothing can be chosen")
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _provenance(runs: pd.DataFrame, cls: type, row: str) -> PartProvenance:
@@ -116,15 +127,134 @@ def _provenance(runs: pd.DataFrame, cls: type, row: str) -> PartProvenance:
     if len(sources) > 1:
         raise UserError(f"{row} was trained by several versions of the method's file")
     days = sorted(str(p["started"])[:10] for p in made if "started" in p)
-    found: dict[str, Any] = {
+    known: dict[str, Any] = {
         name: ", ".join(values) if len(values) > 1 else values[0]
         for name in ("oodbench", "commit", "torch", "python", "machine", "device", "threads")
         if (values := list(dict.fromkeys(p[name] for p in made if p.get(name) is not None)))
     }
-    found["dates"] = [days[0], days[-1]] if days else []
-    found["source"] = sources.pop() if sources else source(cls)
-    told = {name: value for name, value in found.items() if value is not None}
-    return cast(PartProvenance, told)
+    known["dates"] = [days[0], days[-1]] if days else []
+    known["source"] = sources.pop() if sources else source(cls)
+    return cast(PartProvenance, {name: v for name, v in known.items() if v is not None})
+
+
+def part_of(frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance) -> Part:
+    """The part of runs of one row on one dataset, all of which have ended.
+
+    `chosen` has the `id`, `rule`, `step` and `score` of each run's candidate by each rule.
+    """
+    runs = frames.runs.set_index("id", drop=False)
+    first = runs.iloc[0]
+    order = {run_id: i for i, run_id in enumerate(runs["id"])}
+    table = chosen.assign(there=True).pivot(
+        index=["id", "step"], columns="rule", values=["score", "there"]
+    )
+    table = table.loc[sorted(table.index, key=lambda place: (order[place[0]], place[1]))]
+    columns = _run_arrays(runs.loc[table.index.get_level_values("id")], table.index)
+    for rule in chosen["rule"].drop_duplicates():
+        scores, missing = table["score", rule].to_numpy(float), table["there", rule].isna()
+        columns[f"{SCORE}{rule}"] = _floats(scores, missing.to_numpy())
+    columns |= _value_arrays(frames, table.index)
+    spec = asdict(spec_of(first))
+    known = {name: first[name] for name in CONTEXT if name in runs}
+    context: Any = {name: _plain(v) for name, v in known.items() if not _is_missing(v)}
+    about = About(
+        spec={name: value for name, value in spec.items() if name not in OF_A_RUN},
+        context=context | {"training_environments": []},
+        constants=_constants(frames.runs),
+        selection=first.get("selection") or None,
+        provenance=provenance,
+    )
+    return Part(about, pa.table(columns))
+
+
+def _run_arrays(runs: pd.DataFrame, places: "pd.Index[Any]") -> dict[str, pa.Array]:
+    """The columns that every part has: each row of `runs` is that of a place, an (id, step)."""
+    columns: dict[str, Any] = {
+        "id": list(runs["id"]),
+        **{name: runs[name].astype(int).tolist() for name in ("draw", "trial", "last_step")},
+        **{
+            name: [list(environments) for environments in runs[name]]
+            for name in RUN.names
+            if name.endswith("_environments")
+        },
+        **{
+            name: [json.dumps(values, sort_keys=True) for values in runs[name]]
+            for name in ("hparams", "network_hparams")
+        },
+        "vectorized": [bool(p.get("vectorized", False)) for p in runs["provenance"]],
+        "diverged": [state == State.DIVERGED for state in runs["state"]],
+        "seconds": runs[["training_seconds", "evaluation_seconds"]].astype(float).sum(axis=1),
+        "step": places.get_level_values("step").tolist(),
+    }
+    return {column.name: pa.array(columns[column.name], column.type) for column in RUN}
+
+
+def _floats(values: "np.ndarray[Any, Any]", missing: "np.ndarray[Any, Any]") -> pa.Array:
+    return pa.array(values, pa.float64(), mask=missing, from_pandas=False)  # NaN is a value
+
+
+def spec_of(run: "pd.Series[Any]") -> RunSpec:
+    """The spec of a row of `Frames.runs`; a field that an older plan lacks is missing there."""
+    return RunSpec.from_json(
+        {str(k): _plain(v) for k, v in run.items() if v is None or not _is_missing(v)}
+    )
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or (isinstance(value, float) and np.isnan(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _value_arrays(frames: Frames, places: "pd.Index[Any]") -> dict[str, pa.Array]:
+    """The columns of values and counts at these places, each an (id, step)."""
+    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
+    records = frames.metrics.astype(names)
+    tests = records["id"].map(frames.runs.set_index("id")["test_environments"])
+    rows = zip(records["environment"], records["split"], tests, strict=True)
+    records = records[[e is None or e != e or (s == "in" and e in test) for e, s, test in rows]]
+    records = records.assign(environment=records["environment"].fillna(""))
+    most = records.groupby(["id", "step", "environment"])["count"].max()
+    columns: dict[str, pa.Array] = {}
+    for environment, counts in most.groupby("environment", sort=True):
+        columns[f"{COUNT}{environment}"] = _counts(counts.droplevel("environment"), places)
+    for (metric, environment), group in records.groupby(["metric", "environment"], sort=True):
+        of_metric = group.set_index(["id", "step"])
+        place = f"{metric.replace('%', '%25').replace('/', '%2f')}/{environment}"
+        values = of_metric["value"].reindex(places).to_numpy(float)
+        columns[f"{VALUE}{place}"] = _floats(values, ~places.isin(of_metric.index))
+        usual = most.xs(environment, level="environment").reindex(of_metric.index)
+        if not of_metric["count"].eq(usual).all():
+            columns[f"{OWN_COUNT}{place}"] = _counts(of_metric["count"], places)
+    return columns
+
+
+def _counts(counts: "pd.Series[Any]", places: "pd.Index[Any]") -> pa.Array:
+    """The counts at these places, null where there are none."""
+    values = counts.reindex(places).fillna(0).to_numpy(np.int32)
+    return pa.array(values, mask=~places.isin(counts.index))
+
+
+def _constants(runs: pd.DataFrame) -> list[Constant]:
+    """The constant answers of the runs, on the `in` splits of their test environments."""
+    constants: dict[tuple[tuple[str, ...], int], Constant] = {}
+    if "constant" not in runs:
+        return []
+    columns = (runs[name] for name in ("test_environments", "trial", "constant"))
+    for tests, trial, answer in zip(*columns, strict=True):
+        if isinstance(answer, Mapping) and answer and (tests, trial) not in constants:
+            values = {
+                metric: {e: {"in": v["in"]} for e, v in of_metric.items() if e in tests}
+                for metric, of_metric in answer.items()
+            }
+            constants[tests, trial] = Constant(
+                test_environments=list(tests), trial=int(trial), values=values
+            )
+    return list(constants.values())
 
 
 class _Digests:
@@ -136,13 +266,12 @@ class _Digests:
 
     def of(self, specs: Iterable[RunSpec]) -> dict[str, str]:
         """The digest of each environment that these runs of a row read, over their trials."""
-        found = list(specs)
-        trials = sorted({spec.trial for spec in found})
-        key = repr((found[0].dataset, sorted(found[0].options.items()), trials))
+        runs = list(specs)
+        name, options = runs[0].dataset, runs[0].options
+        trials = sorted({spec.trial for spec in runs})
+        key = repr((name, sorted(options.items()), trials))
         if key not in self._known:
-            self._known[key] = data_digests(
-                found[0].dataset, found[0].options, trials, self.data_dir
-            )
+            self._known[key] = data_digests(name, options, trials, self.data_dir)
         return self._known[key]
 
 
@@ -161,11 +290,11 @@ def data_digests(
     hashes: dict[str, Any] = {}
     for trial in trials:
         for environment, data in load_checked(dataset, trial).items():
-            found = hashes.setdefault(environment, hashlib.sha256())
+            digest = hashes.setdefault(environment, hashlib.sha256())
             for tensor in (data.x, data.y):
                 if isinstance(tensor, torch.Tensor):
-                    found.update(tensor.detach().contiguous().cpu().numpy().tobytes())
+                    digest.update(tensor.detach().contiguous().cpu().numpy().tobytes())
     files = "".join(f"{k}{v}" for k, v in sorted(checksums(dataset).items()))
-    for found in hashes.values():
-        found.update(files.encode())
-    return {environment: found.hexdigest()[:16] for environment, found in hashes.items()}
+    for digest in hashes.values():
+        digest.update(files.encode())
+    return {environment: digest.hexdigest()[:16] for environment, digest in hashes.items()}

@@ -1,11 +1,11 @@
-"""Reported boards: numbers that others have printed, each with its source. Imports no torch.
+"""Reported boards: numbers that others have printed, each with its source.
 
 BOARD/reported.csv  a number a row: dataset (as we call it), selection, method, environment (or
                     `average`), mean and error in %, source and perhaps footnote
 BOARD/about.yaml    title, what the errors are, and the sources and footnotes by the names above
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oodbench.board.files import NUMBERS_FILE
 from oodbench.errors import UserError, unknown
-from oodbench.report.sheet import Block, Sheet
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.sheet import Block, Sheet, sheet
+from oodbench.results.join import joined, only_dataset
+from oodbench.selection import usual
 from oodbench.yaml_values import read_yaml
 
 ABOUT_FILE = "about.yaml"
@@ -27,11 +30,14 @@ UNSAID = "as published"
 """The selection of numbers whose source does not say in these words by which rule they were chosen."""
 
 
-class _About(BaseModel):
+class About(BaseModel):
+    """What a reported board's numbers are."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     title: str
     error: str
+    """What the errors are."""
     sources: dict[str, str]
     footnotes: dict[str, str] = {}
 
@@ -41,11 +47,7 @@ class Reported:
     """The numbers of a reported board."""
 
     name: str
-    title: str
-    error: str
-    """What the errors are."""
-    sources: Mapping[str, str]
-    footnotes: Mapping[str, str]
+    about: About
     table: pd.DataFrame
     """COLUMNS; `mean` and `error` in %, an error that was not reported is NaN."""
 
@@ -62,7 +64,7 @@ def read_reported(board: Path) -> Reported:
         raise UserError(f"{path} must have the columns {', '.join(COLUMNS)}")
     table = table.assign(**numbers)
     try:
-        about = _About.model_validate(read_yaml(board / ABOUT_FILE))
+        about = About.model_validate(read_yaml(board / ABOUT_FILE))
     except ValidationError as error:
         raise UserError(f"{board / ABOUT_FILE}: {error.errors()[0]['msg']}") from error
     for column, known in (("source", about.sources), ("footnote", about.footnotes)):
@@ -71,7 +73,25 @@ def read_reported(board: Path) -> Reported:
                 raise UserError(f"{board / ABOUT_FILE} does not say what the {column} '{name}' is")
     if table.duplicated(list(COLUMNS[:4])).any() or table["mean"].isna().any():
         raise UserError(f"{path} has a number twice, or lacks one")
-    return Reported(board.name, about.title, about.error, about.sources, about.footnotes, table)
+    return Reported(board.name, about, table)
+
+
+def sheets_with_reported(
+    board: Reported, directories: Sequence[Path], selection: str | None, dataset: str | None
+) -> Iterator[Sheet]:
+    """The leaderboards of results directories on the datasets of a reported board, then its numbers."""
+    datasets = None if dataset is None else {dataset}
+    if directories:
+        frames = joined(directories)
+        names = dict(zip(frames.runs["dataset_label"], frames.runs["dataset"], strict=True))
+        selection = selection or usual(frames)
+        known = set(board.table["dataset"])
+        datasets = datasets or {name for pair in names.items() for name in pair if name in known}
+        datasets = datasets or set(names.values())
+        for label, name in names.items():
+            if {label, name} & datasets & known:
+                yield sheet(leaderboard(only_dataset(frames, label), selection))
+    yield reported_sheet(board, selection, datasets)
 
 
 def reported_sheet(
@@ -93,30 +113,30 @@ def reported_sheet(
             raise unknown("dataset", ", ".join(datasets), names, f"the reported board {board.name}")
         table = table[table["dataset"].isin(datasets)]
     blocks = [
-        _block(f"{dataset}: accuracy (%) as reported, selection {rule}", own)
-        for (dataset, rule), own in table.groupby(["dataset", "selection"], sort=False)
+        _block(f"{dataset}: accuracy (%) as reported, selection {rule}", numbers)
+        for (dataset, rule), numbers in table.groupby(["dataset", "selection"], sort=False)
     ]
-    sources = [f"{name} is {board.sources[name]}" for name in table["source"].unique()]
+    about = board.about
+    sources = [f"{name} is {about.sources[name]}" for name in table["source"].unique()]
     marks = [mark for mark in table["footnote"].unique() if mark]
     notes = (
-        f"{board.title}. Reported, not run here, and ranked with nothing; errors: {board.error}.",
+        f"{about.title}. Reported, not run here, and ranked with nothing; errors: {about.error}.",
         f"Sources: {'; '.join(sources)}.",
-        *(f"* {board.footnotes[mark]}." for mark in marks),
+        *(f"* {about.footnotes[mark]}." for mark in marks),
     )
     return Sheet(blocks, notes, (), table)
 
 
-def _block(title: str, own: pd.DataFrame) -> Block:
-    environments = [e for e in own["environment"].unique() if e != AVERAGE]
-    header = ["algorithm", *environments, AVERAGE, "from"]
+def _block(title: str, numbers: pd.DataFrame) -> Block:
+    environments = [e for e in numbers["environment"].unique() if e != AVERAGE]
     rows = []
-    for method, group in own.groupby("method", sort=False):
-        mark = " *" if group["footnote"].any() else ""
-        places = zip(group["environment"], group["mean"], group["error"], strict=True)
+    for method, row in numbers.groupby("method", sort=False):
+        mark = " *" if row["footnote"].any() else ""
+        places = zip(row["environment"], row["mean"], row["error"], strict=True)
         cells = {environment: _number(mean, error) for environment, mean, error in places}
         values = [cells.get(environment, "-") for environment in (*environments, AVERAGE)]
-        rows.append([f"{method}{mark}", *values, ", ".join(group["source"].unique())])
-    return Block(title, header, rows, len(rows))
+        rows.append([f"{method}{mark}", *values, ", ".join(row["source"].unique())])
+    return Block(title, ["algorithm", *environments, AVERAGE, "from"], rows, len(rows))
 
 
 def _number(mean: float, error: float) -> str:

@@ -3,16 +3,14 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-import pandas as pd
-
 from oodbench.algorithms import algorithms
-from oodbench.board.frames import board_frames
+from oodbench.board.beside import board_frames
 from oodbench.board.freeze import data_digests, frozen_rules
 from oodbench.board.parts import Part, read_parts
 from oodbench.errors import UserError
@@ -37,6 +35,9 @@ class Agreement(StrEnum):
     MISSING = "without a result"
 
 
+FAILURES = (Agreement.OFF, Agreement.MISSING)
+
+
 @dataclass(frozen=True)
 class Rerun:
     """A run that was trained again."""
@@ -47,39 +48,41 @@ class Rerun:
     """The largest difference of a score or a value at the frozen steps; NaN without a result."""
 
 
-def sample(parts: Sequence[Part], count: int, seed: int) -> list[tuple[Part, RunSpec, bool]]:
-    """So many random runs of a board, with whether each was vectorized; all if there are no more."""
-    found = []
+Sample = list[tuple[Part, RunSpec, bool]]
+"""Runs of a board: the part, the spec, and whether the run was vectorized."""
+
+
+def sample(parts: Sequence[Part], count: int, seed: int = 0) -> Sample:
+    """So many random runs of a board; all if there are no more."""
+    runs: Sample = []
     for part in parts:
-        how = part.runs().set_index("id")["vectorized"]
-        found += [(part, spec, bool(how[run_id])) for run_id, spec in part.specs().items()]
-    order = random.Random(seed)
-    return order.sample(found, min(count, len(found)))
+        vectorized = part.runs().set_index("id")["vectorized"]
+        runs += [(part, spec, bool(vectorized[i])) for i, spec in part.specs().items()]
+    return random.Random(seed).sample(runs, min(count, len(runs)))
 
 
-def rerun(board: Path, count: int, seed: int, options: LaunchOptions) -> list[Rerun]:
+def rerun(board: Path, count: int, options: LaunchOptions) -> list[Rerun]:
     """Train random frozen runs again, vectorized or alone as they were, and compare.
 
-    A vectorized run has the same bits in any company, so it is trained with those of the sample
-    alone. Raises UserError for a method that is not registered, and if the data of a part are no
-    longer those that it was made of.
+    A vectorized run has the same bits in any company, so it is trained with the others of the sample.
+    Raises UserError for a method that is not registered, and if the data of a part have changed.
     """
-    chosen = sample(read_parts(board), count, seed)
+    chosen = sample(read_parts(board), count)
     for _, spec, _ in chosen:
         algorithms.get(spec.algorithm)
     _check_data(chosen, options.data_dir)
     assert options.out is not None
+    results = Results(options.out)
     specs = {spec.id: spec for _, spec, _ in chosen}
     for vectorize in (MAX_VECTORIZED, 1):
         ids = [s.id for _, s, vectorized in chosen if vectorized == (vectorize > 1)]
         if ids:
-            left = [i for i in ids if Results(options.out).run(i).end() is None]
+            left = [i for i in ids if results.run(i).end() is None]
             launch_specs(board.name, specs, left, replace(options, vectorize=vectorize))
-    own = load_frames(Results(options.out))
-    return _compared(chosen, own)
+    return _compared(chosen, load_frames(results))
 
 
-def _check_data(chosen: Sequence[tuple[Part, RunSpec, bool]], data_dir: Path | None) -> None:
+def _check_data(chosen: Sample, data_dir: Path | None) -> None:
     """Raise UserError if the data of a part have other digests than when it was frozen."""
     for part in {id(part): part for part, _, _ in chosen}.values():
         known = part.about.provenance.get("data")
@@ -96,43 +99,45 @@ def _check_data(chosen: Sequence[tuple[Part, RunSpec, bool]], data_dir: Path | N
             )
 
 
-def _compared(chosen: Sequence[tuple[Part, RunSpec, bool]], own: Frames) -> list[Rerun]:
-    scored = _scored(own)
+def _compared(chosen: Sample, again: Frames) -> list[Rerun]:
+    """The runs beside what `again` has of them."""
+    judged = _scored(again)
     key = ["step", "environment", "metric"]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    records = own.metrics.astype(names).fillna({"environment": "", "split": "in"})
+    records = again.metrics.astype(names).fillna({"environment": "", "split": "in"})
     records = records[records["split"] == "in"]
     values = {run_id: group.set_index(key)["value"] for run_id, group in records.groupby("id")}
-    of_parts = {id(part): board_frames([part]) for part, _, _ in chosen}
-    found = []
+    frames = {id(part): board_frames([part]) for part, _, _ in chosen}
+    reruns = []
     for part, spec, _ in chosen:
-        theirs = of_parts[id(part)]
-        frozen = theirs.metrics[theirs.metrics["id"] == spec.id].astype(names)
+        board = frames[id(part)]
+        frozen = board.metrics[board.metrics["id"] == spec.id].astype(names)
         frozen = frozen.fillna({"environment": ""}).set_index(key)["value"]
-        scores = theirs.scores[theirs.scores["id"] == spec.id]
         if spec.id not in values or not values[spec.id].index.isin(frozen.index).any():
-            found.append(Rerun(spec, Agreement.MISSING, math.nan))
+            reruns.append(Rerun(spec, Agreement.MISSING, math.nan))
             continue
         pairs = list(zip(frozen, values[spec.id].reindex(frozen.index).astype(float), strict=True))
         same_steps = True
+        scores = board.scores[board.scores["id"] == spec.id]
         for rule, step, score in scores[["rule", "step", "score"]].itertuples(index=False):
-            mine = scored[rule].get(spec.id, pd.DataFrame(columns=["step", "score"]))
-            same_steps &= bool(len(mine)) and int(mine["step"].iloc[0]) == step
-            at = mine.loc[mine["step"] == step, "score"]
-            pairs.append((score, float(at.iloc[0]) if len(at) else math.nan))
-        found.append(Rerun(spec, *_agreement(pairs, same_steps)))
-    return found
+            steps = judged.get((rule, spec.id), {})
+            same_steps &= next(iter(steps), None) == step
+            pairs.append((score, steps.get(step, math.nan)))
+        reruns.append(Rerun(spec, *_agreement(pairs, same_steps)))
+    return reruns
 
 
-def _scored(own: Frames) -> Mapping[str, Mapping[str, pd.DataFrame]]:
-    """The steps of each run by each rule, the best first: `step` and `score`."""
-    found: dict[str, dict[str, pd.DataFrame]] = {rule: {} for rule in frozen_rules()}
-    for dataset in own.runs["dataset_label"].unique():
+def _scored(frames: Frames) -> dict[tuple[str, str], dict[int, float]]:
+    """The scores of a run's steps by a rule, the best step first; by rule and id."""
+    scores = {}
+    for dataset in frames.runs["dataset_label"].unique():
         for rule in frozen_rules():
             with suppress(UserError):
-                table = candidates(only_dataset(own, str(dataset)), rule)
-                found[rule] |= {str(i): group for i, group in table.groupby("id", sort=False)}
-    return found
+                table = candidates(only_dataset(frames, str(dataset)), rule)
+                for run_id, steps in table.groupby("id", sort=False):
+                    ranked = zip(steps["step"].tolist(), steps["score"].tolist(), strict=True)
+                    scores[rule, str(run_id)] = dict(ranked)
+    return scores
 
 
 def _agreement(pairs: Sequence[tuple[float, float]], same_steps: bool) -> tuple[Agreement, float]:
@@ -145,6 +150,19 @@ def _agreement(pairs: Sequence[tuple[float, float]], same_steps: bool) -> tuple[
     return (Agreement.CLOSE if all(close) else Agreement.OFF), furthest
 
 
-def counted(found: Sequence[Rerun]) -> Counter[Agreement]:
-    """How many runs agree how."""
-    return Counter(run.agreement for run in found)
+def sentences(reruns: Sequence[Rerun], board: str) -> list[str]:
+    """The runs that are off or missing, and how many agree how."""
+    counts = Counter(run.agreement for run in reruns)
+    counted = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
+    wrong = [
+        f"{run.agreement}: {run.spec.label} on {run.spec.dataset_name}, trial {run.spec.trial}, draw "
+        f"{run.spec.draw} (run {run.spec.id}), by {run.furthest:.3g} at most"
+        for run in reruns
+        if run.agreement in FAILURES
+    ]
+    return [*wrong, f"Of {len(reruns)} runs of {board} that were trained again: {counted}."]
+
+
+def agree(reruns: Sequence[Rerun]) -> bool:
+    """Whether every run has a result that is that of the frozen one, but for round-off."""
+    return not any(run.agreement in FAILURES for run in reruns)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oodbench.board.freeze import freeze
-from tests.helpers.boards import protocol_file, trained
+from tests.helpers.boards import new_board, protocol_file, trained
 
 
 @pytest.fixture(scope="session")
@@ -37,5 +37,6 @@ def mine(folder: Path) -> Path:
 @pytest.fixture(scope="session")
 def board(folder: Path, half: Path) -> Path:
     """A board of the first two rows; tests must not change it."""
-    freeze(half, folder / "tiny.v1", folder / "tiny-v1.yaml")
-    return folder / "tiny.v1"
+    path = new_board(folder, "tiny.v1")
+    freeze(half, path)
+    return path

@@ -66,11 +66,11 @@ def test_a_method_of_ones_own_stands_in_the_board(
     rows = [line.split() for line in invoke("show", board, out).splitlines()]
     assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "±" in row} >= {"here"}
     assert {row[-1] for row in rows if row[:1] == ["ERM"] and "±" in row} >= {"board"}
-    assert invoke("validate", out, "--board", board, code=1).count("trial 2, 3 missing") == 2
+    assert invoke("validate", out, board, code=1).count("trial 2, 3 missing") == 2
 
 
 def test_frozen_runs_trained_again_are_equal_bit_for_bit(board: Path) -> None:
-    text = invoke("rerun", board, "--sample", 3, "--workers", 1)
+    text = invoke("rerun", board, 3, "--workers", 1)
     assert "3 equal bit for bit, 0 equal within round-off, 0 off, 0 without a result" in text
 
 
@@ -86,7 +86,7 @@ def test_a_frozen_run_with_another_number_is_off(copy: Path) -> None:
             column = pa.array([2.0] * len(part.table))
             table = part.table.set_column(place, "value/accuracy/0.9", column)
             write_part(Part(part.about, table), path)
-    text = invoke("rerun", copy, "--sample", 1, "--workers", 1, code=1)
+    text = invoke("rerun", copy, 1, "--workers", 1, code=1)
     assert "off: ERM on digits, trial" in text
     assert "1 off" in text
 
@@ -96,7 +96,7 @@ def test_a_whole_board_is_valid(board: Path) -> None:
 
 
 def test_results_are_valid_as_far_as_they_go(board: Path, mine: Path) -> None:
-    assert "is as it must be" in invoke("validate", mine, "--board", board)
+    assert "is as it must be" in invoke("validate", mine, board)
     assert "names no protocol" in invoke("validate", mine, code=2)
 
 
@@ -242,7 +242,7 @@ def test_a_board_may_be_trained_dataset_by_dataset(
         *("run", empty, "--algorithms", "all", "--dataset", "SEM"),
         *("--out", out, "--workers", 1),
     )
-    assert "3 parts are new" in invoke("freeze", out, "--as", empty)
+    assert "3 parts are new" in invoke("freeze", out, empty)
     for row in ("ERM", "IRM"):
         first, second = (read_part(part_path(b, "SEM", row)) for b in (board, empty))
         assert first.equal_numbers(second)
@@ -256,4 +256,16 @@ def test_a_board_may_be_trained_dataset_by_dataset(
 
 
 def test_a_new_board_needs_a_protocol(half: Path, tmp_path: Path) -> None:
-    assert "name its sweep with --protocol" in one_sentence("freeze", half, "--as", f"{tmp_path}/b")
+    assert "is no board yet: copy its sweep to" in one_sentence("freeze", half, tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "now"),
+    [
+        (("freeze", "results", "--as", "mine.v1"), "`freeze RESULTS NAME`"),
+        (("rerun", "small.v1", "--sample=3"), "`rerun NAME 20`"),
+        (("validate", "results", "--board", "small.v1"), "`validate RESULTS NAME`"),
+    ],
+)
+def test_an_option_that_is_gone_says_what_to_type(arguments: tuple[str, ...], now: str) -> None:
+    assert now in " ".join(invoke(*arguments, code=2).split())

@@ -14,7 +14,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
-from tests.helpers.boards import SEM, protocol_file, trained
+from tests.helpers.boards import SEM, new_board, trained
 
 
 def contents(board: Path) -> dict[str, bytes]:
@@ -25,11 +25,11 @@ def contents(board: Path) -> dict[str, bytes]:
     }
 
 
-def test_every_row_of_every_dataset_is_a_part(board: Path, folder: Path) -> None:
+def test_every_row_of_every_dataset_is_a_part(board: Path) -> None:
     found = sorted(str(path.relative_to(board)) for path in part_files(board))
     rows = ["ERM.parquet", "IRM.parquet"]
     assert found == [f"parts/{dataset}/{row}" for dataset in ("SEM", "digits") for row in rows]
-    assert (board / "protocol.yaml").read_bytes() == (folder / "tiny-v1.yaml").read_bytes()
+    assert (board / "summary.json").is_file()
 
 
 def test_a_part_has_the_specs_of_its_runs(board: Path, half: Path) -> None:
@@ -66,27 +66,25 @@ def test_a_part_says_what_made_it(board: Path) -> None:
     assert part.table["vectorized"].to_pylist() == [True] * len(part.table)
 
 
-def test_freezing_again_changes_nothing(board: Path, half: Path, folder: Path) -> None:
+def test_freezing_again_changes_nothing(board: Path, half: Path) -> None:
     before = contents(board)
-    found = freeze(half, board, folder / "tiny-v1.yaml")
+    found = freeze(half, board)
     assert (len(found.added), len(found.there)) == (0, 4)
     assert contents(board) == before
 
 
-def test_parts_are_added_and_others_left_alone(
-    board: Path, mine: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_parts_are_added_and_others_left_alone(board: Path, mine: Path, tmp_path: Path) -> None:
     copy = tmp_path / "tiny.v1"
     shutil.copytree(board, copy)
     before = contents(copy)
-    found = freeze(mine, copy, folder / "tiny-v1.yaml")
+    found = freeze(mine, copy)
     assert [path.stem for path in found.added] == ["VREx", "VREx"]
-    assert before.items() <= contents(copy).items()
+    after = contents(copy)
+    assert before.pop("summary.json") != after.pop("summary.json")
+    assert before.items() <= after.items()
 
 
-def test_a_frozen_part_is_never_changed(
-    board: Path, half: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_a_frozen_part_is_never_changed(board: Path, half: Path, tmp_path: Path) -> None:
     copy = tmp_path / "tiny.v1"
     shutil.copytree(board, copy)
     path = part_path(copy, "SEM", "ERM")
@@ -97,13 +95,8 @@ def test_a_frozen_part_is_never_changed(
     part_path(copy, "digits", "IRM").unlink()
     before = contents(copy)
     with pytest.raises(UserError, match="new version of the board"):
-        freeze(half, copy, folder / "tiny-v1.yaml")
+        freeze(half, copy)
     assert contents(copy) == before
-
-
-def test_a_board_has_one_protocol(board: Path, half: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="another protocol"):
-        freeze(half, board, protocol_file(tmp_path, steps=21))
 
 
 @pytest.mark.parametrize(
@@ -124,9 +117,10 @@ def test_results_that_are_not_the_whole_protocol_are_refused(
         datasets=[SEM],
         **changes,
     )
+    board = new_board(tmp_path, "b")
     with pytest.raises(UserError, match=message):
-        freeze(results, tmp_path / "b", tmp_path / "tiny-v1.yaml")
-    assert not (tmp_path / "b").exists()
+        freeze(results, board)
+    assert [path.name for path in board.iterdir()] == ["protocol.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -139,12 +133,11 @@ def test_results_that_are_not_the_whole_protocol_are_refused(
 def test_what_cannot_be_a_protocol_is_refused(
     half: Path, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    file = protocol_file(tmp_path, **changes)
     with pytest.raises(UserError, match=message):
-        freeze(half, tmp_path / "b", file)
+        freeze(half, new_board(tmp_path, "b", **changes))
 
 
-def test_runs_of_several_codes_are_no_part(half: Path, folder: Path, tmp_path: Path) -> None:
+def test_runs_of_several_codes_are_no_part(half: Path, tmp_path: Path) -> None:
     copy = tmp_path / "half"
     shutil.copytree(half, copy)
     file = next((copy / "runs").glob("*/run.json"))
@@ -152,7 +145,7 @@ def test_runs_of_several_codes_are_no_part(half: Path, folder: Path, tmp_path: P
     run["provenance"]["commit"] = "0" * 40
     file.write_text(json.dumps(run))
     with pytest.raises(UserError, match="several codes"):
-        freeze(copy, tmp_path / "b", folder / "tiny-v1.yaml")
+        freeze(copy, new_board(tmp_path, "b"))
 
 
 def test_digests_follow_the_data() -> None:

@@ -2,11 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.board import quickstart
 from oodbench.board.beside import beside_board
 from oodbench.board.files import find_board
 from oodbench.board.protocol import protocol_of, restricted
-from oodbench.board.quickstart import BOARD, DATASET, ROWS, next_lines, quick_sheet
+from oodbench.board.show import (
+    QUICK_BOARD,
+    QUICK_DATASET,
+    QUICK_ROWS,
+    next_lines,
+    quick_sheet,
+)
 from oodbench.report.formats import FORMATS
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.plan import make_plan
@@ -14,14 +19,14 @@ from tests.helpers.boards import trained
 
 
 def test_the_sweep_of_that_name_has_the_runs_of_the_board() -> None:
-    whole = restricted(protocol_of(find_board(BOARD)), ROWS, datasets=[DATASET])
+    whole = restricted(protocol_of(find_board(QUICK_BOARD)), QUICK_ROWS, datasets=[QUICK_DATASET])
     assert set(make_plan(read_sweep(find_sweep("quickstart"))).runs) == set(make_plan(whole).runs)
 
 
 def test_what_is_trained_here_stands_among_the_best_of_the_board(
     board: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quickstart, "BEST", 1)
+    monkeypatch.setattr("oodbench.board.show.BEST", 1)
     entry = protocol_of(board).datasets[1]
     mine = trained(folder, "quick", algorithms=["IRM", "VREx"], datasets=[entry])
     frames = beside_board(str(board), [mine])

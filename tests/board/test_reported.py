@@ -18,7 +18,7 @@ def test_every_number_has_a_source_and_is_a_percentage(name: str) -> None:
     assert path is not None
     board = read_reported(path)
     assert board.table["mean"].between(0, 100).all()
-    assert all(board.sources[source] for source in board.table["source"])
+    assert all(board.about.sources[source] for source in board.table["source"])
 
 
 def test_domainbeds_table_is_whole() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from oodbench.board.beside import beside_board, range_notes
-from oodbench.board.standing import compare_own_rows
+from oodbench.board.show import compare_own_rows
 from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
 from oodbench.report.html.contents import contents
@@ -134,18 +134,18 @@ def test_own_rows_of_different_size_are_cut_to_what_they_share(
     rows = [{"name": "VREx", "label": label} for label in ("few", "more")]
     few = trained(tmp_path, "few", algorithms=rows[:1], trials=2, hparam_draws=2)
     more = trained(tmp_path, "more", algorithms=rows[1:], trials=3, hparam_draws=3)
-    frames = beside_board(str(board), [few, more], allow_mixed=True)
+    frames = beside_board(str(board), [few, more])
     for _, runs in frames.runs.groupby(["dataset_label", "label"]):
         assert set(zip(runs["trial"], runs["draw"], strict=True)) == {
             (t, d) for t in (0, 1) for d in (0, 1)
         }
     table = leaderboard(frames, "val_env").frame
     assert set(table["n"]) == {2}
-    frames = beside_board(str(board), [few, half], allow_mixed=True)
+    frames = beside_board(str(board), [few, half])
     assert "ERM on SEM: 4 of 4 runs here are equal to the board's." in frames.notes
     other = trained(tmp_path, "other", **ONE_RUN | {"trials": [3]})
     with pytest.raises(UserError, match=r"the rows on SEM in .* have no trial in common"):
-        beside_board(str(board), [few, other], allow_mixed=True)
+        beside_board(str(board), [few, other])
 
 
 def test_rows_whose_ranges_are_not_those_of_the_others_are_named(

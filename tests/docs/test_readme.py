@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from oodbench.board.beside import frozen
-from oodbench.board.quickstart import BOARD, DATASET, ROWS
+from oodbench.board.show import QUICK_BOARD, QUICK_DATASET, QUICK_ROWS
 from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.numbers import number
 from oodbench.sweep.file import validate
@@ -39,10 +39,10 @@ def test_its_sweeps_can_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_its_leaderboard_is_the_boards() -> None:
-    frames = frozen(BOARD)
+    frames = frozen(QUICK_BOARD)
     (shown,) = blocks("text")
     found = leaderboard_by_rule(frames, "val_env").frame
-    own = found["environment"].eq("average") & found["dataset"].eq(DATASET)
+    own = found["environment"].eq("average") & found["dataset"].eq(QUICK_DATASET)
     found = found[own].set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))
@@ -51,7 +51,7 @@ def test_its_leaderboard_is_the_boards() -> None:
     assert {"ERM", "constant", "ceiling"} < set(rows) and set(rows) <= set(known)
     for label, line in rows.items():
         assert re.findall(r"[\d.]+ ± [\d.]+", line) == [known[label]] * 2, label
-        assert ("here" in line) == (label in ROWS), label
+        assert ("here" in line) == (label in QUICK_ROWS), label
     best = found[found["kind"] == "method"]["mean"].nlargest(5).index
     assert set(best) <= set(rows)
     others = (found["kind"] == "method").sum() - len(set(rows) - {"constant", "ceiling"})

@@ -7,6 +7,7 @@ import yaml
 from typer.testing import CliRunner
 
 from oodbench.board.cli import app
+from oodbench.board.files import PROTOCOL_FILE
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 
@@ -39,6 +40,14 @@ def protocol_file(folder: Path, **changes: Any) -> Path:
     path = folder / "tiny-v1.yaml"
     path.write_text(yaml.safe_dump(PROTOCOL | changes))
     return path
+
+
+def new_board(folder: Path, name: str, **changes: Any) -> Path:
+    """A board of the protocol, with some keys changed, that has no part yet."""
+    board = folder / name
+    board.mkdir()
+    (board / PROTOCOL_FILE).write_text(yaml.safe_dump(PROTOCOL | changes))
+    return board
 
 
 def trained(folder: Path, out: str, **changes: Any) -> Path:

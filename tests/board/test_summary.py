@@ -1,0 +1,85 @@
+"""The summary of a board: `show` prints it and reads no part, or says why not."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from oodbench.board.beside import beside_board
+from oodbench.board.files import board_names, find_board
+from oodbench.board.parts import read_parts
+from oodbench.board.summary import check_summary, read_summary, write_summary
+from oodbench.report.formats import FORMATS
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.sheet import sheet
+from tests.helpers.boards import invoke
+
+
+@pytest.fixture
+def copy(board: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(board, tmp_path / "tiny.v1"))
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_summary_prints_what_the_parts_give(board: Path, format_: str) -> None:
+    stored = read_summary(board)
+    assert stored is not None
+    text = FORMATS[format_](sheet(leaderboard(beside_board(str(board), []))))
+    assert FORMATS[format_](sheet(stored)) == text
+
+
+def test_a_board_alone_is_shown_without_a_look_into_its_parts(
+    board: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oodbench.board.beside.read_parts", lambda path: pytest.fail("read"))
+    assert "ERM" in invoke("show", board)
+
+
+@pytest.mark.parametrize("damage", ["part removed", "protocol", "number", "torn", "empty", "older"])
+def test_a_stale_or_damaged_summary_is_named_and_not_used(copy: Path, damage: str) -> None:
+    file = copy / "summary.json"
+    text = file.read_text()
+    if damage == "part removed":
+        (copy / "parts" / "SEM" / "IRM.parquet").unlink()
+    elif damage == "protocol":
+        (copy / "protocol.yaml").write_text((copy / "protocol.yaml").read_text() + "\n")
+    elif damage == "older":
+        file.write_text(text.replace('"remarks"', '"counts"'))
+    else:
+        damaged = {"number": text.replace('"n": [4', '"n": [5'), "torn": text[:-9], "empty": ""}
+        assert damaged[damage] != text
+        file.write_text(damaged[damage])
+    shown = invoke("show", copy)
+    assert "summary.json is damaged or of other parts" in shown
+    assert sheet_of_parts(copy) in shown
+    assert "summary.json" in invoke("validate", copy, code=1)
+    assert "sums up the parts" in invoke("summarize", copy)
+    assert invoke("show", copy) == sheet_of_parts(copy)
+
+
+def sheet_of_parts(board: Path) -> str:
+    return FORMATS["terminal"](sheet(leaderboard(beside_board(str(board), []))))
+
+
+def test_a_board_without_a_summary_is_read_from_its_parts(copy: Path) -> None:
+    (copy / "summary.json").unlink()
+    assert invoke("show", copy) == sheet_of_parts(copy)
+    assert "is as it must be" in invoke("validate", copy)
+
+
+def test_a_summary_that_another_version_wrote_is_told(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("oodbench.report.leaderboard.AVERAGE", "mean of all")
+        write_summary(copy)
+    assert "not what the parts give" in " ".join(invoke("validate", copy, code=1).split())
+
+
+@pytest.mark.parametrize("name", board_names())
+def test_the_summary_of_a_frozen_board_is_of_its_parts(name: str) -> None:
+    stored = read_summary(find_board(name))
+    assert stored is not None
+    labels = {part.label for part in read_parts(find_board(name))}
+    assert labels < set(stored.frame["label"])
+    check_summary(find_board(name))
