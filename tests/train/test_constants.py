@@ -39,7 +39,7 @@ def test_metrics_of_whole_splits_are_those_of_the_constant(monkeypatch: pytest.M
 
     spec = next(iter(tiny().runs.values()))
     data = load_data(spec, TrainSettings())
-    monkeypatch.setattr(type(data.dataset), "split_metrics", whole)
+    monkeypatch.setattr(type(data.dataset), "split_metrics", whole, raising=False)
     fresh = replace(data)
     found = constant_answer(fresh, tuple(data.environments)[:2], data.environments)
     (value,) = {v for splits in found["first"].values() for v in splits.values()}
