@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oodbench.data.coinrun.shards import (
+from oodbench.data.coinrun.making import (
     FOLDER,
     MANIFEST,
     TRAINING,
@@ -17,7 +17,7 @@ from oodbench.data.coinrun.shards import (
     Manifest,
     Settings,
     Shard,
-    read,
+    read_manifest,
     shards,
 )
 from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, KEYS
@@ -47,7 +47,7 @@ class CoinRun(FileDataset):
     one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
     states and 2,000 test levels. `python -m oodbench.data make coinrun` makes the data, in hard
     mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
-    a search (`oodbench.data.coinrun.planner`) or a policy of the user's.
+    a search (`oodbench.data.coinrun.experts`) or a policy of the user's.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class CoinRun(FileDataset):
     def _manifest(self) -> Manifest:
         """The manifest of the set, which must be whole and have what the options ask for."""
         path = self.file(f"{FOLDER}/{MANIFEST}")
-        manifest = read(path.parent)
+        manifest = read_manifest(path.parent)
         if not manifest.checksums:
             raise UserError(
                 f"{path} is of an unfinished set; `{self.command(self.data_dir)}` goes on with it"

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from oodbench.data import facts
-from oodbench.data.array_cache import Rows, keep, pieces
 from oodbench.data.images import Images
 from oodbench.data.preparation import fits
-from oodbench.data.streams import MemoryMapped, Stored
+from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
 from oodbench.datasets import Environment, FileDataset, Metadata, make, register
 from oodbench.errors import UserError
 from oodbench.hparams import defaults, hparam, identity

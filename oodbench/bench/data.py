@@ -15,9 +15,8 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from oodbench.bench import Row
 from oodbench.data import facts
-from oodbench.data.coinrun.making import PLANNER, make_shard
-from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Shard
-from oodbench.data.coinrun.shards import Settings as MakeSettings
+from oodbench.data.coinrun.making import PLANNER, TRAINING, UNSEEN, Shard, make_shard
+from oodbench.data.coinrun.making import Settings as MakeSettings
 from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError

@@ -51,7 +51,7 @@ def check(
     name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
 ) -> None:
     """Read every example: sizes, balance, groups, unreadable files, what environments share."""
-    from oodbench.data.inspection import inspect
+    from oodbench.data.preparation import inspect
 
     dataset = _dataset(name, data_dir, set_, plugin)
     found = inspect(dataset)
@@ -140,16 +140,15 @@ def coinrun(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
 ) -> None:
     """Images of CoinRun and an expert's actions; the same command again goes on where it stopped."""
-    from oodbench.data.coinrun.making import PLANNER, make
-    from oodbench.data.coinrun.shards import Settings
+    from oodbench.data.coinrun.making import PLANNER, Settings, make
 
     policy = None if expert == PLANNER else Path(expert)
     name = expert
     if policy is not None:
-        from oodbench.data.coinrun.policy import load
+        from oodbench.data.coinrun.experts import load_policy
         from oodbench.datasets import md5
 
-        load(policy)
+        load_policy(policy)
         name = f"policy {md5(policy)}"
     folder = make(data_dir, Settings(levels, states, test_levels, name), policy, workers)
     terminal().say(

@@ -17,10 +17,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from oodbench.data.array_cache import Rows, keep, pieces
 from oodbench.data.augment import domainbed
 from oodbench.data.facts import label
-from oodbench.data.streams import MemoryMapped, Stored
+from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
 from oodbench.datasets import IMAGENET, Environment, FileDataset
 from oodbench.errors import UserError
 from oodbench.hparams import hparam

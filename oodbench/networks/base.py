@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from oodbench.datasets import Dataset
+from oodbench.errors import UserError
 from oodbench.hparams import checked, neutral_values
 from oodbench.registry import Registry
 
@@ -17,7 +18,13 @@ networks: Registry[type["Network"]] = Registry("network", "oodbench.networks")
 
 def register(name: str) -> Callable[[type["Network"]], type["Network"]]:
     """Register a network under `name`."""
-    return networks.add(name)
+
+    def decorate(cls: type["Network"]) -> type["Network"]:
+        if "is_tried" in vars(cls):  # a network of version 0.2.0
+            raise UserError(f"the network {name} has `is_tried`: call it `check_by_building`")
+        return networks.add(name)(cls)
+
+    return decorate
 
 
 class Network(nn.Module):
@@ -30,9 +37,9 @@ class Network(nn.Module):
     class Hparams:
         """The network's own hyperparameters."""
 
-    is_tried: ClassVar[bool] = False
-    """Whether a plan builds the network once for a dataset, so that weights and inputs that do not fit are
-    told before anything is trained."""
+    check_by_building: ClassVar[bool] = False
+    """Whether a plan builds the network once for a dataset, to refuse weights and inputs that do not fit
+    before anything is trained."""
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
@@ -46,9 +53,9 @@ class Network(nn.Module):
         UserError where it cannot be built.
         """
         cls.check(values)
-        if cls.is_tried:
-            own: Any = cls
-            _tried(own, tuple(sorted(values.items())), dataset.input_shape)
+        if cls.check_by_building:
+            network: Any = cls
+            _build_once(network, tuple(sorted(values.items())), dataset.input_shape)
         return dict(values)
 
     @classmethod
@@ -104,7 +111,9 @@ def build(
 
 
 @lru_cache
-def _tried(cls: Any, values: tuple[tuple[str, object], ...], input_shape: tuple[int, ...]) -> None:
+def _build_once(
+    cls: Any, values: tuple[tuple[str, object], ...], input_shape: tuple[int, ...]
+) -> None:
     with torch.random.fork_rng(devices=()):
         known = {**neutral_values(cls.Hparams), **dict(values)}
         cls(input_shape, 2, checked(cls.Hparams, known, f"the hyperparameters of {cls.__name__}"))

@@ -40,7 +40,7 @@ class FasterRCNN(Network):
         body: str = hparam("resnet50", options=("resnet18", "resnet50"))
         """The network below the pyramid; weights are there for the larger one."""
 
-    is_tried = True
+    check_by_building = True
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raises UserError for inputs that are no images, and for weights that cannot be had."""

@@ -15,8 +15,7 @@ from oodbench.datasets import IMAGENET, Dataset
 from oodbench.errors import UserError, missing_package, unknown
 from oodbench.hparams import choice, hparam
 from oodbench.networks.base import Network, register
-from oodbench.networks.mix_style import add_mix_style
-from oodbench.networks.vision import require_image
+from oodbench.networks.vision import add_mix_style, require_image
 from oodbench.networks.weights import REPLACED, read_weights, require_sha256, sha256
 
 FILES = ("model.safetensors", "pytorch_model.bin")
@@ -92,7 +91,7 @@ class Timm(Network):
         )
         """The share of the features that dropout sets to 0."""
 
-    is_tried = True
+    check_by_building = True
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raises UserError for a model, weights and inputs that do not fit each other."""

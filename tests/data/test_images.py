@@ -10,9 +10,8 @@ from torchvision.datasets import ImageFolder as TorchvisionFolder
 from typer.testing import CliRunner
 
 from oodbench.data import facts
-from oodbench.data.array_cache import keep
 from oodbench.data.cli import app
-from oodbench.data.streams import MemoryMapped
+from oodbench.data.streams import MemoryMapped, keep
 from oodbench.datasets import IMAGENET, make
 from oodbench.errors import UserError
 from tests.helpers.pictures import draw, picture
@@ -124,7 +123,7 @@ def test_a_cache_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 def test_a_cache_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path)
     full = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("oodbench.data.array_cache.shutil.disk_usage", lambda path: full)
+    monkeypatch.setattr("oodbench.data.streams.shutil.disk_usage", lambda path: full)
     with pytest.raises(UserError, match=r"needs 6.22e-05 GB and 1e-06 GB are free"):
         facts.require_files(make("ImageFolder", VALUES, tmp_path)).cache(1)
 

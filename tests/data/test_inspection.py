@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from oodbench.data.inspection import inspect
+from oodbench.data.preparation import inspect
 from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError

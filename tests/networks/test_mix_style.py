@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from oodbench.networks.base import build
-from oodbench.networks.mix_style import MixStyle, mixed
+from oodbench.networks.vision import MixStyle, mixed
 
 
 def test_styles_are_mixed_as_in_the_equations() -> None:

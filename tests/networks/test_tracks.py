@@ -5,7 +5,7 @@ import torch
 
 from oodbench.errors import UserError
 from oodbench.networks.base import build
-from oodbench.networks.tracks import WIDTHS
+from oodbench.networks.wilds import WIDTHS
 
 
 def test_shapes_and_parameters_are_those_of_the_example() -> None:

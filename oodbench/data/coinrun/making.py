@@ -1,45 +1,105 @@
-"""Making a set of CoinRun data: level after level, by several processes, and going on after a stop."""
+"""Sets of CoinRun data: a shard a level and a manifest, made by processes that go on after a stop."""
 
 import itertools
+import json
 import multiprocessing
 import random
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from filelock import FileLock, Timeout
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from numpy.typing import NDArray
 
-from oodbench.data.coinrun.planner import Episode, Planner
-from oodbench.data.coinrun.shards import (
-    FOLDER,
-    MANIFEST,
-    TRAINING,
-    Manifest,
-    Settings,
-    Shard,
-    read,
-    shards,
-    write,
-)
+from oodbench.data.coinrun.experts import Episode, Planner, Policy, load_policy
 from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import md5
 from oodbench.errors import UserError
+from oodbench.files import whole_file, write_whole
 from oodbench.orphans import end_with_parent
 from oodbench.seeds import derive
-from oodbench.terminal import terminal
+
+FOLDER = "CoinRun"
+"""The folder of sets of CoinRun data under the data directory."""
+MANIFEST = "manifest.json"
+TRAINING, UNSEEN = "training", "unseen"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The contents of a set."""
+
+    levels: int
+    states: int
+    """The number of states of each training level; a test level gives one."""
+    test_levels: int
+    expert: str
+    """The expert: `planner`, or `policy ` and the md5 of its file."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The states of one level: images (n, 64, 64, 3) uint8 and distributions (n, 15) float32."""
+
+    part: str
+    place: int
+
+    @property
+    def files(self) -> tuple[str, str]:
+        """The paths of the images and of the distributions in the set's folder."""
+        stem = f"{self.part}/{self.place:05d}"
+        return f"{stem}.images.npy", f"{stem}.actions.npy"
+
+    def exists(self, folder: Path) -> bool:
+        """Whether the shard has been written."""
+        return all((folder / file).is_file() for file in self.files)
+
+    def write(self, folder: Path, images: NDArray[np.uint8], actions: NDArray[np.float32]) -> None:
+        """Write both files, each whole and renamed."""
+        arrays: tuple[NDArray[Any], ...] = (images, actions)
+        for file, array in zip(self.files, arrays, strict=True):
+            path = folder / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as stream:
+                np.save(stream, array)
+
+
+def shards(settings: Settings) -> list[Shard]:
+    """All shards of a set."""
+    training = [Shard(TRAINING, i) for i in range(settings.levels)]
+    return training + [Shard(UNSEEN, i) for i in range(settings.test_levels)]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The settings of a set and the md5 of each of its files; none while it is being made."""
+
+    settings: Settings
+    checksums: dict[str, str]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of the set in `folder`; raises UserError for one that is damaged."""
+    path = folder / MANIFEST
+    try:
+        values = json.loads(path.read_text())
+        return Manifest(Settings(**values["settings"]), dict(values["checksums"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: it is not the manifest of a set") from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, whole and renamed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
+
 
 PLANNER = "planner"
 FIRST_UNSEEN = 1_000_000
@@ -74,7 +134,7 @@ def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) 
             if missing:
                 _fill(folder, missing, settings, policy, workers)
             files = [file for shard in shards(settings) for file in shard.files]
-            write(folder, Manifest(settings, {file: md5(folder / file) for file in files}))
+            write_manifest(folder, Manifest(settings, {file: md5(folder / file) for file in files}))
     except Timeout as error:
         raise UserError(f"another process makes data in {folder}") from error
     return folder
@@ -83,18 +143,30 @@ def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) 
 def _start(folder: Path, settings: Settings) -> None:
     """Mark the set as unfinished and drop its damaged files; raises UserError for another set."""
     if (folder / MANIFEST).is_file():
-        known = read(folder)
+        known = read_manifest(folder)
         if known.settings != settings:
             raise UserError(f"{folder} holds another set: {known.settings}, not {settings}")
         for file, checksum in known.checksums.items():
             if (folder / file).is_file() and md5(folder / file) != checksum:
                 (folder / file).unlink()
-    write(folder, Manifest(settings, {}))
+    write_manifest(folder, Manifest(settings, {}))
 
 
 def _fill(
     folder: Path, missing: list[Shard], settings: Settings, policy: Path | None, workers: int
 ) -> None:
+    # here, as rich draws from Python's generator when it is imported
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from oodbench.terminal import terminal
+
     order = random.Random(0).sample(missing, len(missing))  # an even mix, for the time left
     task = partial(make_shard, folder=folder, settings=settings, policy=policy)
     console = terminal()
@@ -141,9 +213,5 @@ def _expert(policy: Path | None) -> Callable[[int], Expert]:
     """The function that makes the expert of a level; a policy is loaded once a process."""
     if policy is None:
         return Planner
-    import torch
-
-    from oodbench.data.coinrun.policy import Policy, load
-
     torch.set_num_threads(1)
-    return partial(Policy, program=load(policy))
+    return partial(Policy, program=load_policy(policy))

@@ -14,9 +14,18 @@ from typer.testing import CliRunner, Result
 
 from oodbench.data.cli import app
 from oodbench.data.coinrun import making
-from oodbench.data.coinrun.making import FIRST_UNSEEN, make, make_shard
-from oodbench.data.coinrun.planner import Episode
-from oodbench.data.coinrun.shards import TRAINING, UNSEEN, Settings, Shard, read, shards
+from oodbench.data.coinrun.experts import Episode
+from oodbench.data.coinrun.making import (
+    FIRST_UNSEEN,
+    TRAINING,
+    UNSEEN,
+    Settings,
+    Shard,
+    make,
+    make_shard,
+    read_manifest,
+    shards,
+)
 from oodbench.datasets import md5
 from oodbench.errors import UserError
 
@@ -32,7 +41,7 @@ def call(*arguments: object) -> Result:
 
 def test_a_set(coinrun_dir: Path) -> None:
     folder = coinrun_dir / "CoinRun"
-    manifest = read(folder)
+    manifest = read_manifest(folder)
     assert manifest.settings == SETTINGS
     assert len(manifest.checksums) == 2 * (3 + 4)
     for file, checksum in manifest.checksums.items():
@@ -60,7 +69,7 @@ def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Pa
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not read(target).checksums
+    assert not read_manifest(target).checksums
     whole = [shard for shard in shards(SETTINGS) if shard.exists(target)]
     times = {file: (target / file).stat().st_mtime_ns for s in whole for file in s.files}
     assert 2 <= len(whole) < 7
@@ -70,7 +79,7 @@ def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Pa
                 (target / file).parent.mkdir(exist_ok=True)
                 shutil.copy(coinrun_dir / "CoinRun" / file, target / file)
     make(tmp_path, SETTINGS, None, 1)
-    assert read(target) == read(coinrun_dir / "CoinRun")
+    assert read_manifest(target) == read_manifest(coinrun_dir / "CoinRun")
     assert times == {file: (target / file).stat().st_mtime_ns for file in times}
 
 
@@ -83,7 +92,7 @@ def test_a_damaged_shard_is_made_anew(coinrun_dir: Path, tmp_path: Path) -> None
     where = tmp_path / "CoinRun"
     said = " ".join(result.stdout.split())
     assert said == f"3 levels of 20 states and 4 test levels are in {where}"
-    assert read(where) == read(coinrun_dir / "CoinRun")
+    assert read_manifest(where) == read_manifest(coinrun_dir / "CoinRun")
     assert md5(file) == md5(coinrun_dir / "CoinRun" / Shard(UNSEEN, 1).files[1])
 
 
@@ -115,12 +124,12 @@ def test_a_level_without_a_way_is_replaced(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_another_set_in_the_folder(coinrun_dir: Path) -> None:
-    before = read(coinrun_dir / "CoinRun")
+    before = read_manifest(coinrun_dir / "CoinRun")
     result = call("--levels", 2, "--data-dir", coinrun_dir)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {coinrun_dir / 'CoinRun'} holds another set: ")
     assert result.stderr.count("\n") == 1
-    assert read(coinrun_dir / "CoinRun") == before
+    assert read_manifest(coinrun_dir / "CoinRun") == before
 
 
 def test_two_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from oodbench.data.coinrun.planner import FRAMES, MOVES, TEMPERATURE, Planner
+from oodbench.data.coinrun.experts import FRAMES, MOVES, TEMPERATURE, Planner
 from oodbench.data.coinrun.simulator import Simulator, scene
 
 LEVEL = 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.data.coinrun.policy import Policy, load
+from oodbench.data.coinrun.experts import Policy, load_policy
 from oodbench.data.coinrun.simulator import Simulator
 from oodbench.errors import UserError
 
@@ -35,7 +35,7 @@ def saved(path: Path, module: nn.Module, example: Tensor = IMAGE) -> Path:
 
 
 def test_it_plays_by_its_distribution(tmp_path: Path) -> None:
-    policy = Policy(3, load(saved(tmp_path / "policy.pt", Runner())))
+    policy = Policy(3, load_policy(saved(tmp_path / "policy.pt", Runner())))
     episode = list(policy.episode(np.random.default_rng(0)))
     expected = torch.tensor([0.0] * 8 + [2.0] + [0.0] * 6).softmax(0).numpy()
     for image, distribution in episode:
@@ -61,18 +61,18 @@ def test_files_that_are_no_policy(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1)}, pickled)
     for file in (text, pickled):
         with pytest.raises(UserError, match=f"{file} is not a policy: TorchScript cannot read it"):
-            load(file)
+            load_policy(file)
     with pytest.raises(UserError, match=r"there is no policy file .*nowhere.pt"):
-        load(tmp_path / "nowhere.pt")
+        load_policy(tmp_path / "nowhere.pt")
 
 
 def test_programs_that_are_no_policy(tmp_path: Path) -> None:
     six = saved(tmp_path / "six.pt", Runner(6))
     with pytest.raises(UserError, match=r"six.pt does not map uint8 .*: it gives \(1, 6\)"):
-        load(six)
+        load_policy(six)
     broken = saved(tmp_path / "broken.pt", Runner(value=float("nan")))
     with pytest.raises(UserError, match=r"broken.pt gives logits that are not finite"):
-        load(broken)
+        load_policy(broken)
     linear = saved(tmp_path / "linear.pt", nn.Linear(4, 15), torch.zeros(1, 4))
     with pytest.raises(UserError, match=r"linear.pt does not map uint8 images \(1, 64, 64, 3\)"):
-        load(linear)
+        load_policy(linear)

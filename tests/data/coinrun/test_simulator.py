@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from oodbench.data.coinrun import simulator
-from oodbench.data.coinrun.making import make
-from oodbench.data.coinrun.shards import Settings
+from oodbench.data.coinrun.making import Settings, make
 from oodbench.data.coinrun.simulator import IMAGE, Simulator, scene
 from oodbench.errors import MissingError
 

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from oodbench.data import facts
 from oodbench.data.cli import app
-from oodbench.data.inspection import inspect
-from oodbench.data.preparation import load_checked
+from oodbench.data.preparation import inspect, load_checked
 from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.tasks import Task

@@ -1,0 +1,326 @@
+"""Networks of WILDS' examples whose inputs are no images: texts, code, molecules and genomes.
+
+Texts and code are ids of words or word pieces, of which 0 fills up; molecules are rows of an atom and three
+bonds each (`oodbench.data.encodings`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.data.encodings import ATOM, BOND, CODEGPT, ROW, VOCABULARY, pretrained, transformers
+from oodbench.data.wilds import package
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.networks.base import Network, register
+
+
+class _Words(nn.Module):
+    """Ids (N, L) to (N, F): the largest response of each filter anywhere in the text."""
+
+    def __init__(self, width: int, filters: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width, padding_idx=0)
+        self.filters = nn.ModuleList(
+            nn.Conv1d(width, filters, size, padding=size // 2) for size in (3, 4, 5)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        words = self.embedding(ids).transpose(1, 2)
+        return torch.cat([f(words).relu().amax(2) for f in self.filters], 1)
+
+
+@register("TextCNN")
+class TextCNN(Network):
+    """Hashed words, filters over 3, 4 and 5 of them, the maximum over the text (arXiv:1408.5882)."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The paper has width 300, from pretrained vectors, and 100 filters of each size."""
+
+        width: int = hparam(64, low=1)
+        filters: int = hparam(100, low=1)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        _require_text("TextCNN", input_shape)
+        self.num_features = 3 * hparams.filters
+        self.featurizer = _Words(hparams.width, hparams.filters)
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+
+class _FirstToken(nn.Module):
+    """Ids (N, L) to (N, F): what a transformer makes of the first token."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        # of a mask that is whole transformers asks nothing; a row of ids it would look through on the host
+        seen = (ids != 0)[:, None, None]
+        found: Tensor = self.model(input_ids=ids, attention_mask=seen)[0]
+        return found[:, 0]
+
+
+@register("DistilBERT")
+class DistilBERT(Network):
+    """DistilBERT's last layer at the first token, and a linear classifier (arXiv:1910.01108)."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """With `weights: none` all weights are random."""
+
+        weights: str = hparam("distilbert-base-uncased")
+        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds it
+        as it is given, a folder by its path."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        self.hparams = hparams
+        _require_text("DistilBERT", input_shape)
+        if hparams.weights == "none":
+            module = transformers()
+            model = module.DistilBertModel(module.DistilBertConfig())
+        else:
+            model = pretrained("DistilBertModel", hparams.weights)
+        self.num_features = int(model.config.dim)
+        self.featurizer = _FirstToken(model)
+        self.classifier = nn.Linear(self.num_features, num_outputs)
+
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Raise UserError if the files of the weights are missing."""
+        if values["weights"] != "none":
+            pretrained("DistilBertConfig", str(values["weights"]))
+
+
+def _require_text(name: str, input_shape: tuple[int, ...]) -> None:
+    if len(input_shape) != 1:
+        raise UserError(
+            f"the network {name} takes texts of a fixed length, not inputs of the shape {input_shape}"
+        )
+
+
+class _States(nn.Module):
+    """Ids (N, L) to (N, L, F): what a transformer knows before each next token."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        length = ids.shape[1]
+        seen = torch.ones(1, 1, length, length, dtype=torch.bool, device=ids.device).tril()
+        found: Tensor = self.model(input_ids=ids, attention_mask=seen, use_cache=False)[0]
+        return found
+
+
+@register("CodeGPT")
+class CodeGPT(Network):
+    """GPT-2 trained on source code (arXiv:2102.04664): logits (N, L, C) of the next token.
+
+    The classifier shares its weights with the embedding of the tokens, as GPT-2's does.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The sizes of a network without weights (`weights: none`); the defaults are CodeGPT's."""
+
+        weights: str = hparam(CODEGPT)
+        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds it
+        as it is given, a folder by its path."""
+        layers: int = hparam(12, low=1)
+        width: int = hparam(768, low=1)
+        heads: int = hparam(12, low=1)
+        dropout: float = hparam(0.1, low=0.0, high=0.99)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        """Raises UserError for inputs that are no tokens, and for weights that cannot be had."""
+        super().__init__()
+        self.hparams = hparams
+        if len(input_shape) != 1:
+            raise UserError(
+                f"the network CodeGPT takes rows of tokens, not inputs of the shape {input_shape}"
+            )
+        rate = hparams.dropout
+        drop: dict[str, Any] = {"embd_pdrop": rate, "resid_pdrop": rate, "attn_pdrop": rate}
+        if hparams.weights == "none":
+            module = transformers()
+            config = module.GPT2Config(
+                vocab_size=num_outputs,
+                n_positions=max(1024, *input_shape),
+                n_embd=hparams.width,
+                n_layer=hparams.layers,
+                n_head=hparams.heads,
+                bos_token_id=None,  # a vocabulary may not have GPT-2's
+                eos_token_id=None,
+                **drop,
+            )
+            model = module.GPT2Model(config)
+        else:
+            model = pretrained("GPT2Model", hparams.weights, **drop)
+            model.resize_token_embeddings(num_outputs)
+        self.num_features = int(model.config.n_embd)
+        self.featurizer = _States(model)
+        self.classifier = nn.Linear(self.num_features, num_outputs, bias=False)
+        self.classifier.weight = model.wte.weight
+
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Raise UserError if the files of the weights are missing."""
+        if values["weights"] != "none":
+            pretrained("GPT2Config", str(values["weights"]))
+
+
+class _Embedding(nn.Module):
+    """Rows of categories (M, K) to the sums of their vectors (M, F)."""
+
+    def __init__(self, sizes: list[int], width: int) -> None:
+        super().__init__()
+        tables = [nn.Embedding(size, width) for size in sizes]
+        for table in tables:
+            nn.init.xavier_uniform_(table.weight)
+        self.tables = nn.ModuleList(tables)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return torch.stack([t(rows[:, k]) for k, t in enumerate(self.tables)]).sum(0)
+
+
+def _two_layers(width: int) -> list[nn.Module]:
+    return [nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.ReLU()]
+
+
+class _GIN(nn.Module):
+    """Molecules (N, size, ROW) to the means of their atoms' features (N, F)."""
+
+    def __init__(self, width: int, depth: int, dropout: float) -> None:
+        from ogb.utils.features import get_atom_feature_dims, get_bond_feature_dims
+
+        super().__init__()
+        self.atoms = _Embedding(get_atom_feature_dims(), width)
+        self.bonds = nn.ModuleList(_Embedding(get_bond_feature_dims(), width) for _ in range(depth))
+        self.eps = nn.Parameter(torch.zeros(depth))
+        self.updates = nn.ModuleList(
+            nn.Sequential(*_two_layers(width), nn.Linear(2 * width, width), nn.BatchNorm1d(width))
+            for _ in range(depth)
+        )
+        self.virtual = nn.Parameter(torch.zeros(width))
+        self.virtual_updates = nn.ModuleList(
+            nn.Sequential(
+                *_two_layers(width), nn.Linear(2 * width, width), nn.BatchNorm1d(width), nn.ReLU()
+            )
+            for _ in range(depth - 1)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, molecules: Tensor) -> Tensor:
+        rows = molecules.long()
+        atoms, bonds = rows[..., :ATOM], rows[..., ATOM:].reshape(len(rows), -1, BOND)
+        is_atom, is_bond = atoms[..., 0] >= 0, bonds[..., 0] >= 0
+        molecule = is_atom.nonzero()[:, 0]
+        number = is_atom.flatten().cumsum(0).view(is_atom.shape) - 1  # among all atoms
+        source, target = (number.gather(1, bonds[..., k].clamp(min=0))[is_bond] for k in (0, 1))
+        h, kinds = self.atoms(atoms[is_atom]), bonds[is_bond][:, 2:]
+        virtual = self.virtual.expand(len(rows), -1)
+        for layer, update in enumerate(self.updates):
+            h = h + virtual[molecule]
+            messages = (h[source] + self.bonds[layer](kinds)).relu()
+            new = update(((1 + self.eps[layer]) * h).index_add(0, target, messages))
+            if layer < len(self.virtual_updates):
+                total = virtual.index_add(0, molecule, h)
+                virtual = self.dropout(self.virtual_updates[layer](total))
+                new = new.relu()
+            h = self.dropout(new)
+        sums: Tensor = h.new_zeros(len(rows), h.shape[1]).index_add(0, molecule, h)
+        return sums / is_atom.sum(1, keepdim=True)
+
+
+@register("GIN")
+class GIN(Network):
+    """Graph isomorphism network with a virtual node, averaged over atoms (arXiv:1810.00826, 2005.00687).
+
+    h_i <- MLP((1 + eps) h_i + sum over bonds j-i of relu(h_j + bond)); the virtual node is added to
+    every atom before each layer and learns from their sum, as in the Open Graph Benchmark's code.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Network.Hparams):
+        """The defaults are those of the Open Graph Benchmark's example for ogbg-molpcba."""
+
+        width: int = hparam(300, low=1)
+        depth: int = hparam(5, low=1)
+        dropout: float = hparam(0.5, low=0.0, high=0.99)
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
+        super().__init__()
+        if len(input_shape) != 2 or input_shape[1] != ROW:
+            raise UserError(
+                f"the network GIN takes molecules, not inputs of the shape {input_shape}"
+            )
+        package()  # whose import of ogb asks nobody for newer versions
+        self.hparams = hparams
+        self.num_features = hparams.width
+        self.featurizer = _GIN(hparams.width, hparams.depth, hparams.dropout)
+        self.classifier = nn.Linear(hparams.width, num_outputs)
+
+
+WIDTHS = (15, 22, 33, 49, 73, 109)
+"""Channels at each resolution, the finest first."""
+WINDOW, STRIDE = 200, 50
+"""The length of the bins that are predicted, and the distance from one to the next."""
+
+
+def _twice(inputs: int, outputs: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for size in (inputs, outputs):
+        layers += [nn.Conv1d(size, outputs, 7, padding=3), nn.BatchNorm1d(outputs), nn.ReLU(True)]
+    return nn.Sequential(*layers)
+
+
+class _UNet(nn.Module):
+    """(N, channels, length) to one number for each window that starts at a multiple of the stride."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.down = nn.ModuleList(map(_twice, (channels, *WIDTHS), WIDTHS))
+        self.up = nn.ModuleList(nn.ConvTranspose1d(w, w, 2, stride=2) for w in WIDTHS[1:])
+        self.merge = nn.ModuleList(map(lambda w, v: _twice(w + v, w), WIDTHS, WIDTHS[1:]))
+        self.windows = nn.Conv1d(WIDTHS[0], 1, WINDOW, stride=STRIDE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        levels = []
+        for i, layer in enumerate(self.down):
+            x = layer(nn.functional.max_pool1d(x, 2) if i else x)
+            levels.append(x)
+        for fine, up, merge in zip(levels[-2::-1], self.up[::-1], self.merge[::-1], strict=True):
+            x = merge(torch.cat([up(x), fine], 1))
+        return torch.flatten(self.windows(x), 1)
+
+
+@register("UNet1d")
+class UNet1d(Network):
+    """A U-Net along a genome, six resolutions deep, as WILDS' examples have for `encode`.
+
+    The features are one number a window of 200 bases every 50 bases.
+    """
+
+    def __init__(
+        self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
+    ) -> None:
+        """Raises UserError for inputs that are no tracks of a length that can be halved five times."""
+        super().__init__()
+        self.hparams = hparams
+        factor = 2 ** (len(WIDTHS) - 1)
+        if len(input_shape) != 2 or input_shape[1] < WINDOW or input_shape[1] % factor:
+            raise UserError(
+                f"the network UNet1d takes tracks (channels, length), the length a multiple of {factor} "
+                f"and at least {WINDOW}, not inputs of the shape {input_shape}"
+            )
+        self.num_features = (input_shape[1] - WINDOW) // STRIDE + 1
+        self.featurizer = _UNet(input_shape[0])
+        self.classifier = nn.Linear(self.num_features, num_outputs)
