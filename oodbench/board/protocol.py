@@ -83,9 +83,9 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
 
 def label_of(row: str | Row) -> str:
     """The row of the table of an entry of a sweep's algorithms."""
-    from oodbench.sweep.cells import row_label
+    from oodbench.sweep.cells import completed_row
 
-    return row if isinstance(row, str) else row_label(row)
+    return row if isinstance(row, str) else str(completed_row(row).label)
 
 
 def _name_of(dataset: str | dict[str, Any]) -> str:

@@ -20,11 +20,11 @@ Draw = tuple[dict[str, Any], dict[str, Any]]
 
 
 def rows_of(sweep: Sweep) -> list[Row]:
-    """The rows of a sweep: `all` and `kind: KIND` are the registered methods that no row names."""
+    """The rows of a sweep, completed: `all` and `kind: KIND` are the methods that no row names."""
     from oodbench.algorithms import algorithms
 
-    listed = [row if isinstance(row, Row) else Row(name=row) for row in sweep.algorithms]
-    labels = {row_label(row) for row in listed}
+    listed = [completed_row(row) for row in sweep.algorithms]
+    labels = {row.label for row in listed}
     rows = []
     for row in listed:
         if row.name != "all" and not row.name.startswith(KIND):
@@ -35,17 +35,32 @@ def rows_of(sweep: Sweep) -> list[Row]:
             raise unknown("kind of methods", short(kind)[1:-1], CHANGES, "algorithms")
         for name in algorithms:
             if kind in ("all", algorithms.get(name).changes) and name not in labels:
-                rows.append(Row(name=name))
+                rows.append(Row(name=name, label=name))
                 labels.add(name)
     return rows
 
 
+def completed_row(row: str | Row) -> Row:
+    """A row with its label in tables and the numbers of its weight average; raises UserError.
+
+    Unless the file gives a label, it is the method and, where the row has one, its weight average.
+    """
+    row = row if isinstance(row, Row) else Row(name=row)
+    if row.average in ("none", {"name": "none"}):
+        return row.model_copy(update={"label": row.label or row.name, "average": "none"})
+    from oodbench.train.averages import AVERAGES, numbers
+
+    average = numbers({"name": row.average} if isinstance(row.average, str) else row.average)
+    label = row.label or f"{row.name} + {AVERAGES[average['name']].label}"
+    return row.model_copy(update={"label": label, "average": average})
+
+
 def check_rows(rows: Sequence[Row]) -> None:
     """Raise UserError for rows that a table could not tell apart, or that cannot be compared."""
-    counts = Counter(row_label(row) for row in rows)
-    for name, count in counts.items():
+    counts = Counter(row.label for row in rows)
+    for label, count in counts.items():
         if count > 1:
-            raise UserError(f"two algorithms are called {short(name)}: give them a `label` each")
+            raise UserError(f"two algorithms are called {short(label)}: give them a `label` each")
     if CONSTANT in counts:
         raise UserError(f"'{CONSTANT}' is the row of the constant answer: use another `label`")
     if all(row.ceiling for row in rows):
@@ -53,28 +68,9 @@ def check_rows(rows: Sequence[Row]) -> None:
     for row in rows:
         if row.options and not row.ceiling:
             raise UserError(
-                f"{short(row_label(row))} has `options` of its own for the data: only a row "
+                f"{short(row.label)} has `options` of its own for the data: only a row "
                 "marked `ceiling: true` may, as the others are compared on the same data"
             )
-
-
-def row_label(row: Row) -> str:
-    """What tables call a row: its label, or its method and, where it has one, its weight average."""
-    average = weight_average(row)
-    if row.label is not None or average is None:
-        return row.label or row.name
-    from oodbench.train.averages import AVERAGES
-
-    return f"{row.name} + {AVERAGES[average['name']].label}"
-
-
-def weight_average(row: Row) -> dict[str, Any] | None:
-    """The weight average of a row with its numbers; raises UserError."""
-    if row.average in ("none", {"name": "none"}):
-        return None
-    from oodbench.train.averages import numbers
-
-    return numbers({"name": row.average} if isinstance(row.average, str) else row.average)
 
 
 def indices(value: int | list[int], key: str) -> list[int]:
@@ -235,7 +231,6 @@ def specs_of(
         else:
             stream = trial if sweep.draws == "per trial" else None
             drawn[draw, trial] = _drawn(sweep, row, source, conditions, draw, stream)
-    label, average = row_label(row), weight_average(row)
     options = {name: getattr(sweep, name) for name in OPTIONS}
     for tests in sets:
         yield [
@@ -247,7 +242,7 @@ def specs_of(
                 ),
                 algorithm=row.name,
                 hparams=hparams,
-                label=label,
+                label=str(row.label),
                 network=conditions.network.name,
                 network_hparams=network_hparams,
                 test_environments=tests,
@@ -259,7 +254,7 @@ def specs_of(
                 steps=conditions.steps,
                 evaluate_every=conditions.evaluate_every,
                 holdout=conditions.holdout,
-                average=average,
+                average=row.average if isinstance(row.average, dict) else None,
                 dataset_label=source.label,
                 ceiling=row.ceiling,
                 transductive=algorithm.transductive,

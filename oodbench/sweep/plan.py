@@ -16,7 +16,6 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.cells import (
     Source,
     check_rows,
-    row_label,
     rows_of,
     specs_of,
     test_environment_sets,
@@ -227,7 +226,7 @@ def _with_options(row: Row, source: Source, data_dir: Path | None) -> Source:
     dataset = make(usual.name, asdict(usual.options) | options, data_dir)
     if (dataset.environments, dataset.task) != (usual.environments, usual.task):
         raise UserError(
-            f"the options of {short(row_label(row))} change the environments or the task of "
+            f"the options of {short(row.label)} change the environments or the task of "
             f"{source.label}: it would be another dataset's ceiling"
         )
     facts.check(dataset)
@@ -335,14 +334,10 @@ def _reason_against(cell: _Cell, discrete: bool) -> str | None:
     )
     method = algorithms.get(first.algorithm)
     neutral = neutral_values(method.Hparams)
-    reasons = (why_skipped(method, problem, {**neutral, **spec.hparams}) for spec in cell.specs)
-    reason = next(filter(None, reasons), None)
-    if reason is None and first.average is not None:
-        reason = reason_against(
-            first.average["name"],
-            method,
-            dataset.task.kind,
-            first.holdout,
-            first.validation_environments,
-        )
-    return reason
+    for spec in cell.specs:
+        if reason := why_skipped(method, problem, {**neutral, **spec.hparams}):
+            return reason
+    if first.average is None:
+        return None
+    validation, kind = first.validation_environments, dataset.task.kind
+    return reason_against(first.average["name"], method, kind, first.holdout, validation)

@@ -65,7 +65,7 @@ def test_the_sweep_may_name_them_and_the_option_goes_before(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("val_en", "unknown rule 'val_en' in keep_weights; did you mean val_env"),
+        ("val_en", "unknown selection rule 'val_en' in keep_weights; did you mean val_env"),
         ("val_env", "cannot be kept by val_env: it needs `validation_environments:`"),
         ("leave_one_out", "leave_one_out: it judges a run by others"),
     ],
