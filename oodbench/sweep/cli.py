@@ -27,7 +27,7 @@ app = commands(__doc__, no_args_is_help=True)
 
 
 class _Launch(TyperCommand):
-    """A command that launches; resources used to be options of their own."""
+    """A command with the options of a launch; former ones are told by what they are now."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """As any command, but for an option such as `--gpus`: that of today is named."""
@@ -35,6 +35,8 @@ class _Launch(TyperCommand):
             return super().parse_args(ctx, args)
         except NoSuchOption as error:
             key = error.option_name.lstrip("-").replace("-", "_")
+            if key == "batch_runs":
+                raise UsageError("--batch-runs is now --vectorize", ctx) from None
             if not any(key in launchers.get(name).Resources.model_fields for name in launchers):
                 raise
             today = "slurm.KEY" if key == "slurm" else key
@@ -87,7 +89,7 @@ KeepWeights = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
 
-@app.command()
+@app.command(cls=_Launch)
 @exit_on_user_error
 def plan(
     sweep: Name = "quickstart",
