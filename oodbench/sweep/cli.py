@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click import NoSuchOption, UsageError
 from typer.core import TyperCommand
 
 from oodbench.errors import UserError
@@ -27,20 +26,18 @@ app = commands(__doc__, no_args_is_help=True)
 
 
 class _Launch(TyperCommand):
-    """A command with the options of a launch; former ones are told by what they are now."""
+    """A command with the options of a launch; a former one is told what it is now."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """As any command, but for an option such as `--gpus`: that of today is named."""
-        try:
-            return super().parse_args(ctx, args)
-        except NoSuchOption as error:
-            key = error.option_name.lstrip("-").replace("-", "_")
+        """As any command, but for options of version 0.2.0."""
+        for option in (arg.partition("=")[0] for arg in args if arg.startswith("--")):
+            key = option.removeprefix("--").replace("-", "_")
             if key == "batch_runs":
-                raise UsageError("--batch-runs is now --vectorize", ctx) from None
-            if not any(key in launchers.get(name).Resources.model_fields for name in launchers):
-                raise
-            today = "slurm.KEY" if key == "slurm" else key
-            raise UsageError(f"{error.option_name} is now --resource {today}=VALUE", ctx) from None
+                raise typer.BadParameter("--batch-runs is now --vectorize", ctx)
+            if any(key in launchers.get(name).Resources.model_fields for name in launchers):
+                now = "slurm.KEY" if key == "slurm" else key
+                raise typer.BadParameter(f"{option} is now --resource {now}=VALUE", ctx)
+        return super().parse_args(ctx, args)
 
 
 Name = Annotated[str, typer.Argument(metavar="SWEEP", help="A file, or a name in sweeps/.")]
