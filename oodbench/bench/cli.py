@@ -29,7 +29,6 @@ MEASUREMENTS = {
     "vectorized": "vectorized.case_rows",
     "vectorized-methods": "vectorized.method_rows",
     "coinrun": "data.coinrun_rows",
-    "coverage": "launches.coverage_rows",
 }
 """The function of this package that measures each part; it is given an empty folder."""
 

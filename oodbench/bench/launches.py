@@ -1,4 +1,4 @@
-"""What commands cost beside training, and how often the intervals that they print hold the truth."""
+"""What commands cost beside training, and what the shortcuts of a launch save."""
 
 import json
 import os
@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import yaml
 
 from oodbench.bench import Row
 from oodbench.bench.process_tree import cost_of
-from oodbench.report.statistics import hierarchical_bootstrap, paired_differences
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.plan import single
@@ -228,39 +225,3 @@ def launch_seconds(sweep: Path, statement: str, folder: Path) -> float:
     if cost.code != 0:
         raise RuntimeError((folder / "log.txt").read_text())
     return cost.cpu_seconds
-
-
-def coverage_rows(folder: Path) -> list[Row]:
-    """`coverage` at 3, 5 and 10 trials, on one dataset and over four."""
-    rows = []
-    for datasets in (1, 4):
-        for trials in (3, 5, 10):
-            t, bootstrap = (f"{100 * c:.1f} %" for c in coverage(trials, datasets))
-            what = f"coverage of a gain's interval, {trials} trials, {datasets} dataset(s)"
-            rows.append(Row(what, "93 to 97 %", f"{t} (bootstrap {bootstrap})"))
-    return rows
-
-
-def coverage(trials: int, datasets: int, simulations: int = 2000) -> tuple[float, float]:
-    """How often the 95 % interval of a mean gain, and the bootstrap's percentiles, hold the truth.
-
-    The gains have random effects of dataset (1), environment (0.5) and trial (1); over one dataset
-    its own effects are fixed.
-    """
-    rng = np.random.default_rng(trials)
-    shape = (datasets, 2, trials)
-    key = pd.MultiIndex.from_product([range(n) for n in shape]).to_frame(index=False)
-    names = ["dataset", "environment", "trial"]
-    zeros = key.set_axis(names, axis=1).assign(label="A", value=0.0, higher=True)
-    holds = []
-    for _ in range(simulations):
-        place = rng.normal(size=(datasets, 1, 1)) + rng.normal(size=(datasets, 2, 1)) / 2
-        value = (place + rng.normal(size=shape)).ravel()
-        frame = pd.concat([zeros, zeros.assign(label="B", value=value)])
-        truth = float(place.mean()) if datasets == 1 else 0.0
-        gain = paired_differences(frame, "A", resamples=1)[0].gain
-        resampled = hierarchical_bootstrap(zeros.assign(gain=value), 400)
-        low, high = np.quantile(resampled, [0.025, 0.975])
-        holds.append((gain.low <= truth <= gain.high, low <= truth <= high))
-    t, bootstrap = np.mean(holds, axis=0)
-    return float(t), float(bootstrap)

@@ -1,12 +1,18 @@
-"""Everything that is registered, as a list for the terminal and as the page docs/catalogue.md."""
+"""The catalogue of what is registered: read from the source files alone, and printed. Imports no torch."""
 
+import ast
+import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
-from oodbench.list.sources import KINDS, Entry, has_entry_points, own_entries
-from oodbench.registry import CHANGES
+from oodbench.registry import CHANGES, checkout, folder
 
+KINDS = ("algorithm", "dataset", "network")
 INDENT = 24
 """Columns before the sentences of the listing; longer names have a line of their own."""
 HEAD = """\
@@ -18,28 +24,101 @@ defaults and ranges, environments, network, licence.
 """
 
 
-def entries(plugins: Sequence[str] = ()) -> list[Entry]:
-    """Every registered class, by kind and name.
+@dataclass(frozen=True)
+class Entry:
+    """A registered class, as the catalogue names it."""
 
-    The package's own are read from their files. Where plug-ins or installed packages register more,
-    they are imported, and torch with them. Raises UserError for a plug-in that is not there.
+    kind: str
+    """One of `KINDS`."""
+    name: str
+    summary: str
+    """The first line of the class's own docstring."""
+    paper: str = ""
+    """Where it was published; networks say it in their docstrings."""
+    changes: str = ""
+    """Of an algorithm, what it changes: one of `oodbench.registry.CHANGES`."""
+    transductive: bool = False
+    """Whether predictions of an algorithm depend on other test inputs."""
+
+
+def sources(kind: str) -> Path:
+    """The folder whose files register the package's own classes of a kind."""
+    return checkout() / "oodbench" / "networks" if kind == "network" else folder(f"{kind}s")
+
+
+def own_entries() -> list[Entry]:
+    """The package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
+
+    A registered class says its name, and its `paper` where it has one, as plain strings in that line;
+    a test holds that this finds what the registries hold.
     """
-    if not plugins and not has_entry_points():
-        return own_entries()
-    from oodbench.list.registered import registered_entries
+    entries: list[Entry] = []
+    for kind in KINDS:
+        files = sorted(sources(kind).glob("*.py"))
+        modules = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+        classes = {n.name: n for m in modules for n in m.body if isinstance(n, ast.ClassDef)}
+        entries += [entry for module in modules for entry in _entries(kind, module, classes)]
+    return sorted(entries, key=lambda entry: (KINDS.index(entry.kind), entry.name.casefold()))
 
-    return registered_entries(plugins)
+
+def has_entry_points() -> bool:
+    """Whether an installed package registers classes, which only its import can name."""
+    return any(entry_points(group=f"oodbench.{kind}s") for kind in KINDS)
 
 
-def listing(found: Iterable[Entry], width: int) -> str:
+def summary(docstring: str | None) -> str:
+    """The first line of a docstring."""
+    return inspect.cleandoc(docstring or "").partition("\n")[0]
+
+
+def _entries(kind: str, module: ast.Module, classes: Mapping[str, ast.ClassDef]) -> Iterator[Entry]:
+    """The classes that a module registers; `classes` are those of all modules of the kind, by name."""
+    for node in module.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for call in node.decorator_list:
+            match call:
+                case ast.Call(func=ast.Name("register"), args=[ast.Constant(str(name)), *_]):
+                    entry = Entry(kind, name, summary(ast.get_docstring(node)), _paper(call))
+                    if kind == "algorithm":
+                        changes = _attribute(node, "changes", classes, next(iter(CHANGES)))
+                        seen = _attribute(node, "transductive", classes, False)
+                        entry = replace(entry, changes=changes, transductive=seen)
+                    yield entry
+
+
+def _attribute(
+    node: ast.ClassDef, name: str, classes: Mapping[str, ast.ClassDef], usual: Any
+) -> Any:
+    """The constant that a class, or the first of its bases that does, gives an attribute."""
+    for line in node.body:
+        match line:
+            case ast.Assign(targets=[ast.Name(target)], value=ast.Constant(value)) if (
+                target == name
+            ):
+                return value
+    bases = [classes[b.id] for b in node.bases if isinstance(b, ast.Name) and b.id in classes]
+    inherited = (_attribute(base, name, classes, None) for base in bases)
+    return next((value for value in inherited if value is not None), usual)
+
+
+def _paper(call: ast.Call) -> str:
+    """The value of `paper=` in a decorator, also inside of its `Metadata(...)`."""
+    for node in ast.walk(call):
+        match node:
+            case ast.keyword(arg="paper", value=ast.Constant(str(paper))):
+                return paper
+    return ""
+
+
+def listing(entries: Iterable[Entry], width: int) -> str:
     """Each name beside its sentence and paper, wrapped at words to `width` columns."""
     lines = []
-    for title, group in _sections(found):
+    for title, section in _sections(entries):
         lines += textwrap.wrap(title, width)
-        for entry in group:
-            lines += beside(
-                entry.name, f"{entry.summary} {_bracketed(entry.paper)}{_marked(entry)}", width
-            )
+        for entry in section:
+            paper = f"[{entry.paper}]" if entry.paper else ""
+            lines += beside(entry.name, f"{entry.summary} {paper}{_marked(entry)}", width)
         lines += [""]
     return "\n".join([*lines, "All about one: python -m oodbench.list NAME", ""])
 
@@ -56,35 +135,32 @@ def beside(name: str, text: str, width: int, indent: int = INDENT) -> list[str]:
     return [f"{label:{indent}}{first}".rstrip(), *(" " * indent + line for line in others)]
 
 
-def markdown(found: Iterable[Entry]) -> str:
+def markdown(entries: Iterable[Entry]) -> str:
     """The page docs/catalogue.md: a table for each kind."""
     lines = [HEAD]
-    for title, group in _sections(found):
+    for title, section in _sections(entries):
         lines += [
             f"## {title[0].upper()}{title[1:]}",
             "",
             "| name | what it is | paper |",
             "| --- | --- | --- |",
         ]
-        for entry in group:
-            cells = (
-                c.replace("|", r"\|")
-                for c in (entry.name, entry.summary + _marked(entry), entry.paper)
-            )
-            lines += [f"| {' | '.join(cells)} |"]
+        for entry in section:
+            cells = (entry.name, entry.summary + _marked(entry), entry.paper)
+            lines += ["| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"]
         lines += [""]
     return "\n".join(lines[:-1]) + "\n"
 
 
-def _sections(found: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
+def _sections(entries: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
     """The entries under their titles: algorithms by what they change, then the other kinds."""
     order = [*CHANGES]
 
     def place(entry: Entry) -> tuple[int, int]:
         return KINDS.index(entry.kind), order.index(entry.changes) if entry.changes else 0
 
-    for _, group in groupby(sorted(found, key=place), key=place):
-        first, *others = group
+    for _, section in groupby(sorted(entries, key=place), key=place):
+        first, *others = section
         title = f"{first.kind}s"
         if first.changes:
             title += f", {first.changes}: {CHANGES[first.changes]}"
@@ -93,7 +169,3 @@ def _sections(found: Iterable[Entry]) -> Iterator[tuple[str, Iterator[Entry]]]:
 
 def _marked(entry: Entry) -> str:
     return " (transductive)" if entry.transductive else ""
-
-
-def _bracketed(paper: str) -> str:
-    return f"[{paper}]" if paper else ""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from oodbench.list.catalogue import entries, listing, markdown
+from oodbench.list.catalogue import has_entry_points, listing, markdown, own_entries
 from oodbench.terminal import commands, exit_on_user_error, printable
 
 app = commands()
@@ -41,9 +41,16 @@ def list_(name: Name = None, plugin: Plugins = None, format_: Formats = Format.T
         text = page(about, width) if format_ is not Format.JSON else json.dumps(about, indent=2)
         print(printable(text, keep="\n"))
         return
-    found = entries(plugin or [])
-    if format_ is Format.JSON:
-        print(json.dumps([asdict(entry) for entry in found], indent=2))
+    if (
+        plugin or has_entry_points()
+    ):  # their classes are known once they are imported, torch with them
+        from oodbench.list.details import registered_entries
+
+        entries = registered_entries(plugin or [])
     else:
-        text = markdown(found) if format_ is Format.MARKDOWN else listing(found, width)
+        entries = own_entries()
+    if format_ is Format.JSON:
+        print(json.dumps([asdict(entry) for entry in entries], indent=2))
+    else:
+        text = markdown(entries) if format_ is Format.MARKDOWN else listing(entries, width)
         print(printable(text, keep="\n"), end="")

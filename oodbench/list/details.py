@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
-from oodbench.algorithms import Algorithm, Problem, why_skipped
+from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.data.facts import metric
-from oodbench.datasets import Dataset, make
+from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import Distribution
-from oodbench.list.catalogue import beside
-from oodbench.list.registered import paper, registries
-from oodbench.registry import CHANGES, checkout
+from oodbench.list.catalogue import Entry, beside, summary
+from oodbench.networks.base import networks
+from oodbench.registry import CHANGES, Registry, checkout, load_plugins
 from oodbench.steps import has_own_update
 from oodbench.tasks import Kind, Task
 
@@ -30,6 +30,29 @@ TITLES = {
 }
 
 
+def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
+    """The registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
+    load_plugins(plugins)
+    return {"algorithm": algorithms, "dataset": datasets, "network": networks}
+
+
+def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
+    """Every registered class by kind and name, those of plug-ins and installed packages included."""
+    entries = []
+    for kind, registry in registries(plugins).items():
+        for name in registry:
+            cls = registry.get(name)
+            method = (cls.changes, cls.transductive) if kind == "algorithm" else ()
+            entries.append(Entry(kind, name, summary(cls.__doc__), paper(registry, name), *method))
+    return entries
+
+
+def paper(registry: Registry[Any], name: str) -> str:
+    """The paper that a class was registered with; networks have none."""
+    metadata = getattr(registry.get(name), "metadata", None)
+    return registry.papers.get(name, "") if metadata is None else str(metadata.paper)
+
+
 def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """All about the class registered under `name`; raises UserError if there is none.
 
@@ -38,16 +61,16 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     dataset, what its `Metadata` and its attributes say; and `hparams`, of a dataset `options`, see
     `parameters`.
     """
-    found = registries(plugins)
-    for kind, registry in found.items():
+    by_kind = registries(plugins)
+    for kind, registry in by_kind.items():
         if name in registry:
             cls = registry.get(name)
             head = {"kind": kind, "name": name, "description": inspect.cleandoc(cls.__doc__ or "")}
             head |= {"paper": published} if (published := paper(registry, name)) else {}
-            of = {"algorithm": _of_algorithm, "dataset": _of_dataset, "network": _of_network}
-            about: dict[str, Any] = of[kind](name, cls)
+            describe = {"algorithm": _of_algorithm, "dataset": _of_dataset, "network": _of_network}
+            about: dict[str, Any] = describe[kind](name, cls)
             return head | {"module": cls.__module__} | about
-    known = [each for registry in found.values() for each in registry]
+    known = [each for registry in by_kind.values() for each in registry]
     raise unknown("algorithm, dataset or network", name, known)
 
 
@@ -120,15 +143,15 @@ def _limits(cls: type[Algorithm]) -> str:
     for what, problems in able.items():
         if not problems:
             tried.append((what, sides[what][tasks.index(able[best][0].task)]))
-    found: dict[str, list[str]] = {}
+    impossible: dict[str, list[str]] = {}
     for what, problem in tried:
         if (reason := why_skipped(cls, problem)) is not None:
-            found.setdefault(reason, []).append(what)
+            impossible.setdefault(reason, []).append(what)
     if cls.needs.attributes is True:
-        found["it needs an attribute of the examples"] = ["data without attributes"]
+        impossible["it needs an attribute of the examples"] = ["data without attributes"]
     if has_own_update(cls):
-        found["its step is its own"] = ["many runs as one program"]
-    return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in found.items())
+        impossible["its step is its own"] = ["many runs as one program"]
+    return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in impossible.items())
 
 
 def step_cost(name: str) -> float | None:
@@ -140,8 +163,8 @@ def step_cost(name: str) -> float | None:
         return None
     table = COSTS.read_text(encoding="utf-8").partition(COST_TABLE)[2].partition("\n\n")[0]
     rows = (line.strip("| ").split("|") for line in table.splitlines() if line.startswith("|"))
-    found = {row[0].strip(): row[1].strip() for row in rows if len(row) > 1}
-    return float(found[name]) if name in found else None
+    costs = {row[0].strip(): row[1].strip() for row in rows if len(row) > 1}
+    return float(costs[name]) if name in costs else None
 
 
 def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
@@ -200,7 +223,7 @@ def _bounds(metadata: Mapping[str, Any]) -> str:
 
 def _meanings(space: type) -> dict[str, str]:
     """The sentences below the fields of a dataclass and of those that it inherits from."""
-    found = {}
+    meanings = {}
     for cls in reversed(space.__mro__[:-1]):
         try:
             source = inspect.getsource(cls)
@@ -211,5 +234,5 @@ def _meanings(space: type) -> dict[str, str]:
         for field, below in itertools.pairwise(node.body):
             match field, below:
                 case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
-                    found[name] = " ".join(text.split())
-    return found
+                    meanings[name] = " ".join(text.split())
+    return meanings

@@ -9,7 +9,7 @@ import pytest
 
 from oodbench.board.files import board_names, find_board, frozen_folder, part_files, reported_names
 from oodbench.board.reported import read_reported
-from oodbench.list.sources import own_entries
+from oodbench.list.catalogue import own_entries
 from oodbench.sweep.file import named_sweeps
 from oodbench.verify.targets import experiment_names
 from tests.helpers.paths import ROOT

@@ -1,7 +1,12 @@
+import ast
+
 import pytest
 
-from oodbench.list.catalogue import beside, listing, markdown
-from oodbench.list.sources import Entry, own_entries
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.list.catalogue import Entry, _entries, beside, listing, markdown, own_entries, summary
+from oodbench.list.details import registered_entries
+from oodbench.networks.base import networks
 from oodbench.registry import CHANGES
 from tests.helpers.paths import ROOT
 
@@ -43,3 +48,52 @@ def test_algorithms_stand_under_what_they_change() -> None:
     penalties = text.partition(titles[1])[2].partition("\n\n")[0]
     assert "  CORAL" in penalties and "  ERM" not in penalties
     assert "(transductive)" in text.partition("  MTL")[2].partition("  RI")[0]
+
+
+OWN = "oodbench."
+
+
+def own(kind: str) -> list[str]:
+    """The names of a kind that are not from tests."""
+    registry = {"algorithm": algorithms, "dataset": datasets, "network": networks}[kind]
+    return [name for name in registry if registry.get(name).__module__.startswith(OWN)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", ["algorithm", "dataset", "network"])
+def test_the_files_say_what_the_registry_holds(kind: str) -> None:
+    found = {entry.name: entry for entry in own_entries() if entry.kind == kind}
+    assert list(found) == own(kind)
+    registered = {entry.name: entry for entry in registered_entries() if entry.kind == kind}
+    assert found == {name: registered[name] for name in own(kind)}
+
+
+def test_every_entry_has_a_sentence_and_a_paper() -> None:
+    for entry in own_entries():
+        assert entry.summary.endswith("."), entry
+        assert entry.paper or entry.kind == "network", entry
+
+
+def test_only_classes_that_are_registered_are_entries() -> None:
+    source = '''
+@register("One", Metadata(licence="MIT", paper="arXiv:1"))
+class One(Base):
+    """Is one.
+
+    At length.
+    """
+
+@dataclass(frozen=True)
+class Two:
+    """Is none."""
+
+@register(name, paper="no literal")
+class Three:
+    """Is none that can be read."""
+'''
+    (entry,) = _entries("dataset", ast.parse(source), {})
+    assert (entry.name, entry.summary, entry.paper) == ("One", "Is one.", "arXiv:1")
+
+
+def test_the_summary_is_the_first_line_of_a_docstring() -> None:
+    assert summary("One.\n\n    Two.") == "One."
+    assert summary(None) == ""
