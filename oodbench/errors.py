@@ -16,22 +16,22 @@ LONGEST_NAME, LONGEST_LIST = 60, 120
 
 
 class UserError(ValueError):
-    """A mistake of the user's, told in one sentence; the command line prints it and exits with 2."""
+    """A mistake of the user's in one sentence; the command line prints it and exits with 2."""
 
     def at(self, place: str) -> "UserError":
-        """The same mistake with its place before the sentence."""
+        """The same error with its place before the sentence."""
         return UserError(f"{place}: {self}")
 
 
 class MissingError(UserError):
-    """Data or an optional package that is not there; `command` gets it, as a user types it."""
+    """Data or an optional package that is missing; `command` gets it, as a user types it."""
 
     def __init__(self, message: str, command: str = "") -> None:
         super().__init__(message)
         self.command = command
 
     def at(self, place: str) -> "MissingError":
-        """The same with its place before the sentence."""
+        """The same error with its place before the sentence."""
         return MissingError(f"{place}: {self}", self.command)
 
 
@@ -44,14 +44,17 @@ def missing_package(who: str, package: str, extra: str) -> MissingError:
     return MissingError(f"{who} needs the package {package}: `{command}`", command)
 
 
-def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -> UserError:
-    """The error for a `name` that is not among the `known` ones, with the nearest right names."""
+def unknown(what: str, name: object, known: Iterable[object], place: str = "") -> UserError:
+    """The error for a name that is not among the known ones, with the nearest right names.
+
+    `what` is named, such as `algorithm`.
+    """
     names = [str(k) for k in known]
     folded = {n.casefold(): n for n in reversed(names)}
     near = [folded[n] for n in difflib.get_close_matches(str(name).casefold(), folded, 3, 0.5)]
     where = f" in {place}" if place else ""
     if str(name) in near:  # it is a number
-        return UserError(f"unknown {kind} {name}{where}; did you mean the text '{name}'?")
+        return UserError(f"unknown {what} {name}{where}; did you mean the text '{name}'?")
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     elif names:
@@ -60,8 +63,8 @@ def unknown(kind: str, name: object, known: Iterable[object], place: str = "") -
         hint = f"known: {', '.join(names[:count])}{', ...' if count < len(names) else ''}"
     else:
         hint = "there are none"
-    said = str(name) if len(str(name)) <= LONGEST_NAME else f"{str(name)[: LONGEST_NAME - 3]}..."
-    return UserError(f"unknown {kind} '{said}'{where}; {hint}")
+    shown = str(name) if len(str(name)) <= LONGEST_NAME else f"{str(name)[: LONGEST_NAME - 3]}..."
+    return UserError(f"unknown {what} '{shown}'{where}; {hint}")
 
 
 def whole_number(value: object, name: str, least: int = 0) -> int:
@@ -72,14 +75,14 @@ def whole_number(value: object, name: str, least: int = 0) -> int:
 
 
 def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function for users so that an argument that it does not have is a `UserError`."""
+    """Wrap a public function so that an argument that it does not have is a `UserError`."""
     known = inspect.signature(function).parameters
 
     @wraps(function)
-    def named(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs:
             if name not in known:
                 raise unknown("argument", name, known, f"oodbench.{function.__name__}")
         return function(*args, **kwargs)
 
-    return named
+    return wrapper

@@ -23,22 +23,22 @@ ROOM = 2**16
 def whole_file(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
     """Write a file so that `path` names all of it or what was there before.
 
-    The block writes to a part file beside `path`, which then takes its name. An error in the block, or
-    a full disk, removes the part and is raised. A `durable` file survives a power cut from the end of
-    the block on. Errors name `path`, or its folder where that is missing, never the part.
+    The block writes to a temporary file beside `path`, which then takes its name. An error in the
+    block, or a full disk, removes that file and is raised. A `durable` file survives a power cut from
+    the end of the block on. Errors name `path`, or its folder where that is missing.
     """
-    part = part_of(path)
+    temporary = temporary_name(path)
     try:
-        with part.open("wb") as file:
+        with temporary.open("wb") as file:
             yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        part.replace(path)
+        temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):
-            part.unlink()
-        _name_what_is_wanted(error, part, path)
+            temporary.unlink()
+        _name_target(error, temporary, path)
         raise
     if durable:
         _sync(path.parent)
@@ -58,33 +58,33 @@ def whole_folder(path: Path) -> Iterator[Path]:
     process was first. An error in the block removes the folder and is raised. Errors name `path`, or the
     folder around it where that is missing.
     """
-    part = part_of(path)
+    temporary = temporary_name(path)
     try:
-        part.mkdir()
+        temporary.mkdir()
     except OSError as error:
-        _name_what_is_wanted(error, part, path)
+        _name_target(error, temporary, path)
         raise
     try:
-        yield part
-        for file in part.rglob("*"):
+        yield temporary
+        for file in temporary.rglob("*"):
             _sync(file)
         if not path.is_dir():
-            part.rename(path)
+            temporary.rename(path)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     _sync(path.parent)
 
 
-def _name_what_is_wanted(error: BaseException, part: Path, path: Path) -> None:
-    """Let an error of a part tell what the user knows: `path`, or its folder if there is none."""
-    if isinstance(error, OSError) and error.filename == str(part):
+def _name_target(error: BaseException, temporary: Path, path: Path) -> None:
+    """Let an error of a temporary file name what the user knows: `path`, or its missing folder."""
+    if isinstance(error, OSError) and error.filename == str(temporary):
         error.filename = str(path if path.parent.is_dir() else path.parent)
 
 
 def is_disk_full(error: BaseException, folder: Path) -> bool:
-    """Whether an error came of a disk, or a quota, that has no room for more.
+    """Whether the cause of an error is a disk, or a quota, without room.
 
-    Libraries that write say it in errors of their own: then the room left in `folder` tells.
+    Libraries that write files raise errors of their own: then the room left in `folder` decides.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -95,13 +95,13 @@ def is_disk_full(error: BaseException, folder: Path) -> bool:
     return shutil.disk_usage(existing).free < ROOM
 
 
-def part_of(path: Path) -> Path:
-    """A new name, hidden and beside `path`, for what is to become `path`."""
+def temporary_name(path: Path) -> Path:
+    """A new name, hidden and beside `path`, for the file or folder that is to become `path`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
 
-def is_part(path: Path) -> bool:
-    """Whether the name is one of `part_of`: if nobody writes it any more, a kill has left it."""
+def is_temporary(path: Path) -> bool:
+    """Whether the name is one of `temporary_name`; one that nobody writes any more, a kill has left."""
     return path.name.startswith(".") and path.suffix == ".part"
 
 
@@ -111,11 +111,11 @@ def read_regular(path: Path, limit: int) -> bytes:
     Raises UserError for a pipe, a device, a folder or a larger file, none of which is opened, and
     OSError as `open` does.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path} is no regular file")
-    if found.st_size > limit:
-        raise UserError(f"{path} has {found.st_size:,} bytes; more than {limit:,} are not read")
+    if status.st_size > limit:
+        raise UserError(f"{path} has {status.st_size:,} bytes; more than {limit:,} are not read")
     with path.open("rb") as file:
         return file.read(limit)
 

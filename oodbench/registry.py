@@ -30,17 +30,19 @@ CHANGES = {
 """What methods change, by the words of `Algorithm.changes`; the first is the default."""
 
 LONGEST_REASON = 200
-"""The most characters that are told of what an import has raised."""
+"""The most characters that are shown of an error that an import has raised."""
 
 
 class Registry(Generic[T]):
-    """The classes of one kind by name; the module or the files of the folder `package` and the entry
-    points of `group`, which register them, are imported at the first look-up.
+    """Classes by name; errors call each by `noun`, such as `algorithm`.
+
+    The module or the files of the folder `package` and the entry points of `group`, which register the
+    classes, are imported at the first look-up.
     """
 
-    def __init__(self, kind: str, group: str, package: str | None = None) -> None:
+    def __init__(self, noun: str, group: str, package: str | None = None) -> None:
         """`package` is the one that has the group's name, unless another is given."""
-        self.kind = kind
+        self.noun = noun
         self._group = group
         self._package = package or group
         self.papers: dict[str, str] = {}
@@ -58,7 +60,7 @@ class Registry(Generic[T]):
                 cls.__qualname__,
             ):
                 raise UserError(
-                    f"{self.kind} '{name}' is registered twice: "
+                    f"{self.noun} '{name}' is registered twice: "
                     f"by {other.__module__} and by {cls.__module__}"
                 )
             self._classes[name] = cls
@@ -72,7 +74,7 @@ class Registry(Generic[T]):
         """The class registered under `name`; raises UserError with the nearest names."""
         self._load()
         if name not in self._classes:
-            raise unknown(self.kind, name, self, place)
+            raise unknown(self.noun, name, self, place)
         return self._classes[name]
 
     def find(self, name: str) -> T | None:
@@ -104,14 +106,14 @@ class Registry(Generic[T]):
 def load_plugins(modules: Iterable[str]) -> None:
     """Import the user's modules, which register their classes; the working directory is searched.
 
-    A module that changes the working directory is told of, and it is as before. Raises UserError for
-    a module that is not there or cannot be imported.
+    The working directory stays what it was, with a warning where a module has changed it. Raises
+    UserError for a module that is not there or cannot be imported.
     """
     here = _directory()
     if here is not None and "" not in sys.path and str(here) not in sys.path:
         sys.path.insert(0, str(here))
     for module in modules:
-        if not all(part.isidentifier() for part in module.split(".")):
+        if not all(word.isidentifier() for word in module.split(".")):
             raise UserError(f"'{module}' is no name of a module: a plug-in is named as in `import`")
         with _imported("plug-in", module), _same_directory(module):
             try:
@@ -125,16 +127,16 @@ def load_plugins(modules: Iterable[str]) -> None:
 
 
 @contextmanager
-def _imported(kind: str, name: str) -> Iterator[None]:
+def _imported(noun: str, name: str) -> Iterator[None]:
     """Turn whatever the import of somebody else's module raises into a UserError of one sentence."""
     try:
         yield
     except UserError as error:
         if f"'{name}'" in str(error):
             raise
-        raise error.at(f"{kind} '{name}'") from error
+        raise error.at(f"{noun} '{name}'") from error
     except (Exception, SystemExit) as error:
-        raise UserError(f"{kind} '{name}' {_problem(error)}") from error
+        raise UserError(f"{noun} '{name}' {_problem(error)}") from error
 
 
 def _problem(error: BaseException) -> str:
@@ -146,8 +148,8 @@ def _problem(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "asks to exit when it is imported"
     last = traceback.extract_tb(error.__traceback__)[-1]
-    said = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
-    return f"cannot be imported: {said} ({last.filename}:{last.lineno})"
+    reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
+    return f"cannot be imported: {reason} ({last.filename}:{last.lineno})"
 
 
 @contextmanager
@@ -176,7 +178,7 @@ def _directory() -> Path | None:
 
 
 def checkout() -> Path:
-    """The folder that holds the package: a checkout, a frozen copy of one, or site-packages."""
+    """The folder that holds the package: a checkout, a snapshot of one, or site-packages."""
     return Path(__file__).resolve().parent.parent
 
 

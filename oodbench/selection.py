@@ -200,7 +200,7 @@ def find_rule(name: str, place: str = "") -> Rule:
     """
     base, colon, metric = name.partition(":")
     if base not in selection_rules or (colon and not metric):
-        raise unknown(selection_rules.kind, name, rule_names(), place)
+        raise unknown(selection_rules.noun, name, rule_names(), place)
     return selection_rules.get(base)(base, metric or None)
 
 

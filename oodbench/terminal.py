@@ -88,34 +88,23 @@ def confirmed(question: str) -> bool:
 
 
 def _exit(message: object) -> NoReturn:
-    """Print the message to stderr and leave with exit code 2, as for every mistake of the user.
-
-    It is wrapped at words where a person reads it, or where COLUMNS is set.
-    """
-    print(_as_wide_as_the_terminal(f"error: {message}"), file=sys.stderr)
+    """Print an error to stderr and leave with exit code 2, as for every mistake of the user."""
+    print(_for_stderr(f"error: {message}"), file=sys.stderr)
     raise SystemExit(2)
 
 
-def _as_wide_as_the_terminal(text: str) -> str:
+def _for_stderr(text: str) -> str:
+    """A text as it is printed: wrapped at words where a person reads it, or where COLUMNS is set."""
     text = printable(text, keep="\n")
     if "COLUMNS" in os.environ or (sys.stderr is not None and sys.stderr.isatty()):
         return wrapped(text, shutil.get_terminal_size().columns)
     return text
 
 
-def _is_adrift() -> bool:
-    """Whether the working directory has been removed, so that no relative path is there."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return True
-    return False
-
-
 def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
     """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2.
 
-    A `UserWarning` costs a line, too, without its place in the code.
+    A `UserWarning` is one line, too, without its place in the code.
     """
 
     @wraps(command)
@@ -123,18 +112,12 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # closed, it is None
                 stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
-        usual = warnings.formatwarning
+        usual: Any = warnings.formatwarning
 
-        def formatted(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            line: str | None = None,
-        ) -> str:
+        def formatted(message: Any, category: type[Warning], *place: Any, **line: Any) -> str:
             if category is UserWarning:
-                return _as_wide_as_the_terminal(f"warning: {message}") + "\n"
-            return usual(message, category, filename, lineno, line)
+                return _for_stderr(f"warning: {message}") + "\n"
+            return str(usual(message, category, *place, **line))
 
         warnings.formatwarning = formatted
         try:
@@ -142,7 +125,7 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
         except UserError as error:
             _exit(error)
         except OSError as error:
-            if _is_adrift():
+            if Path(os.curdir).stat().st_nlink == 0:  # no relative path is there
                 _exit("the working directory has been removed; change to one that is there")
             if error.strerror is None or (error.filename is None and error.errno != errno.ENOSPC):
                 raise
@@ -200,7 +183,7 @@ ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→"
 
 
 class Terminal(Console):
-    """A console that takes every string for text: no markup, no emoji, no highlighting.
+    """A console on which every string is text: no markup, no emoji, no highlighting.
 
     Control characters are shown as escapes. A `Text` or a style is the one way to style something.
     """
@@ -253,13 +236,13 @@ class Terminal(Console):
         """
         titles = [self.render_str(title).plain for title in header]
         columns = [[self.cells_of(row[c]) for row in rows] for c in range(len(header))]
-        widths = [max(cell_len(t), *own, 0) for t, own in zip(titles, columns, strict=True)]
+        widths = [max(cell_len(t), *cells, 0) for t, cells in zip(titles, columns, strict=True)]
         if sum(widths) + GAP * (len(widths) - 1) > self.width:
-            rooms = [max(TITLE, *own) for own in columns]
+            rooms = [max(TITLE, *cells) for cells in columns]
             titles = [wrapped(t, room) for t, room in zip(titles, rooms, strict=True)]
             lengths = [max(map(cell_len, t.split("\n"))) for t in titles]
-            widths = [max(n, *own, 0) for n, own in zip(lengths, columns, strict=True)]
-        parts: list[RenderableType] = []
+            widths = [max(n, *cells, 0) for n, cells in zip(lengths, columns, strict=True)]
+        tables: list[RenderableType] = []
         for block in _blocks(widths, keys, self.width):
             table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
             room = self.width - sum(widths[c] + GAP for c in block[:-1])
@@ -274,8 +257,8 @@ class Terminal(Console):
                 table.add_row(*cells, end_section=r + 1 == line_after)
             natural = sum(min(widths[c], room) if c in prose else widths[c] for c in block)
             table.width = natural + GAP * (len(block) - 1)
-            parts += [table, Text()]
-        return Group(*parts)
+            tables += [table, Text()]
+        return Group(*tables)
 
     def cells_of(self, text: str) -> int:
         """The width of a text of one line as it is printed."""

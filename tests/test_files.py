@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.files import is_part, part_of, whole_file, whole_folder, write_whole
+from oodbench.files import is_temporary, temporary_name, whole_file, whole_folder, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -22,7 +22,7 @@ def test_a_file_takes_its_name_whole(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
-def test_an_error_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
+def test_an_error_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_whole(path, "before")
     with pytest.raises(KeyboardInterrupt), whole_file(path) as file:
@@ -42,14 +42,14 @@ def small_files() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_disk_without_room_leaves_no_part(tmp_path: Path) -> None:
+def test_a_disk_without_room_leaves_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="File too large"):
         write_whole(tmp_path / "file", "x" * 2**20)
     assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("whole", [whole_file, whole_folder])
-def test_errors_name_what_was_to_be_written_not_the_part(
+def test_errors_name_what_was_to_be_written(
     whole: Callable[[Path], AbstractContextManager[object]], tmp_path: Path
 ) -> None:
     with pytest.raises(FileNotFoundError) as missing, whole(tmp_path / "no" / "name"):
@@ -71,9 +71,9 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
 
 def test_a_folder_takes_its_name_whole(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    with whole_folder(path) as part:
-        (part / "inner").mkdir()
-        (part / "inner" / "file").write_text("text")
+    with whole_folder(path) as temporary:
+        (temporary / "inner").mkdir()
+        (temporary / "inner" / "file").write_text("text")
         assert not path.exists()
     assert (path / "inner" / "file").read_text() == "text"
     assert names(tmp_path) == ["folder"]
@@ -81,8 +81,8 @@ def test_a_folder_takes_its_name_whole(tmp_path: Path) -> None:
 
 def test_a_folder_that_another_made_first_stays(tmp_path: Path) -> None:
     path = tmp_path / "folder"
-    with whole_folder(path) as part:
-        (part / "file").write_text("second")
+    with whole_folder(path) as temporary:
+        (temporary / "file").write_text("second")
         with whole_folder(path) as other:
             (other / "file").write_text("first")
     assert (path / "file").read_text() == "first"
@@ -90,12 +90,12 @@ def test_a_folder_that_another_made_first_stays(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no"), whole_folder(tmp_path / "folder") as part:
-        (part / "file").write_text("text")
+    with pytest.raises(ValueError, match="no"), whole_folder(tmp_path / "folder") as temporary:
+        (temporary / "file").write_text("text")
         raise ValueError("no")
     assert names(tmp_path) == []
 
 
-def test_parts_are_known_by_their_names(tmp_path: Path) -> None:
-    assert is_part(part_of(tmp_path / "sweep.json"))
-    assert not is_part(tmp_path / "sweep.json") and not is_part(tmp_path / "x.part")
+def test_temporary_files_are_known_by_their_names(tmp_path: Path) -> None:
+    assert is_temporary(temporary_name(tmp_path / "sweep.json"))
+    assert not is_temporary(tmp_path / "sweep.json") and not is_temporary(tmp_path / "x.part")

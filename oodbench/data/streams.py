@@ -19,7 +19,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from oodbench.errors import UserError
-from oodbench.files import is_part, whole_folder
+from oodbench.files import is_temporary, whole_folder
 
 CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
@@ -245,7 +245,7 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
         if folder.is_dir():
             return
         for left in parent.iterdir():
-            if is_part(left):
+            if is_temporary(left):
                 shutil.rmtree(left)
         size, free = sum(rows.nbytes for rows in arrays.values()), shutil.disk_usage(parent).free
         count = sum(rows.count for rows in arrays.values())

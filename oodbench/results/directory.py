@@ -29,7 +29,7 @@ from filelock import FileLock
 from pydantic_core import from_json
 
 from oodbench.errors import UserError
-from oodbench.files import is_part, whole_file, write_whole
+from oodbench.files import is_temporary, whole_file, write_whole
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
@@ -292,7 +292,7 @@ class Results:
         """The lock of a process that adds runs to the plan; raises UserError for a foreign folder."""
         if not (self.path / "sweep.json").exists() and self.path.exists():
             ours = ("sweep.json", "sweep.lock", "runs")  # another process may have just begun
-            if not all(path.name in ours or is_part(path) for path in self.path.iterdir()):
+            if not all(path.name in ours or is_temporary(path) for path in self.path.iterdir()):
                 raise UserError(
                     f"{self.path} is not empty and holds no sweep; use another directory"
                 )
