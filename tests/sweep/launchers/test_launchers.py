@@ -1,5 +1,8 @@
 """The contract that every launcher keeps."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,8 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, launchers
 from oodbench.sweep.launchers.local import Debug
 from oodbench.train.settings import MIN_TO_VECTORIZE, large_bundles
-from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny
+from tests.helpers.paths import ROOT
+from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
 
 Train = Callable[[Job], dict[str, State]]
 
@@ -88,3 +92,64 @@ def test_runs_of_a_crowd_are_trained_together(tmp_path: Path) -> None:
 def test_the_calling_process_takes_no_timeout(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="use local for --run-timeout"):
         Debug().check(job(tiny(), tmp_path, run_timeout=1.0))
+
+
+SPOOL = """
+from oodbench.results.run_spec import State
+from oodbench.sweep.launchers import Launcher, RunStatus, register
+from oodbench.sweep.launchers.resources import Resources
+
+class Colours(Resources):
+    colour: str = "red"
+
+@register("spool")
+class Spool(Launcher):
+    '''Writes down what is to be trained.'''
+    Resources = Colours
+
+    def launch(self, job):
+        colour = Colours.of(job.options.resources).colour
+        (job.results.path / "spool").write_text("\\n".join([colour, *job.ids]))
+        return dict.fromkeys(job.ids, State.QUEUED)
+
+    def preview(self, job, console):
+        console.print(f"would spool {len(job.ids)}")
+
+    def states(self, results, ids):
+        spool = results.path / "spool"
+        colour, *queued = spool.read_text().split() if spool.exists() else ("",)
+        return {i: RunStatus(State.QUEUED, f"in {colour}") for i in ids if i in queued}
+
+    def cancel(self, results):
+        count = len((results.path / "spool").read_text().split()) - 1
+        (results.path / "spool").unlink()
+        return count
+"""
+COMMANDS = """
+from typer.testing import CliRunner
+from oodbench.sweep.cli import app
+launch = ["launch", "tiny.yaml", "--out", "out", "--yes", "--launcher", "spool"]
+for command in ([*launch, "--dry-run"], [*launch, "--resource", "colour=blue"], ["status", "out"],
+                ["cancel", "out"], ["status", "out"], [*launch, "--resource", "color=blue"]):
+    print(CliRunner().invoke(app, command).output)
+"""
+
+
+@pytest.mark.slow
+def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
+    (tmp_path / "spool.py").write_text(SPOOL)
+    entry = tmp_path / "spool-1.0.dist-info" / "entry_points.txt"
+    entry.parent.mkdir()
+    entry.write_text("[oodbench.launchers]\nspool = spool\n")
+    (entry.parent / "METADATA").write_text("Metadata-Version: 2.1\nName: spool\nVersion: 1.0\n")
+    tiny_file(tmp_path, algorithms=["ERM"])
+    path = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "COLUMNS": "1000"}
+    printed = subprocess.run(
+        [sys.executable, "-c", COMMANDS], cwd=tmp_path, env=os.environ | path, check=True,
+        capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    told = ("would spool 2", "2 runs queued", "queued: 2 runs: in blue", "2 jobs cancelled")
+    places = [printed.index(text) for text in told]
+    assert places == sorted(places)
+    assert "queued" not in printed[places[-1] :]
+    assert "unknown resource 'color' in the flags; did you mean colour" in printed
