@@ -1,6 +1,5 @@
 """Images of one's own that a file lists."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,11 +33,6 @@ class Manifest(Listed, OwnImages):
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
         self.fit_size()
-
-    @classmethod
-    def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:
-        """The column of paths, the only one that is read besides the usual ones."""
-        return ("path",)
 
     @property
     def root(self) -> Path:

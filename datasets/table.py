@@ -1,17 +1,18 @@
 """Data of one's own that fit into a file: a table of numbers with targets and environments."""
 
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from oodbench.data.csv_rows import NumberedRows
 from oodbench.data.facts import changed_options, labelled
 from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError, unknown
@@ -19,6 +20,113 @@ from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 SPLITS = ("in", "out")
+
+
+Row = tuple[int, Sequence[str]]
+"""A line number and the cells."""
+
+
+class NumberedRows:
+    """The rows of a file, each with the line that it ends on.
+
+    A file whose name ends in .jsonl holds one JSON object a line, any other is CSV with a header. JSON's
+    `null` is an empty cell, its other values are as Python prints them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises UserError, with the line, for a file that is neither."""
+        self.path = path
+        read = _objects if path.suffix == ".jsonl" else _cells
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                (self._header_line, self.columns), *rows = read(file, path)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not a text file: {error}") from error
+        if not rows:
+            raise UserError(f"{path} holds no row")
+        self._lines, cells = zip(*rows, strict=True)
+        self._texts = dict(zip(self.columns, zip(*cells, strict=True), strict=True))
+
+    def place(self, row: int) -> str:
+        """The file and the line of a row, for an error."""
+        return f"{self.path}, line {self._lines[row]}"
+
+    def texts(self, name: str) -> Sequence[str]:
+        """The cells of a column; raises UserError for an empty one, or if the column is missing."""
+        if name not in self._texts:
+            raise unknown("column", name, self.columns, f"{self.path}, line {self._header_line}")
+        values: Sequence[str] = self._texts[name]
+        for row, value in enumerate(values):
+            if not value.strip():
+                raise UserError(f"{self.place(row)}: '{name}' is empty")
+        return values
+
+    def numbers(self, name: str) -> npt.NDArray[np.float64]:
+        """The cells of a column as numbers (N,); raises UserError for one that is not finite."""
+        texts = self.texts(name)
+        numbers = np.array([_number(text) for text in texts])
+        if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
+            row = int(wrong[0])
+            raise UserError(f"{self.place(row)}: '{name}' must be a number, not '{texts[row]}'")
+        return numbers
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _cells(file: Iterator[str], path: Path) -> Iterator[Row]:
+    """The header and then the rows of a CSV file; empty lines are left out."""
+    reader = csv.reader(file, strict=True)
+    header: list[str] = []
+    try:
+        for cells in reader:
+            if cells and not header:
+                header = cells = [name.strip() for name in cells]
+                if len(set(header)) < len(header):
+                    raise UserError(
+                        f"{path}, line {reader.line_num}: two columns have the same name"
+                    )
+            if cells and len(cells) != len(header):
+                raise UserError(
+                    f"{path}, line {reader.line_num}: {len(cells)} cells, "
+                    f"but the header names {len(header)} columns"
+                )
+            if cells:
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: {error}") from error
+    if not header:
+        raise UserError(f"{path} holds no row")
+
+
+def _objects(file: Iterator[str], path: Path) -> Iterator[Row]:
+    """The keys of the first object and then the rows of a JSON-lines file; all have these keys."""
+    keys: list[str] = []
+    for line, text in enumerate(file, 1):
+        if not text.strip():
+            continue
+        try:
+            row = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {line} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {line} is not a JSON object")
+        if not keys:
+            keys = list(row)
+            yield line, keys
+        for key in row:
+            if key not in keys:
+                raise unknown("key", key, keys, f"{path}, line {line}")
+        for key in keys:
+            if key not in row:
+                raise UserError(f"{path}, line {line} lacks '{key}'")
+        yield line, ["" if row[key] is None else str(row[key]) for key in keys]
+    if not keys:
+        raise UserError(f"{path} holds no row")
 
 
 class Listed(Dataset):
@@ -64,7 +172,7 @@ class Listed(Dataset):
                 f"and is {found}); use another file name, or plan anew with another --out"
             )
         super().__init__(replace(options, md5=found), data_dir)
-        self.rows = _rows(type(self), self.options, self.path)
+        self.rows = _rows(self.path, found)
         names = np.array(self.rows.texts(options.environment))
         self.places = {
             name: torch.from_numpy(np.flatnonzero(names == name))
@@ -92,11 +200,6 @@ class Listed(Dataset):
         unsaid = ("file", "md5", "test_environments")
         changed = {k: v for k, v in changed_options(self).items() if k not in unsaid}
         return labelled(Path(self.options.file).stem, changed)
-
-    @classmethod
-    @abstractmethod
-    def columns(cls, options: Any, known: Sequence[str]) -> Collection[str]:
-        """The columns to read besides those that all files have, of all `known` ones."""
 
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
         """The environments, given the inputs of each."""
@@ -142,15 +245,9 @@ class Listed(Dataset):
 
 
 @lru_cache(maxsize=2)
-def _rows(cls: type[Listed], options: Any, path: Path) -> NumberedRows:
-    """The rows of a file with the md5 in `options`."""
-
-    def wanted(known: Sequence[str]) -> list[str]:
-        usual = [options.target, options.environment, *({"split", "group"} & {*known})]
-        usual += [options.attribute] * bool(options.attribute)
-        return list(dict.fromkeys([*usual, *cls.columns(options, known)]))
-
-    return NumberedRows(path, wanted)
+def _rows(path: Path, md5: str) -> NumberedRows:
+    """The rows of the file that has this md5."""
+    return NumberedRows(path)
 
 
 def _numbered(texts: Sequence[str]) -> Tensor:
@@ -185,19 +282,12 @@ class Table(Listed):
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
-        self.features = self.columns(self.options, self.rows.columns)
-        self.input_shape = (len(self.features),)
-        columns = [self.rows.numbers(name) for name in self.features]
-        self.x = torch.from_numpy(np.stack(columns, 1))
-
-    @classmethod
-    def columns(cls, options: Any, known: Sequence[str]) -> Sequence[str]:
-        """The columns of inputs: the option `features`, or all that have no other meaning."""
         usual = (options.target, options.environment, options.attribute, "split", "group")
-        found: Sequence[str] = options.features or [name for name in known if name not in usual]
-        if not found:
+        features = options.features or [n for n in self.rows.columns if n not in usual]
+        if not features:
             raise UserError(f"{options.file} has no column of inputs")
-        return found
+        self.input_shape = (len(features),)
+        self.x = torch.from_numpy(np.stack([self.rows.numbers(name) for name in features], 1))
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments in the order of the file, not standardised, the same in every trial."""

@@ -1,29 +1,29 @@
 from pathlib import Path
 
 import pytest
+from oodbench.datasets.table import NumberedRows
 
-from oodbench.data.csv_rows import NumberedRows
 from oodbench.errors import UserError
 
 CSV = 'a, b,c\n1,x,2\n\n3,"y\nz",4.5\n'
 
 
-def read(path: Path, text: str, *names: str) -> NumberedRows:
+def read(path: Path, text: str) -> NumberedRows:
     path.write_text(text)
-    return NumberedRows(path, lambda known: names or known)
+    return NumberedRows(path)
 
 
 def test_columns_of_both_formats(tmp_path: Path) -> None:
     jsonl = '{"a": 1, "b": "x", "c": 2}\n\n{"c": 4.5, "b": "y\\nz", "a": 3}\n'
     for rows in (read(tmp_path / "f.csv", CSV), read(tmp_path / "f.jsonl", jsonl)):
-        assert list(rows.columns) == ["a", "b", "c"] and len(rows) == 2
+        assert list(rows.columns) == ["a", "b", "c"]
         assert list(rows.texts("b")) == ["x", "y\nz"]
         assert rows.numbers("c").tolist() == [2.0, 4.5]
     assert rows.place(1) == f"{tmp_path / 'f.jsonl'}, line 3"
 
 
 def test_excel_writes_a_byte_order_mark(tmp_path: Path) -> None:
-    assert read(tmp_path / "f.csv", "\ufeffa,b\n1,2\n", "a").numbers("a").tolist() == [1.0]
+    assert read(tmp_path / "f.csv", "\ufeffa,b\n1,2\n").numbers("a").tolist() == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_excel_writes_a_byte_order_mark(tmp_path: Path) -> None:
 )
 def test_mistakes_have_a_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        read(tmp_path / name, text, "a", "b").numbers("b")
+        read(tmp_path / name, text).numbers("b")
     assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_what_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_bytes(b"a,b\n\xff\xfe,1\n")
     with pytest.raises(UserError, match="is not a text file"):
-        NumberedRows(tmp_path / "f.csv", lambda known: known)
+        NumberedRows(tmp_path / "f.csv")
