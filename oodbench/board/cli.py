@@ -86,7 +86,7 @@ def show(
     metric: Metric = None,
 ) -> None:
     """Print a board, and beside it the runs of results directories, as if all had been run together."""
-    from oodbench.report.printing import print_sheet
+    from oodbench.report.formats import print_sheet
 
     reported = find_reported(name)
     if reported is None:
@@ -115,7 +115,7 @@ def compare(
 ) -> None:
     """Compare the rows of a board, and of results beside it, with a baseline: gains, ranks, noise."""
     from oodbench.board.show import compared_sheet
-    from oodbench.report.printing import print_sheet
+    from oodbench.report.formats import print_sheet
 
     sheet = compared_sheet(name, directories or [], selection, dataset, baseline, metric)
     print_sheet(sheet, format_)
@@ -132,7 +132,7 @@ def html(
 ) -> None:
     """Write a board, with the runs of results directories beside it, as one HTML file."""
     from oodbench.board.beside import beside_board
-    from oodbench.report.html.render import write
+    from oodbench.report.html import write
 
     frames = beside_board(name, directories or [])
     write(directories or [], out, baseline, metric=metric, beside=(name, frames))
@@ -169,7 +169,7 @@ def run(
     from oodbench.board.protocol import possible, protocol_of, restricted
     from oodbench.board.show import shown_sheet
     from oodbench.registry import load_plugins
-    from oodbench.report.printing import print_sheet
+    from oodbench.report.formats import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
 
@@ -206,8 +206,8 @@ def quickstart(
     from oodbench.board.beside import beside_board
     from oodbench.board.protocol import protocol_of, restricted
     from oodbench.board.show import QUICK_BOARD, QUICK_DATASET, QUICK_ROWS, next_lines, quick_sheet
-    from oodbench.report.html.render import write
-    from oodbench.report.printing import print_sheet
+    from oodbench.report.formats import print_sheet
+    from oodbench.report.html import write
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
 
     protocol = protocol_of(find_board(QUICK_BOARD))

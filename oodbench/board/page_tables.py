@@ -13,7 +13,7 @@ from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL
 from oodbench.report.comparison import gains as gains_over
-from oodbench.report.leaderboard import Leaderboard, is_average, leaderboard_by_rule, scores
+from oodbench.report.leaderboard import FROM, Leaderboard, is_mean, leaderboard_by_rule, scores
 from oodbench.report.numbers import gain, number
 from oodbench.report.ranking import block_table, critical_difference, kendall, mean_ranks
 from oodbench.report.references import CEILING, METHOD
@@ -69,7 +69,7 @@ class Contents:
     def averages(self, kind: str = METHOD) -> pd.DataFrame:
         """The average over test environments of each row of a kind on each dataset."""
         frame = self.board.frame
-        own = is_average(frame) & (frame["kind"] == kind) & (frame["n"] > 0)
+        own = is_mean(frame) & (frame["kind"] == kind) & (frame["n"] > 0)
         return frame[own].set_index(["dataset", "label"])
 
     def metric(self, dataset: str) -> str:
@@ -111,10 +111,10 @@ def contents(name: str) -> Contents:
 
 def results(board: Leaderboard) -> list[Block]:
     """The averages of all rows on all datasets, or the tables of the only one."""
-    found = blocks(replace(board, origins={}))
+    found = blocks(replace(board, frame=board.frame.drop(columns=FROM, errors="ignore")))
     if board.frame["dataset"].nunique() > 1:
         return [block for block in found if block.title.startswith("All datasets")]
-    return [block for block in found if block.one_metric]
+    return [block for block in found if not block.metrics]
 
 
 def head_room(contents: Contents) -> Block:

@@ -136,7 +136,7 @@ def _block(title: str, numbers: pd.DataFrame) -> Block:
         cells = {environment: _number(mean, error) for environment, mean, error in places}
         values = [cells.get(environment, "-") for environment in (*environments, AVERAGE)]
         rows.append([f"{method}{mark}", *values, ", ".join(row["source"].unique())])
-    return Block(title, ["algorithm", *environments, AVERAGE, "from"], rows, len(rows))
+    return Block(title, ["algorithm", *environments, "mean", "from"], rows, len(rows))
 
 
 def _number(mean: float, error: float) -> str:

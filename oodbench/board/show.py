@@ -15,7 +15,7 @@ from oodbench.metrics import is_proportion
 from oodbench.report.comparison import comparison
 from oodbench.report.leaderboard import (
     Leaderboard,
-    is_average,
+    is_mean,
     leaderboard,
     leaderboard_by_rule,
     scores,
@@ -191,7 +191,7 @@ def next_lines(frames: Frames, page: Path) -> list[str]:
 def _averages(frames: Frames, rule: str) -> pd.DataFrame:
     """The averages over test environments by label."""
     frame = leaderboard_by_rule(frames, rule).frame
-    return frame[is_average(frame)].set_index("label")
+    return frame[is_mean(frame)].set_index("label")
 
 
 def _best_by_rules(frames: Frames) -> str:

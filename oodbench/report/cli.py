@@ -8,8 +8,8 @@ import typer
 
 from oodbench.errors import unknown
 from oodbench.registry import load_plugins
-from oodbench.report.formats import FORMATS
-from oodbench.report.printing import print_sheet, print_table, with_kept
+from oodbench.report.formats import FORMATS, print_leaderboard, print_sheet
+from oodbench.report.prediction_metrics import with_prediction_metric
 from oodbench.results.frames import Frames
 from oodbench.results.join import joined, only_dataset
 from oodbench.terminal import commands, exit_on_user_error, terminal
@@ -68,7 +68,7 @@ def table(
 
         print_sheet(tables(frames), format_)
     else:
-        print_table(frames, selection, format_, metric)
+        print_leaderboard(frames, selection, format_, metric)
 
 
 @app.command()
@@ -136,7 +136,7 @@ def compare(
     from oodbench.report.comparison import comparison
 
     load_plugins(plugin or [])
-    frames = with_kept(_frames(directories, allow_mixed, dataset), [selection], metric)
+    frames = with_prediction_metric(_frames(directories, allow_mixed, dataset), [selection], metric)
     print_sheet(comparison(frames, baseline, selection, metric), format_)
 
 
@@ -172,7 +172,7 @@ def html(
     plugin: Plugins = None,
 ) -> None:
     """Write the report as one HTML file that needs no network."""
-    from oodbench.report.html.render import write
+    from oodbench.report.html import write
 
     load_plugins(plugin or [])
     path = out or directories[0] / "report.html"
@@ -196,7 +196,7 @@ def why(
     from oodbench.report import why as room
 
     load_plugins(plugin or [])
-    frames = with_kept(joined(directories, allow_mixed), [selection], metric)
+    frames = with_prediction_metric(joined(directories, allow_mixed), [selection], metric)
     cell = room.why(frames, dataset, algorithm, test_env, selection, metric)
     room.show(cell, terminal())
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.report.leaderboard import AVERAGE, leaderboard_by_rule
+from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.sheet import Block, Sheet, blocks
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.frames import Frames, sweep_runs
@@ -220,8 +220,8 @@ def _ours(frames: Frames, rule: str) -> tuple[pd.DataFrame, list[Block]]:
     except UserError:
         return pd.DataFrame(columns=names), []
     count = board.frame["dataset"].nunique()
-    own = board.frame[(board.frame["environment"] != AVERAGE) & (board.frame["environment"] != "")]
-    alone = own[own["test_environments"] == own["environment"]]
+    single = board.frame["test_environments"] == board.frame["environment"]
+    alone = board.frame[single & (board.frame["environment"] != "")]
     theirs = [
         Block(f"{b.title}, {rule}: ours", b.header, b.rows, b.ranked, b.best, b.near)
         for b in blocks(board)[:count]

@@ -11,8 +11,12 @@ from html import escape
 import pandas as pd
 from tabulate import tabulate
 
-from oodbench.report.sheet import Block, Sheet
+from oodbench.errors import unknown
+from oodbench.report.leaderboard import leaderboard
+from oodbench.report.prediction_metrics import with_prediction_metric
+from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import half_width
+from oodbench.results.frames import Frames
 from oodbench.terminal import Terminal, printable, printable_json, terminal
 
 LATEX = {
@@ -38,54 +42,54 @@ ERRORS = (
 """The explanation of its errors that every row of a file of numbers carries."""
 
 
-def to_terminal(sheet: Sheet, console: Terminal | None = None) -> str:
+def to_terminal(tables: Sheet, console: Terminal | None = None) -> str:
     """Tables for a terminal, with its colours if it has any, as wide as it; no number is cut."""
     console = console or terminal()
     with console.capture() as capture:
-        for block in sheet.blocks:
+        for block in tables.blocks:
             console.say(block.title)
             styles = dict.fromkeys(block.near, "underline") | dict.fromkeys(block.best, "bold")
             styles |= dict.fromkeys(block.grey_places, "bright_black")
             ranked = block.ranked if block.ranked < len(block.rows) else 0
-            tables = console.tables(
+            table = console.tables(
                 block.header, block.rows, keys=block.keys, line_after=ranked, styles=styles
             )
-            console.print(tables, soft_wrap=True)
+            console.print(table, soft_wrap=True)
         styled = console.color_system is not None
-        for note in (*sheet.notes, *(sheet.marks if styled else ()), *sheet.remarks):
+        for note in (*tables.notes, *(tables.marks if styled else ()), *tables.remarks):
             console.say(note)
     return capture.get()
 
 
-def markdown(sheet: Sheet) -> str:
+def markdown(tables: Sheet) -> str:
     """A heading and a pipe table for each block, then the notes as a list."""
     parts = []
-    for block in sheet.blocks:
+    for block in tables.blocks:
         rows = _marked(block, _markdown_escaped, "**{}**", "<u>{}</u>", "*{}*")
         header = [_markdown_escaped(name) for name in block.header]
         align = [*["left"] * block.keys, *["right"] * (len(header) - block.keys)]
         table = tabulate(rows, header, "pipe", disable_numparse=True, colalign=align)
         parts.append(f"### {_markdown_escaped(block.title)}\n\n{table}\n")
-    return "\n".join([*parts, *[f"- {_markdown_escaped(note)}" for note in _notes(sheet)], ""])
+    return "\n".join([*parts, *[f"- {_markdown_escaped(note)}" for note in _notes(tables)], ""])
 
 
-def _notes(sheet: Sheet) -> tuple[str, ...]:
+def _notes(tables: Sheet) -> tuple[str, ...]:
     """All notes, of a format that shows what is bold and underlined."""
-    return (*sheet.notes, *sheet.marks, *sheet.remarks)
+    return (*tables.notes, *tables.marks, *tables.remarks)
 
 
 def _markdown_escaped(text: str) -> str:
     return re.sub(r"([\\`*<|])", r"\\\1", printable(text.replace("\n", " ")))
 
 
-def latex(sheet: Sheet) -> str:
+def latex(tables: Sheet) -> str:
     """A booktabs table for each block and metric, to paste into a paper; the notes as comments.
 
     The caption is the title alone, the label `tab:` and the title's letters and digits.
     """
-    packages = "booktabs, xcolor" if any(block.grey for block in sheet.blocks) else "booktabs"
-    parts = [f"% needs \\usepackage{{{packages}}}", *[f"% {_one_line(n)}" for n in _notes(sheet)]]
-    for block in itertools.chain.from_iterable(map(_by_metric, sheet.blocks)):
+    packages = "booktabs, xcolor" if any(block.grey for block in tables.blocks) else "booktabs"
+    parts = [f"% needs \\usepackage{{{packages}}}", *[f"% {_one_line(n)}" for n in _notes(tables)]]
+    for block in itertools.chain.from_iterable(map(_by_metric, tables.blocks)):
         title = block.title.partition(";")[0].lower()
         label = re.sub("[^a-z0-9]+", "-", title).strip("-")
         lines = [f"{' & '.join(row)} \\\\" for row in _marked(block, _latex_escaped, *LATEX_MARKS)]
@@ -111,19 +115,19 @@ def latex(sheet: Sheet) -> str:
 
 def _by_metric(block: Block) -> list[Block]:
     """The block alone, or, where its columns are of several metrics, one block of each metric."""
-    if block.one_metric:
+    if not block.metrics:
         return [block]
-    last = len(block.header) - 1
+    behind = range(1 + block.metrics, len(block.header))
     return [
         replace(
             block,
             title=f"{block.title.partition(':')[0]}: {block.header[c]}",
-            header=[block.header[i] for i in (0, c, last)],
-            rows=[[row[i] for i in (0, c, last)] for row in block.rows],
+            header=[block.header[i] for i in (0, c, *behind)],
+            rows=[[row[i] for i in (0, c, *behind)] for row in block.rows],
             best={(r, 1) for r, column in block.best if column == c},
             near={(r, 1) for r, column in block.near if column == c},
         )
-        for c in range(1, last)
+        for c in range(1, 1 + block.metrics)
     ]
 
 
@@ -150,16 +154,16 @@ def _marked(
     ]
 
 
-def csv(sheet: Sheet) -> str:
+def csv(tables: Sheet) -> str:
     """`Sheet.frame` in full precision, with 95 % intervals; NaN is empty, controls are escapes."""
-    table = _with_intervals(sheet.frame)
+    table = _with_intervals(tables.frame)
     table = table.map(lambda value: printable(value) if isinstance(value, str) else value)
     return str(table.to_csv(index=False))
 
 
-def to_json(sheet: Sheet) -> str:
+def to_json(tables: Sheet) -> str:
     """`Sheet.frame` as a list of objects, as in `csv`; NaN is null."""
-    rows = _with_intervals(sheet.frame).to_dict(orient="records")
+    rows = _with_intervals(tables.frame).to_dict(orient="records")
     tidy = [
         {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
         for row in rows
@@ -178,17 +182,17 @@ def _with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
     return wide.assign(errors=ERRORS)
 
 
-def html(sheet: Sheet) -> str:
+def html(tables: Sheet) -> str:
     """A heading and a table for each block, then the notes as a list; a fragment of a page."""
     parts = []
-    for block in sheet.blocks:
+    for block in tables.blocks:
         rows = _marked(
             block, _html_escaped, "<b>{}</b>", "<u>{}</u>", '<span style="color:grey">{}</span>'
         )
         lines = [f"<tr>{''.join(f'<th>{_html_escaped(name)}</th>' for name in block.header)}</tr>"]
         lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
         parts += [f"<h3>{_html_escaped(block.title)}</h3>", "<table>", *lines, "</table>"]
-    notes = [f"<li>{_html_escaped(note)}</li>" for note in _notes(sheet)]
+    notes = [f"<li>{_html_escaped(note)}</li>" for note in _notes(tables)]
     return "\n".join([*parts, "<ul>", *notes, "</ul>", ""])
 
 
@@ -205,3 +209,28 @@ FORMATS: Mapping[str, Callable[[Sheet], str]] = {
     "json": to_json,
 }
 """The formats of a sheet by name."""
+
+
+def sheet_text(tables: Sheet, format_: str) -> str:
+    """The text of tables in a format; raises UserError if there is none of that name."""
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    return FORMATS[format_](tables)
+
+
+def print_sheet(tables: Sheet, format_: str) -> None:
+    """Print tables in a format; raises UserError if there is none of that name."""
+    print(sheet_text(tables, format_), end="")
+
+
+def print_leaderboard(
+    frames: Frames,
+    rule: str | None = None,
+    format_: str = "terminal",
+    metric: str | None = None,
+) -> None:
+    """Print the leaderboard of the runs of `joined`; raises UserError for unknown names."""
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    frames = with_prediction_metric(frames, [rule], metric)
+    print_sheet(sheet(leaderboard(frames, rule, metric)), format_)

@@ -3,10 +3,10 @@
 `leaderboard` has a mean and its error a row, `scores` the single values behind them.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pandas as pd
 
@@ -14,19 +14,57 @@ from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_higher_better
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD, beside_constant, constant_values, kinds
-from oodbench.report.statistics import mean_and_error
+from oodbench.report.remarks import notes, remarks
+from oodbench.report.statistics import mean_and_error, plain_mean
 from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_runs, test_values
-from oodbench.results.provenance import code
-from oodbench.results.run_spec import COMPLETE, State
-from oodbench.selection import choose, find_rule, rule_names, sees_test, usual
+from oodbench.selection import choose, rule_names, sees_test, usual
 
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
-AVERAGE = "average"
-PLACES = ["label", "dataset_label", "test_environments", "trial"]
-"""The columns of a run by which a remark names it."""
-NAMED = 3
-"""The number of runs of a state that a remark names."""
+MEAN = "mean"
+FROM = "from"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A column with a mean and its error over trials, of what it makes of the test environments."""
+
+    name: str
+    of: Callable[["pd.Series[float]"], float]
+    """From the values on the test environments, of one trial, to one number; NaN if one is NaN."""
+    note: str = ""
+    """A sentence of the caption."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column with a text for each row, which stands behind the numbers."""
+
+    name: str
+    text: Callable[[Mapping[Any, Any]], str]
+    """From a row's mean over the test environments, by the columns of `Leaderboard.frame`, to its cell."""
+    note: str = ""
+    """A sentence of the caption."""
+    overall: bool = False
+    """Whether tables over several datasets have it, too."""
+    needs: str = "label"
+    """The column of `Leaderboard.frame` without which no table has it."""
+
+
+def count(row: Mapping[Any, Any]) -> str:
+    """The number of a row's trials, with that of the planned ones where some are missing."""
+    n, planned = row["n"], row["planned"]
+    return f"{n}" if n == planned else f"{n}/{planned}"
+
+
+SUMMARIES = (Summary(MEAN, plain_mean),)
+"""The columns over all test environments of a dataset; methods are ranked by the first."""
+COLUMNS: tuple[Column, ...] = (
+    Column("n", count),
+    Column(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM),
+)
+"""The last columns of a table. Terminal, files and the HTML page print whatever is declared in both
+lists, and nothing else knows the columns by their names."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +74,9 @@ class Leaderboard:
     frame: pd.DataFrame
     """One number in each row: `dataset`, `label`, `test_environments` (joined by `+`), `environment`,
     `metric`, `mean` and `stderr` (over trials, ddof=1; NaN for one trial), `n` (complete trials),
-    `planned` (trials), `rule`, `kind` (see `oodbench.report.references`). The mean over all test
-    environments has the environment `average`; metrics of the predictor itself have none."""
+    `planned` (trials), `rule`, `kind` (see `oodbench.report.references`) and, beside a board, `from`:
+    where the label's runs are from (`board`, `here` or both). What sums up all test environments has
+    the name of a Summary for its environment; metrics of the predictor itself have none."""
     higher: Mapping[str, bool]
     """Whether a higher value is better, by metric."""
     notes: tuple[str, ...]
@@ -47,9 +86,12 @@ class Leaderboard:
     findings: tuple[str, ...] = ()
     """The findings that a reader must not miss, a sentence each."""
     shifts: Mapping[str, str] = field(default_factory=dict)
-    """The kind of each dataset's shift, where that is recorded."""
-    origins: Mapping[str, str] = field(default_factory=dict)
-    """Where each label's runs are from, of a table beside a board: `board`, `here` or both."""
+    """What shifts in each dataset, where that is recorded."""
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns behind the numbers."""
+        return [column for column in COLUMNS if column.needs in self.frame]
 
 
 def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
@@ -85,7 +127,7 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     names = ["dataset", "label", *COLUMN, "mean", "stderr", "n", "planned", "rule"]
     frame = pd.DataFrame(rows, columns=names)
     frame["kind"] = kinds(runs, frame["dataset"], frame["label"])
-    frame = frame[frame["dataset"].isin(frame.loc[frame["kind"] == METHOD, "dataset"])]
+    frame = frame[frame["dataset"].isin(frame.loc[frame["kind"] == METHOD, "dataset"])].copy()
     higher = {m: directions.get(m, is_higher_better(m)) for m in frame["metric"].unique() if m}
     shifts = {}
     if "shift" in runs:
@@ -95,9 +137,12 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     table["environment"] = _places(table)
     table["kind"] = kinds(runs, table["dataset"], table["label"])
     findings = beside_constant(table, higher)
-    notes, remarks = _notes(frames.runs, rule, higher), _remarks(runs)
+    if where := origins(runs):
+        frame[FROM] = frame["label"].map(where).fillna("")
+    declared = [s.note for s in SUMMARIES] + [c.note for c in COLUMNS if c.needs in frame]
+    caption = (*notes(frames.runs, rule, higher), *filter(None, declared))
     findings = (*frames.notes, *findings)
-    return Leaderboard(frame, higher, notes, remarks, findings, shifts, origins(runs))
+    return Leaderboard(frame, higher, caption, remarks(runs), findings, shifts)
 
 
 def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Leaderboard:
@@ -106,13 +151,13 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
     A rule that sees the test environments is passed over, and so is a row without an error of its
     mean. The finding has both numbers of the row that moves furthest, counted in errors.
     """
-    mine = _averages(shown.frame)
+    mine = _means(shown.frame)
     moved = []
     for other in others:
         rule = str(other.frame["rule"].iloc[0])
         if sees_test(rule) or sees_test(shown.frame["rule"].iloc[0]):
             continue
-        both = mine.join(_averages(other.frame), rsuffix="_other", how="inner")
+        both = mine.join(_means(other.frame), rsuffix="_other", how="inner")
         both["gap"] = (both["mean"] - both["mean_other"]).abs()
         both["errors"] = both["stderr"] + both["stderr_other"]
         moved.append(both[both["gap"] > both["errors"]].assign(other=rule))
@@ -133,14 +178,14 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
     return replace(shown, findings=(*shown.findings, finding))
 
 
-def is_average(frame: pd.DataFrame) -> "pd.Series[bool]":
+def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
     """Which numbers of a leaderboard's frame are means over all test environments."""
-    return (frame["environment"] == AVERAGE) & (frame["test_environments"] == "")
+    return (frame["environment"] == MEAN) & (frame["test_environments"] == "")
 
 
-def _averages(frame: pd.DataFrame) -> pd.DataFrame:
-    """The averages over test environments by (dataset, label), of rows with a complete trial."""
-    own = is_average(frame) & (frame["n"] > 0) & (frame["kind"] == METHOD)
+def _means(frame: pd.DataFrame) -> pd.DataFrame:
+    """The means over test environments by (dataset, label), of rows with a complete trial."""
+    own = is_mean(frame) & (frame["n"] > 0) & (frame["kind"] == METHOD)
     columns = ["mean", "stderr", "metric", "rule"]
     return frame[own].set_index(["dataset", "label"])[columns]
 
@@ -217,8 +262,8 @@ def _per_trial(
 
     parts = [
         tests.assign(test_environments=tests["test_environments"].map("+".join)),
-        _over_tests(tests.assign(environment=AVERAGE)),
-        _over_tests(predictor),
+        *(_over_tests(tests.assign(environment=s.name), s.of) for s in SUMMARIES),
+        _over_tests(predictor, plain_mean),
     ]
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
@@ -241,100 +286,9 @@ def _with_completeness(grid: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame
     return cells
 
 
-def _over_tests(values: pd.DataFrame) -> pd.DataFrame:
-    """One value a trial: the mean over test environments, complete if all of them are."""
+def _over_tests(values: pd.DataFrame, of: Callable[["pd.Series[float]"], float]) -> pd.DataFrame:
+    """One value a trial, made of those on the test environments, and complete if all of them are."""
     key = ["dataset_label", "label", "environment", "metric", "trial"]
     groups = values.groupby(key, sort=False)
-    means = groups.agg(
-        value=("value", lambda v: v.mean(skipna=False)), complete=("complete", "all")
-    )
-    return means.reset_index().assign(test_environments="")
-
-
-def _notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
-    trials = runs["trial"].nunique()
-    error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
-    directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
-    return (
-        f"Selection {rule}: {find_rule(rule).description}.",
-        f"Values: in split of the test environments; {error}"
-        f"trials: {trials}, hparam draws: {_draws(runs)}.",
-        *([f"{'; '.join(directions)}."] if directions else []),
-    )
-
-
-def _remarks(runs: pd.DataFrame) -> tuple[str, ...]:
-    states = runs["state"].value_counts()
-    ended = [*COMPLETE, State.FAILED]
-    if State.BROKEN in states:
-        ended.append(State.BROKEN)
-    counts = [f"{states.get(s, 0)} {s}" for s in ended]
-    missing = len(runs) - sum(states.get(s, 0) for s in ended)
-    codes = {code(p) for p in runs["provenance"] if p}
-    return (
-        f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
-        "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
-        *_named(runs),
-        *_repeated(runs),
-        f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",
-        *_mixed(runs),
-    )
-
-
-def _named(runs: pd.DataFrame) -> list[str]:
-    """The first runs that diverged, and the first that are broken with what is wrong, by name."""
-    found = []
-    for state, meaning in (
-        (State.DIVERGED, "counted with what they recorded"),
-        (State.BROKEN, "counted nowhere"),
-    ):
-        own = runs.loc[runs["state"] == state, [*PLACES, "draw", "error"]]
-        names = [
-            f"{label} on {dataset} (test {'+'.join(tests)}, trial {trial}, draw {draw})"
-            + (f", as {error}" if error else "")
-            for label, dataset, tests, trial, draw, error in own[:NAMED].itertuples(
-                index=False, name=None
-            )
-        ]
-        more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
-        if names:
-            between = "; " if state is State.BROKEN else ", "
-            found.append(f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}.")
-    return found
-
-
-def _repeated(runs: pd.DataFrame) -> list[str]:
-    """The rows with several runs of one draw, as launches of an edited sweep leave them behind."""
-    twice = runs[runs.duplicated([*CELL, "draw"], keep=False)]
-    names = twice[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
-    rows = [f"{label} on {dataset}" for label, dataset in names]
-    if not rows:
-        return []
-    return [
-        f"Several settings under one name: {', '.join(rows)}. The rule chooses among all of them, which "
-        "other rows cannot; a new label or results directory keeps them apart."
-    ]
-
-
-def _mixed(runs: pd.DataFrame) -> list[str]:
-    """The settings in which runs that count were trained differently, which can move the last bits."""
-    made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
-    words = {"True": "yes", "False": "no"}
-    found = []
-    for name in ("threads", "torch", "device", "vectorized"):
-        values = [str(p[name]).partition(":")[0] for p in made if name in p]
-        counts = sorted(Counter(words.get(value, value) for value in values).items())
-        if len(counts) > 1:
-            found.append(f"{name}: " + ", ".join(f"{v} ({n} runs)" for v, n in counts))
-    return [f"Trained differently, equal up to round-off: {'; '.join(found)}."] if found else []
-
-
-def _draws(runs: pd.DataFrame) -> str:
-    """The number of draws of the hyperparameters of a row, and how they were chosen."""
-    told = {}
-    for label, group in runs.groupby("label", sort=False):
-        count, search = str(group["draw"].nunique()), group["search"].dropna()
-        told[label] = count + (f" ({', '.join(search.unique())})" if count != "1" else "")
-    if len(set(told.values())) == 1:
-        return next(iter(told.values()))
-    return ", ".join(f"{label} {text}" for label, text in told.items())
+    made = groups.agg(value=("value", lambda values: of(values)), complete=("complete", "all"))
+    return made.reset_index().assign(test_environments="")

@@ -22,9 +22,9 @@ from oodbench.files import whole_file
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import gains
 from oodbench.report.figures import COLOURS, STYLE, plain
-from oodbench.report.html.curves import inside_and_test, judged_runs, traces
 from oodbench.report.leaderboard import scores
 from oodbench.report.ranking import ranked
+from oodbench.report.traces import inside_and_test, judged_runs, traces
 from oodbench.results.frames import Frames, sweep_runs
 from oodbench.selection import candidates, usual
 from oodbench.terminal import printable

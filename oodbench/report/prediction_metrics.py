@@ -1,5 +1,6 @@
 """Metrics that are computed from kept predictions, in frames. Imports no torch."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from oodbench.errors import UserError
-from oodbench.metrics import Metric
+from oodbench.metrics import of_predictions
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import stacked
@@ -25,28 +26,38 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-def with_metric(frames: Frames, chosen: pd.DataFrame, name: str, metric: Metric) -> Frames:
-    """The frames of `joined` with a metric of the kept predictions at every chosen `id` and `step`.
+def with_prediction_metric(
+    frames: Frames, rules: Sequence[str | None], metric: str | None
+) -> Frames:
+    """The frames of `joined` with a metric of the kept predictions at what each of the rules chose.
 
-    An environment of another kind than the metric's has none. Raises UserError where no predictions
-    are kept.
+    Runs that recorded the metric, and metrics that are not of predictions, change nothing; an
+    environment of another task than the metric's has no value. Raises UserError where no predictions
+    are kept, and for a rule that chooses nothing.
     """
+    computed = None if metric is None else of_predictions(metric)
+    if metric is None or computed is None or not rules:
+        return frames
+    recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
+    chosen = pd.concat([choose(frames, rule)[["id", "step"]] for rule in rules]).drop_duplicates()
+    chosen = chosen[~chosen["id"].isin(recorded)]
+    if chosen.empty:
+        return frames
     rows = []
     directories = dict(zip(frames.runs["id"], frames.runs["directory"], strict=True))
     for run_id, step in zip(chosen["id"], chosen["step"], strict=True):
         run = Results(Path(directories[run_id])).run(str(run_id))
         for environment, p in read_predictions(run, int(step)).items():
             for split, mask in (("in", ~p.out), ("out", p.out)):
-                if mask.any() and p.kind in metric.kinds:
-                    part = replace(
+                if mask.any() and p.kind in computed.kinds:
+                    subset = replace(
                         p, logits=p.logits[mask], targets=p.targets[mask], out=p.out[mask]
                     )
-                    value = metric.of_predictions(part)
-                    row = (str(run_id), int(step), environment, split, name, value, int(mask.sum()))
-                    rows.append(row)
-    found = pd.DataFrame(rows, columns=list(Frames.METRIC_COLUMNS))
+                    value, count = computed.of_predictions(subset), int(mask.sum())
+                    rows.append((str(run_id), int(step), environment, split, metric, value, count))
+    values = pd.DataFrame(rows, columns=list(Frames.METRIC_COLUMNS))
     names = dict.fromkeys(("id", "environment", "split", "metric"), "category")
-    return replace(frames, metrics=stacked([frames.metrics, found.astype(names)]))
+    return replace(frames, metrics=stacked([frames.metrics, values.astype(names)]))
 
 
 def spare(results: Results) -> list[Path]:
@@ -57,8 +68,8 @@ def spare(results: Results) -> list[Path]:
         return []
     chosen: set[tuple[str, str]] = set()
     for rule in served(frames):
-        found = choose(frames, rule)
-        chosen |= set(zip(found["id"], found["step"].map(str), strict=True))
+        by_rule = choose(frames, rule)
+        chosen |= set(zip(by_rule["id"], by_rule["step"].map(str), strict=True))
     keys = [(file.parent.parent.name, file.stem) for file in files]
     whole = {run_id for run_id, _ in chosen}
     return [

@@ -1,7 +1,7 @@
 """A leaderboard as texts in rows and columns: one block a dataset, then over the datasets."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,14 +9,12 @@ import numpy as np
 import pandas as pd
 
 from oodbench.metrics import is_proportion
-from oodbench.report.leaderboard import COLUMN, Leaderboard, is_average
+from oodbench.report.leaderboard import COLUMN, Leaderboard, is_mean
 from oodbench.report.numbers import number
 from oodbench.report.references import METHOD, TRANSDUCTIVE
 
 APART = "of transductive methods"
 """The end of the title of the table of methods whose predictions depend on test inputs."""
-FROM = "from"
-"""The column that says, beside a board, where a row's runs are from."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,8 @@ class Block:
     """(row, column) of the values within the best one's standard error."""
     grey: int = 0
     """The number of last rows that are no methods: the constant answer and ceilings."""
-    one_metric: bool = True
-    """Whether the columns of numbers are of one metric; else each but the last has its own."""
+    metrics: int = 0
+    """The number of columns, after the first, that have a metric each; 0: the numbers are of one metric."""
     keys: int = 1
     """The number of first columns that name a row."""
 
@@ -63,47 +61,44 @@ class Sheet:
 
 def sheet(board: Leaderboard) -> Sheet:
     """The sheet of a leaderboard."""
-    found = blocks(board)
+    tables = blocks(board)
     marks = []
-    if any(block.best for block in found):
+    if any(block.best for block in tables):
         marks.append("Bold: the best value.")
-    if any(block.near for block in found):
+    if any(block.near for block in tables):
         marks.append("Underlined: no further from it than its standard error.")
     apart = []
-    if any(block.title.endswith(APART) for block in found):
+    if any(block.title.endswith(APART) for block in tables):
         apart.append("Predictions of transductive methods depend on the other test inputs, too.")
     notes = (*board.notes, *apart, *board.findings)
-    frame = board.frame
-    if board.origins:
-        frame = frame.assign(**{FROM: frame["label"].map(board.origins).fillna("")})
-    return Sheet(found, notes, board.remarks, frame, (" ".join(marks),) if marks else ())
+    rows = board.frame.to_dict(orient="records")
+    new = [column for column in board.columns if column.name not in board.frame]
+    frame = board.frame.assign(**{column.name: list(map(column.text, rows)) for column in new})
+    return Sheet(tables, notes, board.remarks, frame, (" ".join(marks),) if marks else ())
 
 
 def blocks(board: Leaderboard) -> list[Block]:
-    """A block or two for each dataset; over several, one of their averages and one by kind of shift.
-
-    Beside a board, a last column says where the runs of a row are from.
-    """
-    found = _plain_blocks(board)
-    return [_with_origins(b, board.origins) if b.one_metric else b for b in found]
-
-
-def _with_origins(block: Block, origins: Mapping[str, str]) -> Block:
-    if not origins:
-        return block
-    rows = [[*row, origins.get(row[0], "")] for row in block.rows]
-    return replace(block, header=[*block.header, FROM], rows=rows)
+    """A block or two for each dataset; over several, one of their means and one by what shifts."""
+    numbers = dict(list(board.frame.groupby("dataset", sort=False)))
+    tables = []
+    for name, frame in numbers.items():
+        tables += _dataset_blocks(str(name), frame, board)
+    if len(numbers) == 1:
+        return tables
+    shifts = {board.shifts.get(str(name), "") for name in numbers}
+    over_datasets = [_summary(board), *([_by_shift(board)] if len(shifts) > 1 else [])]
+    return tables + [_with_columns(block, board) for block in over_datasets]
 
 
-def _plain_blocks(board: Leaderboard) -> list[Block]:
-    groups = dict(list(board.frame.groupby("dataset", sort=False)))
-    found = []
-    for name, frame in groups.items():
-        found += _dataset_blocks(str(name), frame, board.higher)
-    if len(groups) == 1:
-        return found
-    kinds = {board.shifts.get(str(name), "") for name in groups}
-    return [*found, _summary(board), *([_by_shift(board)] if len(kinds) > 1 else [])]
+def _with_columns(block: Block, board: Leaderboard) -> Block:
+    """The block of labels with the columns that tables over several datasets have, too."""
+    columns = [column for column in board.columns if column.overall]
+    first = board.frame.drop_duplicates("label").set_index("label", drop=False)
+    rows = [
+        [*row, *(column.text(first.loc[row[0]].to_dict()) for column in columns)]
+        for row in block.rows
+    ]
+    return replace(block, header=[*block.header, *(c.name for c in columns)], rows=rows)
 
 
 def _header(column: tuple[str, str, str], columns: Sequence[tuple[str, str, str]]) -> str:
@@ -114,73 +109,71 @@ def _header(column: tuple[str, str, str], columns: Sequence[tuple[str, str, str]
     return f"{environment} (of {tests})" if others and tests != environment else environment
 
 
-def _complete(average: pd.DataFrame) -> pd.Series:
-    return average["n"] == average["planned"]
+def _is_complete(means: pd.DataFrame) -> pd.Series:
+    return means["n"] == means["planned"]
 
 
-def _averages(frame: pd.DataFrame) -> pd.DataFrame:
-    """The average of each row of a dataset, by label."""
-    return frame[is_average(frame)].set_index("label")
+def _means(frame: pd.DataFrame) -> pd.DataFrame:
+    """The mean over the test environments of each row of a dataset, by label."""
+    return frame[is_mean(frame)].set_index("label", drop=False)
 
 
-def _dataset_blocks(dataset: str, frame: pd.DataFrame, higher: Mapping[str, bool]) -> list[Block]:
+def _dataset_blocks(dataset: str, frame: pd.DataFrame, board: Leaderboard) -> list[Block]:
     """A table of the dataset's metric, and one of the predictor's own metrics if there are any."""
-    averages = _averages(frame[frame["kind"] == METHOD])
-    metric = str(averages["metric"].iloc[0])
-    order: Any = {"ascending": not higher.get(metric, True), "key": lambda m: m.map(_rounded)}
-    averages = averages.sort_values("mean", kind="stable", **order)
-    apart = _averages(frame[frame["kind"] == TRANSDUCTIVE])
-    grey = _averages(frame[~frame["kind"].isin((METHOD, TRANSDUCTIVE))])
-    columns = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
-    kind = f"{metric}{' (%)' if is_proportion(metric) else ''}"
-    title = f"{dataset}: {kind}" if metric else f"{dataset}: nothing recorded yet"
-    found = [_block(title, [c for c in columns if c[1]], averages, grey, frame, higher)]
+    methods = _means(frame[frame["kind"] == METHOD])
+    metric = str(methods["metric"].iloc[0])
+    order: Any = {"ascending": not board.higher.get(metric, True), "key": lambda m: m.map(_rounded)}
+    methods = methods.sort_values("mean", kind="stable", **order)
+    apart = _means(frame[frame["kind"] == TRANSDUCTIVE])
+    apart = apart.sort_values("mean", kind="stable", **order)
+    grey = _means(frame[~frame["kind"].isin((METHOD, TRANSDUCTIVE))])
+    places = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
+    tested = [place for place in places if place[1]]
+    unit = f"{metric}{' (%)' if is_proportion(metric) else ''}"
+    title = f"{dataset}: {unit}" if metric else f"{dataset}: nothing recorded yet"
+    tables = [_block(title, tested, methods, grey, frame, board)]
     if len(apart):
-        apart = apart.sort_values("mean", kind="stable", **order)
-        places = [c for c in columns if c[1]]
-        found.append(_block(f"{title}, {APART}", places, apart, grey[:0], frame, higher))
-    own = [c for c in columns if not c[1]]
-    if own:
-        recorded = grey[grey.index.isin(frame.loc[frame["environment"] == "", "label"])]
+        tables.append(_block(f"{title}, {APART}", tested, apart, grey[:0], frame, board))
+    if of_predictor := [place for place in places if not place[1]]:
+        grey = grey[grey.index.isin(frame.loc[frame["environment"] == "", "label"])]
         title = f"{dataset}: of the predictor itself"
-        further = _block(title, own, pd.concat([averages, apart]), recorded, frame, higher)
-        found.append(replace(further, one_metric=False))
-    return found
+        table = _block(title, of_predictor, pd.concat([methods, apart]), grey, frame, board)
+        tables.append(replace(table, metrics=len(of_predictor)))
+    return tables
 
 
 def _block(
     title: str,
-    columns: Sequence[tuple[str, str, str]],
-    averages: pd.DataFrame,
+    places: Sequence[tuple[str, str, str]],
+    means: pd.DataFrame,
     grey: pd.DataFrame,
     frame: pd.DataFrame,
-    higher: Mapping[str, bool],
+    board: Leaderboard,
 ) -> Block:
-    """A block of some columns of a dataset's numbers, with the counts of trials.
+    """A block of a dataset's numbers in some places, with the leaderboard's last columns.
 
-    The rows are the complete ones of `averages` in its order, then its others, then those of `grey`.
+    The rows are the complete ones of `means` in its order, then its others, then those of `grey`.
     """
-    complete = _complete(averages)
-    labels = [str(x) for x in (*averages.index[complete], *averages.index[~complete])]
+    complete = _is_complete(means)
+    labels = [str(x) for x in (*means.index[complete], *means.index[~complete])]
     cells = frame.set_index(["label", *COLUMN])
     by_place = cells.to_dict(orient="index")
+    by_label = pd.concat([means, grey]).to_dict(orient="index")
     rows = []
-    counts = pd.concat([averages, grey])
     for label in [*labels, *grey.index]:
         row = [str(label)]
-        for column in columns:
-            cell = by_place.get((label, *column), {"n": 0})
-            row.append(number(cell["mean"], cell["stderr"], column[2]) if cell["n"] else "-")
-        n, planned = counts.loc[label, ["n", "planned"]]
-        rows.append([*row, f"{n}" if n == planned else f"{n}/{planned}"])
+        for place in places:
+            cell = by_place.get((label, *place), {"n": 0})
+            row.append(number(cell["mean"], cell["stderr"], place[2]) if cell["n"] else "-")
+        rows.append([*row, *(column.text(by_label[label]) for column in board.columns)])
     ranked, best, near = int(complete.sum()), set(), set()
-    for c, column in enumerate(columns):
-        numbers = cells.reindex([(label, *column) for label in labels[:ranked]])
-        found = _best(numbers["mean"].tolist(), c + 1, higher.get(column[2], True))
-        near |= _near(numbers, found, c + 1)
-        best |= found
-    header = ["algorithm", *(_header(c, columns) for c in columns), "n"]
-    return Block(title, header, rows, ranked, best, near, len(grey))
+    for c, place in enumerate(places, 1):
+        numbers = cells.reindex([(label, *place) for label in labels[:ranked]])
+        best_here = _best(numbers["mean"].tolist(), c, board.higher.get(place[2], True))
+        near |= _near(numbers, best_here, c)
+        best |= best_here
+    names = [*(_header(place, places) for place in places), *(c.name for c in board.columns)]
+    return Block(title, ["algorithm", *names], rows, ranked, best, near, len(grey))
 
 
 def _rounded(mean: float) -> float:
@@ -210,10 +203,12 @@ def _near(numbers: pd.DataFrame, best: set[tuple[int, int]], column: int) -> set
 
 @dataclass(frozen=True)
 class _Overall:
-    """The labels over several datasets."""
+    """The methods over several datasets."""
 
-    averages: dict[str, pd.DataFrame]
+    means: dict[str, pd.DataFrame]
+    """By dataset."""
     labels: list[str]
+    """Those that are complete on every dataset first."""
     full: list[str]
     """The labels that are complete on every dataset, the best mean rank first."""
     rank: "pd.Series[float]"
@@ -224,26 +219,26 @@ class _Overall:
 def _overall(board: Leaderboard, datasets: Sequence[str]) -> _Overall:
     """Ranks are among the labels that are complete; equal values share their mean rank."""
     methods = board.frame[board.frame["kind"] == METHOD]
-    groups = dict(list(methods.groupby("dataset", sort=False)))
-    averages = {name: _averages(groups[name]) for name in datasets}
+    by_dataset = dict(list(methods.groupby("dataset", sort=False)))
+    means = {name: _means(by_dataset[name]) for name in datasets}
     labels = [str(label) for label in methods["label"].unique()]
-    full = [
-        label
-        for label in labels
-        if all(_complete(average).get(label, False) for average in averages.values())
-    ]
+    complete = {
+        name: _is_complete(m).reindex(labels, fill_value=False) for name, m in means.items()
+    }
+    full = [label for label in labels if all(c[label] for c in complete.values())]
     ranks, shares = [], []
-    for average in averages.values():
-        metric = str(average["metric"].iloc[0])
-        means = average["mean"].map(_rounded).reindex(labels)
+    for name, of_dataset in means.items():
+        metric = str(of_dataset["metric"].iloc[0])
+        values = of_dataset["mean"].map(_rounded).reindex(labels)
         up = board.higher.get(metric, True)
-        ranks.append(means[full].rank(ascending=not up, na_option="bottom"))
+        ranks.append(values[full].rank(ascending=not up, na_option="bottom"))
         if is_proportion(metric):
-            shares.append(means.where(_complete(average).reindex(labels, fill_value=False)))
+            shares.append(values.where(complete[name]))
     rank = pd.concat(ranks, axis=1).mean(axis=1)
     share = pd.concat(shares, axis=1).mean(axis=1, skipna=False) if shares else None
     full.sort(key=lambda label: rank[label])
-    return _Overall(averages, labels, full, rank, share)
+    order = [*full, *(label for label in labels if label not in full)]
+    return _Overall(means, order, full, rank, share)
 
 
 def _share(value: float) -> str:
@@ -251,57 +246,51 @@ def _share(value: float) -> str:
 
 
 def _by_shift(board: Leaderboard) -> Block:
-    """The mean average (where the metrics are proportions) and rank over each kind of shift."""
-    kinds: dict[str, list[str]] = {}
+    """The mean (where all metrics are proportions) or the mean rank over the datasets of each shift."""
+    by_shift: dict[str, list[str]] = {}
     for dataset in board.frame["dataset"].unique():
-        kinds.setdefault(board.shifts.get(dataset) or "not recorded", []).append(dataset)
+        by_shift.setdefault(board.shifts.get(dataset) or "not recorded", []).append(dataset)
     everywhere = _overall(board, list(board.frame["dataset"].unique()))
-    order = [*everywhere.full, *(x for x in everywhere.labels if x not in everywhere.full)]
+    order = everywhere.labels
     header, columns, best = ["algorithm"], [order], set()
-    for kind, datasets in kinds.items():
-        found = _overall(board, datasets)
-        if found.share is not None and all(_is_share(a) for a in found.averages.values()):
-            header.append(f"{kind} (%)")
-            columns.append([_share(found.share[label]) for label in order])
-            values, up = found.share, True
+    for shift, datasets in by_shift.items():
+        over = _overall(board, datasets)
+        metrics = [str(means["metric"].iloc[0]) for means in over.means.values()]
+        if over.share is not None and all(map(is_proportion, metrics)):
+            header.append(f"{shift} (%)")
+            columns.append([_share(over.share[label]) for label in order])
+            values, up = over.share, True
         else:
-            header.append(f"{kind} (rank)")
-            ranked = found.rank.reindex(order)
+            header.append(f"{shift} (rank)")
+            ranked = over.rank.reindex(order)
             columns.append([f"{v:.2f}" if not math.isnan(v) else "-" for v in ranked])
-            values, up = found.rank, False
+            values, up = over.rank, False
         best |= _best([float(values[x]) for x in everywhere.full], len(header) - 1, up)
     rows = [list(row) for row in zip(*columns, strict=True)]
     title = "By kind of shift: means over its datasets"
     return Block(title, header, rows, len(everywhere.full), best)
 
 
-def _is_share(average: pd.DataFrame) -> bool:
-    return is_proportion(str(average["metric"].iloc[0]))
-
-
 def _summary(board: Leaderboard) -> Block:
-    """Every dataset's average, their mean where they are proportions, and the mean rank."""
-    found = _overall(board, list(board.frame["dataset"].unique()))
-    averages, labels, full = found.averages, found.labels, found.full
-    rank, share = found.rank, found.share
-    order = [*full, *(label for label in labels if label not in full)]
+    """Every dataset's mean, the mean of these where they are proportions, and the mean rank."""
+    over = _overall(board, list(board.frame["dataset"].unique()))
+    rank, share, full = over.rank, over.share, over.full
     rest = board.frame[board.frame["kind"] != METHOD]
     grey = [str(label) for label in rest["label"].unique()]
-    beside = {name: _averages(rest[rest["dataset"] == name]) for name in averages}
+    beside = {name: _means(rest[rest["dataset"] == name]) for name in over.means}
     rows = []
-    for label in [*order, *grey]:
+    for label in [*over.labels, *grey]:
         row = [str(label)]
-        for a in (beside if label in grey else averages).values():
-            there = label in a.index and a.loc[label, "n"]
-            row.append(number(*a.loc[label, ["mean", "stderr", "metric"]]) if there else "-")
-        if label in grey:
-            row += ["-"] * (share is not None)
-        elif share is not None:
-            row.append(_share(share[label]))
+        for means in (beside if label in grey else over.means).values():
+            there = label in means.index and means.loc[label, "n"]
+            row.append(number(*means.loc[label, ["mean", "stderr", "metric"]]) if there else "-")
+        if share is not None:
+            row.append("-" if label in grey else _share(share[label]))
         rows.append([*row, f"{rank[label]:.2f}" if label in full else "-"])
-    header = ["algorithm", *averages, *(["average (%)"] if share is not None else []), "mean rank"]
+    shares = ["mean (%)"] if share is not None else []
+    header = ["algorithm", *over.means, *shares, "mean rank"]
     best = _best([rank[x] for x in full], len(header) - 1, False)
     if share is not None:
         best |= _best([share[x] for x in full], len(header) - 2, True)
-    title = "All datasets: averages over test environments"
+    title = "All datasets: means over test environments"
     return Block(title, header, rows, len(full), best, grey=len(grey))

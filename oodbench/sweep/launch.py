@@ -205,11 +205,11 @@ def _report(
             f"{runs} runs have ended without the weights of {rule}, and are not trained again."
         )
     if job.options.table and any(state.complete for state in counts):
-        from oodbench.report.printing import print_table
+        from oodbench.report.formats import print_leaderboard
         from oodbench.results.join import joined
 
         try:
-            print_table(joined([job.results.path]))
+            print_leaderboard(joined([job.results.path]))
             console.say("Other selection rules: `python -m oodbench.report table --help`.")
         except UserError as error:  # the runs are done, whatever this selection rule lacks
             console.say(f"no table: {error}")

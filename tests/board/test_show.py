@@ -184,7 +184,8 @@ def test_a_frozen_row_trained_again_counts_once(board: Path, half: Path, mine: P
     assert len(frames.runs) == 96
     assert "ERM on SEM: 16 of 16 runs here are equal to the board's." in frames.notes
     found = leaderboard(frames)
-    assert found.origins == {"ERM": "board, here", "IRM": "board, here", "VREx": "here"}
+    where = dict(zip(found.frame["label"], found.frame["from"], strict=True))
+    assert where == {"ERM": "board, here", "IRM": "board, here", "VREx": "here"}
 
 
 def changed(results: Path, copy: Path) -> Path:

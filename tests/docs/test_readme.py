@@ -42,7 +42,7 @@ def test_its_leaderboard_is_the_boards() -> None:
     frames = frozen(QUICK_BOARD)
     (shown,) = blocks("text")
     found = leaderboard_by_rule(frames, "val_env").frame
-    own = found["environment"].eq("average") & found["dataset"].eq(QUICK_DATASET)
+    own = found["environment"].eq("mean") & found["dataset"].eq(QUICK_DATASET)
     found = found[own].set_index("label")
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))

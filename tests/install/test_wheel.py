@@ -60,7 +60,7 @@ print(",".join(algorithms))
 print(",".join(datasets))
 from oodbench.sweep.file import named_sweeps
 print(",".join(named_sweeps()))
-from oodbench.report.html.render import render
+from oodbench.report.html import render
 print(len(render({"version": "", "title": ""})))
 from oodbench.verify.targets import experiment_names, load_experiment
 print(",".join(load_experiment(n).name for n in experiment_names()))

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app
-from oodbench.report.formats import FORMATS, LATEX, latex, markdown, to_terminal
+from oodbench.report.formats import FORMATS, LATEX, latex, markdown, print_leaderboard, to_terminal
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.numbers import number
-from oodbench.report.printing import print_table
 from oodbench.report.sheet import blocks, sheet
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results
@@ -131,9 +130,9 @@ def test_values_are_means_with_the_standard_error_over_trials(sweep: Sweep) -> N
     assert cell["mean"] == pytest.approx(0.2)
     assert cell["stderr"] == pytest.approx(0.1 / math.sqrt(3))  # ddof=0 would give .0471
     assert (cell["n"], cell["planned"], cell["rule"]) == (3, 3, "train_val")
-    average = found["Digits", NASTY, "average", "accuracy"]
-    assert average["mean"] == pytest.approx((0.7 + 0.65 + 0.6) / 3)
-    assert average["stderr"] == pytest.approx(0.05 / math.sqrt(3))  # over the trials' averages
+    mean = found["Digits", NASTY, "mean", "accuracy"]
+    assert mean["mean"] == pytest.approx((0.7 + 0.65 + 0.6) / 3)
+    assert mean["stderr"] == pytest.approx(0.05 / math.sqrt(3))  # over the trials' means
     own = found["SEM", "ERM", "", "causal_error"]
     assert own["mean"] == pytest.approx(2 * 12.3456)
     assert own["stderr"] == pytest.approx(12.3456 / math.sqrt(3))
@@ -179,11 +178,11 @@ def test_a_test_set_of_several_environments_has_a_column_for_each(tmp_path: Path
     made = Sweep(tmp_path)
     made.add(spec("D", "ERM", ("a", "b"), 0, 0), [0.25, 0.75])
     (block,) = blocks(leaderboard(load_frames(made.results)))
-    assert block.header == ["algorithm", "a", "b", "average", "n"]
+    assert block.header == ["algorithm", "a", "b", "mean", "n"]
     assert block.rows == [["ERM", "25.0", "75.0", "50.0", "1"]]
     made.add(spec("D", "ERM", ("b", "c"), 0, 0), [0.5, 0.5])
     (block,) = blocks(leaderboard(load_frames(made.results)))
-    assert block.header == ["algorithm", "a", "b (of a+b)", "b (of b+c)", "c", "average", "n"]
+    assert block.header == ["algorithm", "a", "b (of a+b)", "b (of b+c)", "c", "mean", "n"]
     assert block.rows == [["ERM", "25.0", "75.0", "50.0", "50.0", "50.0", "1"]]
 
 
@@ -229,7 +228,7 @@ def test_pairs_that_serve_leave_one_out_are_no_columns(tmp_path: Path) -> None:
     for test in (("a",), ("b",), ("a", "b")):
         made.add(spec("D", "ERM", test, 0, 0), [0.5] * len(test))
     (block,) = blocks(leaderboard(load_frames(made.results)))
-    assert block.header == ["algorithm", "a", "b", "average", "n"] and block.ranked == 1
+    assert block.header == ["algorithm", "a", "b", "mean", "n"] and block.ranked == 1
 
 
 def test_equal_values_are_all_best(tmp_path: Path) -> None:
@@ -240,12 +239,12 @@ def test_equal_values_are_all_best(tmp_path: Path) -> None:
     assert block.best == {(0, 1), (1, 1), (0, 2), (1, 2)}
 
 
-def test_the_summary_averages_accuracies_and_ranks(sweep: Sweep) -> None:
+def test_the_summary_has_mean_accuracies_and_mean_ranks(sweep: Sweep) -> None:
     sweep.add(spec("More", "ERM", ("t",), 0, 0), [0.75])
     sweep.add(spec("More", NASTY, ("t",), 0, 0), [0.75])
     sweep.add(spec("More", "IRM", ("t",), 0, 0), [0.1])
     over = blocks(leaderboard(load_frames(sweep.results)))[-1]
-    assert over.header == ["algorithm", "Digits", "SEM", "More", "average (%)", "mean rank"]
+    assert over.header == ["algorithm", "Digits", "SEM", "More", "mean (%)", "mean rank"]
     by_label = {row[0]: row[-2:] for row in over.rows}
     # ERM: (.4 + .75) / 2, ranks 2, 2, 1.5 among the two rows that are complete everywhere
     assert by_label == {"ERM": ["57.5", "1.83"], NASTY: ["70.0", "1.17"], "IRM": ["38.0", "-"]}
@@ -375,7 +374,7 @@ def test_a_sweep_with_nothing_complete_shows_its_counts(
         made.add(spec("D", "ERM", ("t",), 0, trial), [0.5], state=state)
     made.add(spec("E", "ERM", ("t",), 0, 0), [0.5], state="planned")
     for format_ in FORMATS:
-        print_table(joined([made.results.path]), format_=format_)
+        print_leaderboard(joined([made.results.path]), format_=format_)
     assert "0/3" in capsys.readouterr().out
     first, second, over = blocks(leaderboard(load_frames(made.results)))
     assert first.rows == [["ERM", "-", "-", "0/3"]] and first.ranked == 0

@@ -6,7 +6,8 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
 from oodbench.report.formats import FORMATS
-from oodbench.report.leaderboard import leaderboard, scores
+from oodbench.report.html.contents import contents
+from oodbench.report.leaderboard import COLUMNS, SUMMARIES, Column, Summary, leaderboard, scores
 from oodbench.report.sheet import blocks, sheet
 from oodbench.results.frames import load_frames
 from tests.helpers.made import Curve, Made, flat
@@ -17,6 +18,11 @@ def shortcut(rise: float) -> Curve:
     return lambda environment, split, step: (
         0.5 + rise * step / 100 * (1 if environment == "a" else -1)
     )
+
+
+def easier_a(level: float) -> Curve:
+    """Does not move, and is a tenth higher in `a`."""
+    return lambda environment, split, step: level + (0.1 if environment == "a" else 0)
 
 
 def with_validation(path: Path, rises: dict[str, float]) -> Made:
@@ -51,6 +57,31 @@ def test_a_finding_says_where_two_rules_differ_beyond_both_errors(tmp_path: Path
 def test_rules_that_agree_are_not_mentioned(tmp_path: Path) -> None:
     frames = load_frames(with_validation(tmp_path, {"ERM": 0.0}).results)
     assert leaderboard(frames).findings == ()
+
+
+def test_a_declared_column_is_in_every_format_and_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Made(tmp_path)
+    for label, level in (("ERM", 0.5), ("IRM", 0.7)):
+        for trial in range(2):
+            made.add("D", label, ("a", "b"), trial, easier_a(level))
+    worst = Summary("worst", min, "Worst: the lowest test environment.")
+    lag = Column("lag", lambda row: f"{1 - row['mean']:.2f}", "Lag: what is missing to 1.")
+    monkeypatch.setattr("oodbench.report.leaderboard.SUMMARIES", (*SUMMARIES, worst))
+    monkeypatch.setattr("oodbench.report.leaderboard.COLUMNS", (*COLUMNS, lag))
+    made_sheet = sheet(leaderboard(load_frames(made.results)))
+    (table,) = made_sheet.blocks
+    assert table.header == ["algorithm", "a", "b", "mean", "worst", "n", "lag"]
+    assert table.rows[0][3:] == ["75.0 ± 0.0", "70.0 ± 0.0", "2", "0.25"]
+    assert (0, 4) in table.best
+    for name, write in FORMATS.items():
+        assert all(word in write(made_sheet) for word in ("worst", "lag", "0.25")), name
+    assert {worst.note, lag.note} <= set(made_sheet.notes)
+    page = contents([tmp_path])["rules"]["train_val"]
+    assert {worst.note, lag.note} <= set(page["notes"])
+    assert "worst" in page["board"]["environment"]
+    assert [column["name"] for column in page["columns"]] == ["n", "lag"]
 
 
 def test_one_trial_has_no_error_that_rules_could_differ_beyond(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from oodbench.report.pairing import shared
+from oodbench.report.remarks import shared
 
 
 def frames(**changed: object) -> tuple[pd.DataFrame, pd.DataFrame]:

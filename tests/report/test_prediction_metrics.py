@@ -5,12 +5,11 @@ import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.metrics import Metric, metrics
+from oodbench.metrics import Metric, register
 from oodbench.report import cli as report
 from oodbench.report.html.contents import contents
-from oodbench.report.prediction_metrics import spare, with_metric
+from oodbench.report.prediction_metrics import spare, with_prediction_metric
 from oodbench.results.directory import Results
-from oodbench.results.frames import load_frames
 from oodbench.results.join import joined
 from oodbench.results.predictions import Predictions
 from oodbench.selection import choose, usual
@@ -34,14 +33,12 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
-    frames = joined([kept.path])
-
+    @register("again")
     class Again(Metric):
         def of_predictions(self, p: Predictions) -> float:
             return float(((p.logits[:, 0] > 0) == (p.targets > 0.5)).mean())
 
-    chosen = choose(frames)
-    wide = with_metric(frames, chosen, "again", Again()).metrics
+    wide = with_prediction_metric(joined([kept.path]), [None], "again").metrics
     wide = wide.astype({"metric": object, "environment": object, "split": object, "id": object})
     table = wide.pivot_table("value", ["id", "step", "environment", "split"], "metric")
     both = table.dropna(subset=["again"])
@@ -58,7 +55,7 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
     assert outcome(plain) == outcome(kept)
     assert not list(tmp_path.glob("runs/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):
-        with_metric(joined([plain.path]), choose(load_frames(plain)), "m", metrics.get("auroc")())
+        with_prediction_metric(joined([plain.path]), [None], "auroc")
 
 
 def test_a_page_has_a_metric_that_some_runs_recorded_and_others_kept(tmp_path: Path) -> None:

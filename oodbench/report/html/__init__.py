@@ -1,4 +1,75 @@
-"""One page to read and to send: what it shows, and how it is made and served.
+"""The report as one HTML file that needs nothing else: no network, no second file, no server.
 
-It imports what `report` imports.
+The numbers are in the page as JSON (`contents.contents`), and the scripts in assets/ draw them. The
+module imports no torch.
 """
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from oodbench.files import write_whole
+from oodbench.report.html.contents import BASELINE, contents
+from oodbench.results.frames import Frames
+from oodbench.terminal import printable, printable_json
+
+ASSETS = Path(__file__).resolve().parent / "assets"
+SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app")
+"""The scripts in the order in which they make one."""
+POLICY = (
+    "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+"""The content policy: the browser may run and show these two texts, and load nothing."""
+
+
+def write(
+    directories: Sequence[Path],
+    out: Path,
+    baseline: str = BASELINE,
+    allow_mixed: bool = False,
+    metric: str | None = None,
+    beside: tuple[str, Frames] | None = None,
+) -> None:
+    """Write the report of results directories; raises UserError as `contents.contents` does."""
+    write_whole(out, render(contents(directories, baseline, allow_mixed, metric, beside)))
+
+
+def render(tree: dict[str, Any]) -> str:
+    """The page of a tree of `contents.contents`."""
+    style = (ASSETS / "page.css").read_text()
+    script = "\n".join((ASSETS / f"{name}.js").read_text() for name in SCRIPTS)
+    script = f'"use strict";\n{{\n{script}}}\n'
+    policy = POLICY.format(
+        script=_checksum(script),
+        style=_checksum(style),
+    )
+    parts = {
+        "policy": policy,
+        "version": html.escape(tree["version"]),
+        "title": html.escape(printable(f"{tree['title']}: oodbench report")),
+        "style": style,
+        "script": script,
+        "data": embedded(tree),
+    }
+    pieces = (ASSETS / "page.html").read_text().split("@")
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def to_json(tree: dict[str, Any]) -> str:
+    """The contents as compact JSON."""
+    text = json.dumps(tree, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return printable_json(text)
+
+
+def embedded(tree: dict[str, Any]) -> str:
+    """JSON that no HTML parser takes for markup: every `<` is written as an escape."""
+    return to_json(tree).replace("<", "\\u003c")
+
+
+def _checksum(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

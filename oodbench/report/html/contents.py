@@ -14,8 +14,21 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_higher_better, is_proportion
-from oodbench.report.html.contrasts import contrasts
-from oodbench.report.html.curves import (
+from oodbench.report.comparison import OVERALL, gains
+from oodbench.report.leaderboard import (
+    Leaderboard,
+    is_mean,
+    leaderboard_by_rule,
+    reported_metrics,
+    scores,
+    with_disagreement,
+)
+from oodbench.report.numbers import number
+from oodbench.report.prediction_metrics import with_prediction_metric
+from oodbench.report.ranking import ranked
+from oodbench.report.remarks import shared
+from oodbench.report.statistics import BAND, Difference
+from oodbench.report.traces import (
     ROLES,
     SPLITS,
     Distinct,
@@ -26,19 +39,8 @@ from oodbench.report.html.curves import (
     significant,
     traces,
 )
-from oodbench.report.leaderboard import (
-    Leaderboard,
-    is_average,
-    leaderboard_by_rule,
-    reported_metrics,
-    scores,
-    with_disagreement,
-)
-from oodbench.report.numbers import number
-from oodbench.report.pairing import shared
-from oodbench.report.printing import with_kept
 from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_runs, test_values
+from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
 from oodbench.results.run_spec import CONSTANT, OPTIONS, State
 from oodbench.selection import candidates, find_rule, rule_names, served, usual
@@ -64,7 +66,7 @@ def contents(
     baseline or metric, and as `join.joined` does.
     """
     title, frames = beside or ("", joined(directories, allow_mixed))
-    frames = with_kept(frames, served(frames), metric)
+    frames = with_prediction_metric(frames, served(frames), metric)
     runs = sweep_runs(frames)
     if metric is not None:
         reported, directions = reported_metrics(frames, runs, metric)
@@ -78,13 +80,11 @@ def contents(
     constant = [CONSTANT] if any(isinstance(c, dict) and c for c in runs["constant"]) else []
     ceilings = set(runs.loc[runs["ceiling"], "label"])
     apart = set(runs.loc[runs["transductive"], "label"])
-    here = {name for name, origin in origins(runs).items() if "here" in origin}
     names = {
         "datasets": _datasets(runs),
         "labels": labels + constant,
         "apart": [i for i, name in enumerate(labels) if name in apart],
         "grey": [i for i, name in enumerate(labels + constant) if name in {*ceilings, *constant}],
-        "here": [i for i, name in enumerate(labels) if name in here],
         "tests": [list(t) for t in runs["test_environments"].unique()],
     }
     values = traces(frames, runs)
@@ -272,18 +272,21 @@ def _rule(
     only = replace(frames, metrics=_at_chosen(frames.metrics, chosen))
     board = leaderboard_by_rule(only, rule, metric)  # it chooses the same: there is nothing else
     picks = _picks(only, chosen)
+    values_at_choice = scores(only, rule, metric)
     cells = chosen.groupby(["dataset_label", "label", "test_environments"])
     tree = {
         "summary": summary,
         "notes": [*board.notes, *board.remarks],
         "higher": dict(board.higher),
         "board": _board(board.frame, picks, names),
+        "columns": _last_columns(board),
         "points": {name: [int(v) for v in judged[name]] for name in ("run", "step", "chosen")}
         | {name: significant(judged[name], 4) for name in ("score", "inside", "test")},
         "cells": [int(v) for v in cells["run"].first()],
         "curves": curves(values, chosen["run"], cells.ngroup(), grids),
         "shared": shared(chosen, runs, baseline),
-        **contrasts(scores(only, rule, metric), names, baseline),
+        "differences": _differences(values_at_choice, names, baseline),
+        "ranks": _ranks(values_at_choice, names, baseline),
     }
     return tree, board
 
@@ -317,7 +320,7 @@ def _board(
 ) -> dict[str, list[Any]]:
     """The leaderboard's numbers with their texts, and the runs and values behind each.
 
-    The mean over test environments has no runs of its own: it is of those of its row.
+    What sums up the test environments has no runs: it is of those of its row.
     """
     tests = picks["test_environments"].map("+".join).where(picks["environment"] != "", "")
     keys = ["dataset", "label", "tests", "environment", "metric"]
@@ -338,7 +341,7 @@ def _board(
         "label": _codes(frame["label"], names["labels"]),
         "tests": list(frame["test_environments"]),
         "environment": list(frame["environment"]),
-        "average": [int(v) for v in is_average(frame)],
+        "overall": [int(v) for v in is_mean(frame)],
         "metric": list(frame["metric"]),
         "mean": significant(frame["mean"], 12),
         "error": significant(frame["stderr"], 4),
@@ -347,4 +350,69 @@ def _board(
         "planned": [int(v) for v in frame["planned"]],
         "runs": [[int(r) for r in runs] for runs, _ in found],
         "values": [values for _, values in found],
+    }
+
+
+def _last_columns(board: Leaderboard) -> list[dict[str, Any]]:
+    """The leaderboard's last columns, with a text for each number of `_board`."""
+    rows = board.frame.to_dict(orient="records")
+    return [
+        {"name": c.name, "overall": c.overall, "text": list(map(c.text, rows))}
+        for c in board.columns
+    ]
+
+
+def _differences(
+    scores: pd.DataFrame, names: Mapping[str, Any], baseline: str
+) -> list[dict[str, Any]]:
+    """The paired differences on each dataset; those over all have no dataset."""
+    if baseline not in set(scores["label"]):
+        return []
+    places = {d["name"]: i for i, d in enumerate(names["datasets"])}
+    percent = {d["name"]: d["percent"] for d in names["datasets"]} | {OVERALL: True}
+    return [
+        {
+            "dataset": places.get(dataset),
+            "band": BAND if percent[dataset] else 0.0,
+            "rows": _rows(found, names["labels"]),
+        }
+        for dataset, found in gains(scores, baseline)
+    ]
+
+
+def _rows(differences: list[Difference], labels: list[str]) -> list[dict[str, Any]]:
+    rows = []
+    for d in differences:
+        numbers = (d.gain.mean, d.gain.low, d.gain.high, *d.bootstrap, d.probability, d.detectable)
+        keys = ("gain", "low", "high", "lower", "upper", "probability", "detectable")
+        counts = {"wins": d.wins, "ties": d.ties, "losses": d.losses}
+        counts |= {"equal": d.equal, "clusters": d.gain.n, "pairs": d.pairs, "planned": d.planned}
+        values = dict(zip(keys, significant(numbers, 4), strict=True))
+        rows.append({"label": labels.index(d.label)} | values | counts)
+    return rows
+
+
+def _ranks(scores: pd.DataFrame, names: Mapping[str, Any], baseline: str) -> dict[str, Any]:
+    """Mean ranks and their tests; `error` says why there are none."""
+    try:
+        found = ranked(scores, baseline)
+    except UserError as error:
+        return {"error": str(error)}
+    place = names["labels"].index
+    test = found.friedman
+    return {
+        "by": found.over,
+        "blocks": found.blocks,
+        "labels": [place(label) for label in found.mean.index],
+        "mean": significant(found.mean, 4),
+        "width": significant([found.width], 4)[0],
+        "cliques": [[place(label) for label in group] for group in found.cliques],
+        "friedman": significant([test.statistic, test.p], 3) if test else None,
+        "holm": [[place(label), *significant([p], 3)] for label, p in found.holm.items()],
+        "stability": [list(pair) for pair in found.stability.items()],
+        "incomplete": [
+            i
+            for i, label in enumerate(names["labels"])
+            if label not in found.mean.index and i not in names["grey"] + names["apart"]
+        ],
     }

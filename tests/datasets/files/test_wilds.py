@@ -363,7 +363,7 @@ def test_a_sweep_over_two_sets(wilds_dir: Path, tmp_path: Path) -> None:
             assert {m: found[m] for m in wanted} == pytest.approx(wanted)
     board = leaderboard(frames, "val_env")
     assert set(board.frame["metric"]) == {"acc_avg", "10th_percentile_acc"}
-    assert set(board.frame["environment"]) == {"test", "average"}
+    assert set(board.frame["environment"]) == {"test", "mean"}
     assert board.higher == {"acc_avg": True, "10th_percentile_acc": True}
     chosen = choose(frames, "val_env")
     methods = board.frame[board.frame["label"] != "constant"]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from oodbench.report.html import render, write
 from oodbench.report.html.contents import contents
-from oodbench.report.html.render import render, write
 from oodbench.report.leaderboard import leaderboard
 from oodbench.results.frames import load_frames
 from tests.helpers.made import Made, flat
@@ -93,7 +93,7 @@ def test_its_texts_are_those_of_the_table(seen: Seen, made: Made) -> None:
     shown = {row[0]: row[1:4] for row in seen.cells()}
     assert set(shown) == {"ERM", "IRM", "VREx"}
     for label, cells in shown.items():
-        for environment, text in zip(("a", "b", "average"), cells, strict=True):
+        for environment, text in zip(("a", "b", "mean"), cells, strict=True):
             assert text.startswith(f"{100 * own[label, environment]:.1f} ± ")
     assert {row[0]: row[-1] for row in seen.cells()} == {"ERM": "3", "IRM": "3", "VREx": "2/3"}
 
@@ -101,12 +101,12 @@ def test_its_texts_are_those_of_the_table(seen: Seen, made: Made) -> None:
 def test_a_header_sorts_and_incomplete_rows_stay_last(seen: Seen) -> None:
     page = seen.page
     assert seen.rows() == ["IRM", "ERM", "VREx"]  # by mean rank; VREx is incomplete
-    button = page.get_by_role("button", name=re.compile("average"))
+    button = page.get_by_role("button", name=re.compile(r"^mean \("))
     button.click()
     assert seen.rows() == ["IRM", "ERM", "VREx"]
     header = page.locator("#leaderboard th[aria-sort]")
     assert header.count() == 1 and header.get_attribute("aria-sort") == "descending"
-    assert page.evaluate("document.activeElement.innerText") == "average (%)"  # the focus stays
+    assert page.evaluate("document.activeElement.innerText") == "mean (%)"  # the focus stays
     page.keyboard.press("Enter")
     assert seen.rows() == ["ERM", "IRM", "VREx"]
     assert page.locator("#leaderboard tr.unranked th").inner_text() == "VREx"
@@ -115,21 +115,24 @@ def test_a_header_sorts_and_incomplete_rows_stay_last(seen: Seen) -> None:
     assert "sorted by algorithm" in page.locator("#said").inner_text()
 
 
-def test_own_rows_beside_a_board_and_grey_rows_are_explained(
+def test_last_columns_are_shown_as_declared_and_grey_rows_are_explained(
     browser: Any, made: Made, tmp_path: Path
 ) -> None:
     tree, file = contents([made.results.path]), tmp_path / "report.html"
-    own = [tree["labels"].index("VREx")]
-    for here, name in (([], "VREx"), (own, "VREx here")):
-        file.write_text(render(tree | {"here": here}))
-        seen = Seen(browser, file.as_uri())
-        assert seen.page.locator("#leaderboard tr.unranked th").inner_text() == name
-        legend = seen.page.locator("#leaderboard p.caption").last.inner_text()
-        assert "Grey rows are not ranked: incomplete ones" in legend
-        assert "in italics, constant answers and ceilings, which are no methods." in legend
-        assert ("here marks rows with runs trained here." in legend) == bool(here)
-        assert seen.problems == []
-        seen.page.context.close()
+    rule = tree["rules"][tree["rule"]]
+    texts = [f"from {tree['labels'][label]}" for label in rule["board"]["label"]]
+    rule["columns"].append({"name": "from", "overall": True, "text": texts})
+    file.write_text(render(tree))
+    seen = Seen(browser, file.as_uri())
+    assert [row[-1] for row in seen.cells()] == ["from IRM", "from ERM", "from VREx"]
+    seen.page.select_option("#dataset", label=PERCENT)
+    last = seen.page.locator("#leaderboard thead th").all_inner_texts()[-2:]
+    assert last == ["n", "from"] and seen.cells()[0][-2:] == ["3", "from IRM"]
+    legend = seen.page.locator("#leaderboard p.caption").last.inner_text()
+    assert "Grey rows are not ranked: incomplete ones" in legend
+    assert "in italics, constant answers and ceilings, which are no methods." in legend
+    assert seen.problems == []
+    seen.page.context.close()
 
 
 def test_the_filter_keeps_the_named_rows_everywhere(seen: Seen) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from oodbench.errors import UserError
+from oodbench.report.html import render
 from oodbench.report.html.contents import contents, costs
-from oodbench.report.html.render import render
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.numbers import number
 from oodbench.results.directory import Results
@@ -45,7 +45,7 @@ def test_every_number_leads_to_the_chosen_runs(made: Made, tree: dict[str, Any],
     chosen = set(choose(load_frames(made.results), rule)["id"])
     seen = set()
     for row in board(tree, rule):
-        if row["average"]:
+        if row["overall"]:
             continue
         assert len(row["runs"]) == len(row["values"]) == row["n"]
         assert row["mean"] == pytest.approx(sum(row["values"]) / row["n"], abs=1e-4)
@@ -106,7 +106,7 @@ def test_long_curves_are_thinned_and_keep_their_end(
 ) -> None:
     sweep = Made(tmp_path)
     sweep.add("D", "ERM", ("a",), 0, flat(0.5), steps=range(1, 101))
-    monkeypatch.setattr("oodbench.report.html.curves.CURVE_VALUES", 60)
+    monkeypatch.setattr("oodbench.report.traces.CURVE_VALUES", 60)
     tree = contents([sweep.results.path])
     (steps,) = tree["steps"]
     assert steps == list(range(10, 101, 10))

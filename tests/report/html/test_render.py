@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app
+from oodbench.report.html import embedded, render
 from oodbench.report.html.contents import contents
-from oodbench.report.html.render import embedded, render
 from tests.helpers.made import Made, flat
 from tests.helpers.paths import ROOT
 from tests.report.html.conftest import NASTY

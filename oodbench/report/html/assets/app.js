@@ -15,7 +15,7 @@ function stateBar(found, className) {
 }
 const stateButtons = (found, where) => found.map(([s, runs]) => el("button", { type: "button", class: `key s-${data().states[s]}`, onclick: () => openRuns(`${data().states[s]}${where}`, runs) }, el("span", { class: "swatch" }), `${runs.length} ${data().states[s]}`));
 
-function drawHeader() {
+function showHeader() {
   const all = counts(() => true), total = data().runs.id.length;
   byId("title").textContent = data().title;
   byId("lede").textContent = `${plural(total, "run")}: ${plural(data().labels.length - data().grey.length, "algorithm")} on ${plural(data().datasets.length, "dataset")}; ${plural(new Set(data().runs.draw).size, "hparam draw")}, ${plural(new Set(data().runs.trial).size, "trial")}.`;
@@ -28,7 +28,7 @@ function drawHeader() {
 const inView = (d) => state.dataset < 0 || state.dataset === d;
 const viewed = () => data().datasets.map((_, d) => d).filter(inView);
 
-function drawCoverage() {
+function showCoverage() {
   const R = data().runs, keep = shownSet(), names = data().states;
   const present = counts((i) => keep.has(R.label[i]) && inView(R.dataset[i])).map(([s]) => s);
   const several = viewed().length > 1;
@@ -44,10 +44,10 @@ function drawCoverage() {
     return [label(l), ...perDataset, ...(several ? [opener(planned, String(planned.length), label(l))] : []), ...present.map((s) => opener(by.get(s), String((by.get(s) || []).length), `${label(l)}: ${names[s]}`))];
   });
   const head = ["algorithm", ...viewed().map((d) => data().datasets[d].name), ...(several ? ["all"] : []), ...present.map((s) => names[s])];
-  return [table("Ended of planned runs, and all runs by state; a diverged run counts with the records that it has.", head, rows, { label: "Coverage", class: "board" }), drawReasons(keep)];
+  return [table("Ended of planned runs, and all runs by state; a diverged run counts with the records that it has.", head, rows, { label: "Coverage", class: "board" }), showReasons(keep)];
 }
 
-function drawReasons(keep) {
+function showReasons(keep) {
   const R = data().runs, reasons = new Map();
   for (const [run, text] of Object.entries(data().reasons)) {
     const id = Number(run);
@@ -63,7 +63,7 @@ function drawReasons(keep) {
   return table("Why runs are missing or ended early:", ["state", { text: "algorithm", class: "text" }, { text: "reason", class: "text" }, "runs"], list, { label: "Reasons" });
 }
 
-function drawCost() {
+function showCost() {
   const C = data().cost, at = new Map(C.label.map((l, i) => [`${l} ${C.dataset[i]}`, i]));
   const labels = shown().filter((l) => viewed().some((d) => at.has(`${l} ${d}`) && !missing(C.seconds[at.get(`${l} ${d}`)])));
   if (!labels.length) return [empty("No cost is recorded yet.")];
@@ -89,7 +89,7 @@ function drawCost() {
   return [table(caption, head, rows, { label: "Cost", class: "board" })];
 }
 
-function drawProvenance() {
+function showProvenance() {
   const R = data().runs, made = data().provenance, used = made.map(() => 0), parts = [];
   R.provenance.forEach((p) => { used[p] += 1; });
   const started = made.map((_, p) => p).filter((p) => Object.keys(made[p]).length);
@@ -110,7 +110,7 @@ function drawProvenance() {
   return parts;
 }
 
-const SECTIONS = { leaderboard: drawLeaderboard, coverage: drawCoverage, differences: drawDifferences, ranks: drawRanks, scatter: drawScatter, curves: drawCurves, hparams: drawHparams, cost: drawCost, provenance: drawProvenance };
+const SECTIONS = { leaderboard: showLeaderboard, coverage: showCoverage, differences: showDifferences, ranks: showRanks, scatter: showScatter, curves: showCurves, hparams: showHparams, cost: showCost, provenance: showProvenance };
 const FREE = ["coverage", "cost", "provenance"]; // these need nothing that a rule can fail to give
 
 function render(wanted = Object.keys(SECTIONS)) {
@@ -158,7 +158,7 @@ function fillControls() {
 function show(contents) {
   D.now = contents;
   fillControls();
-  drawHeader();
+  showHeader();
   render();
 }
 

@@ -1,5 +1,5 @@
 // Differences to the baseline and ranks.
-function drawDifferences() {
+function showDifferences() {
   if (data().baseline === null) return [empty("The sweep has no such row to compare with.")];
   const blocks = (rule().differences || []).filter((b) => state.dataset < 0 || b.dataset === state.dataset);
   const order = blocks.filter((b) => b.dataset === null).concat(blocks.filter((b) => b.dataset !== null));
@@ -38,13 +38,13 @@ function pairsButton(block, row) {
   const B = rule().board, runs = [];
   for (let i = 0; i < B.dataset.length; i++) {
     const here = block.dataset === null ? data().datasets[B.dataset[i]].percent : B.dataset[i] === block.dataset;
-    if (here && B.environment[i] && !B.average[i] && (B.label[i] === row.label || B.label[i] === data().baseline)) runs.push(...B.runs[i]);
+    if (here && B.environment[i] && B.tests[i] && (B.label[i] === row.label || B.label[i] === data().baseline)) runs.push(...B.runs[i]);
   }
   const text = row.pairs < row.planned ? `${row.pairs}/${row.planned}` : String(row.pairs);
   return el("button", { type: "button", "aria-label": `${text} pairs; their runs`, onclick: () => openRuns(`${label(row.label)} against ${label(data().baseline)}`, [...new Set(runs)]) }, text);
 }
 
-function drawRanks() {
+function showRanks() {
   const ranks = rule().ranks;
   if (!ranks || ranks.error) return [empty(ranks ? ranks.error : "")];
   const what = ranks.by === "dataset" ? plural(ranks.blocks, "dataset") : `${plural(ranks.blocks, "test environment")} of one dataset, which share training data: read the groups as too narrow`;

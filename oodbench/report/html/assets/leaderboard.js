@@ -4,7 +4,7 @@ function boardCells(dataset) {
   for (let i = 0; i < B.dataset.length; i++) {
     if (B.dataset[i] !== dataset) continue;
     const id = JSON.stringify([B.tests[i], B.environment[i], B.metric[i]]);
-    if (!columns.has(id)) columns.set(id, { id, tests: B.tests[i], environment: B.environment[i], metric: B.metric[i], average: B.average[i] });
+    if (!columns.has(id)) columns.set(id, { id, tests: B.tests[i], environment: B.environment[i], metric: B.metric[i], overall: B.overall[i] });
     cells.set(`${B.label[i]} ${id}`, i);
   }
   return { columns: [...columns.values()], at: (l, column) => cells.get(`${l} ${column.id}`) };
@@ -16,9 +16,9 @@ function columnName(column, columns) {
   return twins.length && column.tests !== column.environment ? `${column.environment} (of ${column.tests})` : column.environment;
 }
 
-function averages(dataset) {
+function means(dataset) {
   const found = new Map(), { columns, at } = boardCells(dataset);
-  const column = columns.find((c) => c.average);
+  const column = columns.find((c) => c.overall);
   for (const l of data().labels.keys()) {
     const i = column ? at(l, column) : undefined;
     if (i !== undefined) found.set(l, i);
@@ -26,11 +26,15 @@ function averages(dataset) {
   return found;
 }
 const isComplete = (i) => rule().board.n[i] === rule().board.planned[i];
-const counted = (i) => (isComplete(i) ? String(rule().board.n[i]) : `${rule().board.n[i]}/${rule().board.planned[i]}`);
+const lastText = (name, i) => rule().columns.find((c) => c.name === name).text[i];
+const counted = (i) => lastText("n", i);
+// The leaderboard's last columns, of which the page knows nothing; `at` is where the row's mean stands in the board.
+const lastColumns = (at) => rule().columns.map((c) => ({ id: JSON.stringify([c.name]), name: c.name, overall: c.overall, cell: (r) => { const i = at(r.label); return i === undefined ? "–" : c.text[i]; } }));
 
+const isSummary = (i) => !rule().board.tests[i] && rule().board.environment[i];
 function behind(i) {
   const B = rule().board;
-  if (!B.average[i]) return [B.runs[i], B.values[i]];
+  if (!isSummary(i)) return [B.runs[i], B.values[i]];
   const runs = [];
   for (let j = 0; j < B.dataset.length; j++) {
     if (B.dataset[j] === B.dataset[i] && B.label[j] === B.label[i] && B.tests[j] && B.environment[j]) runs.push(...B.runs[j]);
@@ -122,30 +126,29 @@ function layOut(rows, columns, standard, caption) {
   return table(caption, head, body, { class: "board", label: "Leaderboard" });
 }
 
-const nameColumn = () => ({ id: '["algorithm"]', name: "algorithm", higher: false, value: (r) => label(r.label), cell: (r) => [label(r.label) + (isApart(r.label) ? " (transductive)" : ""), data().here.includes(r.label) ? [" ", hereMark()] : null] });
-const hereMark = () => el("span", { class: "here" }, "here");
+const nameColumn = () => ({ id: '["algorithm"]', name: "algorithm", higher: false, value: (r) => label(r.label), cell: (r) => [label(r.label) + (isApart(r.label) ? " (transductive)" : "")] });
 
 function datasetBoard(d) {
-  const dataset = data().datasets[d], B = rule().board, { columns, at } = boardCells(d), average = averages(d);
-  const visible = columns.filter((c) => !c.average || columns.filter((x) => x.tests && x.environment).length > 1);
-  const rows = shown().filter((l) => average.has(l)).map((l) => ({ label: l, grey: isGrey(l), ranked: isMethod(l) && isComplete(average.get(l)) }));
-  const everyone = [...average.keys()].filter(isMethod);
+  const dataset = data().datasets[d], B = rule().board, { columns, at } = boardCells(d), overall = means(d);
+  const visible = columns.filter((c) => !c.overall || columns.filter((x) => x.tests && x.environment).length > 1);
+  const rows = shown().filter((l) => overall.has(l)).map((l) => ({ label: l, grey: isGrey(l), ranked: isMethod(l) && isComplete(overall.get(l)) }));
+  const everyone = [...overall.keys()].filter(isMethod);
   const made = visible.map((c) => {
     const higher = rule().higher[c.metric] ?? false, marked = marks(everyone.map((l) => at(l, c)), higher);
     const value = (r) => { const i = at(r.label, c); return i === undefined ? null : B.mean[i]; };
-    return { id: c.id, name: columnName(c, columns), higher, value, title: `${c.metric}: ${higher ? "higher" : "lower"} is better`, average: c.average, cell: (r) => { const i = at(r.label, c); return i === undefined ? "–" : numberCell(i, "", marked.get(i)); } };
+    return { id: c.id, name: columnName(c, columns), higher, value, title: `${c.metric}: ${higher ? "higher" : "lower"} is better`, overall: c.overall, cell: (r) => { const i = at(r.label, c); return i === undefined ? "–" : numberCell(i, "", marked.get(i)); } };
   });
   const all = [nameColumn(), ...made];
   if (data().baseline !== null) all.push({ id: "d", name: `gain over ${label(data().baseline)} [95 %]`, cell: (r) => differenceCell(d, r.label) });
-  all.push({ id: "n", name: "trials", cell: (r) => counted(average.get(r.label)) });
-  const standard = made.find((c) => c.average) || made[0] || all[0];
+  all.push(...lastColumns((l) => overall.get(l)));
+  const standard = made.find((c) => c.overall) || made[0] || all[0];
   const names = dataset.classes.length > 10 ? [dataset.classes[0], "…", dataset.classes.at(-1)] : dataset.classes;
   const classes = names.length ? `; ${dataset.classes.length} classes: ${names.join(", ")}` : "";
   return layOut(rows, all, standard, `${dataset.name}: ${dataset.metric ? unit(dataset) : "nothing recorded yet"}${classes}`);
 }
 
 function summaryBoard() {
-  const B = rule().board, datasets = data().datasets, all = datasets.map((_, d) => averages(d)), ranks = rule().ranks;
+  const B = rule().board, datasets = data().datasets, all = datasets.map((_, d) => means(d)), ranks = rule().ranks;
   const rows = shown().map((l) => ({ label: l, grey: isGrey(l), ranked: isMethod(l) && all.every((a) => a.has(l) && isComplete(a.get(l))) }));
   const columns = [nameColumn(), ...datasets.map((dataset, d) => {
     const marked = marks(methods(all[d]), dataset.higher);
@@ -155,7 +158,7 @@ function summaryBoard() {
   const shares = datasets.map((x, d) => (x.percent ? d : -1)).filter((d) => d >= 0);
   if (shares.length > 1) {
     const mean = (r) => { const v = shares.map((d) => all[d].get(r.label)); return v.every((i) => i !== undefined && isComplete(i) && !missing(B.mean[i])) ? v.reduce((s, i) => s + B.mean[i], 0) / v.length : null; };
-    columns.push({ id: '["average (%)"]', name: "average (%)", higher: true, value: mean, cell: (r) => number(mean(r), true) });
+    columns.push({ id: '["mean (%)"]', name: "mean (%)", higher: true, value: mean, cell: (r) => number(mean(r), true) });
     if (data().baseline !== null) columns.push({ id: "d", name: `gain over ${label(data().baseline)} [95 %]`, cell: (r) => differenceCell(null, r.label) });
   }
   let standard = columns[1];
@@ -164,13 +167,14 @@ function summaryBoard() {
     standard = { id: '["mean rank"]', name: "mean rank", higher: false, value: (r) => rank.get(r.label), cell: (r) => (rank.has(r.label) ? rank.get(r.label).toFixed(2) : "–") };
     columns.push(standard);
   }
-  return layOut(rows, columns, standard, "Averages over the test environments of every dataset. Mean rank: over the datasets.");
+  columns.push(...lastColumns((l) => all.map((a) => a.get(l)).find((i) => i !== undefined)).filter((c) => c.overall));
+  return layOut(rows, columns, standard, "Means over the test environments of every dataset. Mean rank: over the datasets.");
 }
 
-function drawLeaderboard() {
+function showLeaderboard() {
   if (!shown().length) return [empty(`No algorithm matches “${state.filter}”.`)];
   const board = state.dataset < 0 && data().datasets.length > 1 ? summaryBoard() : datasetBoard(detail());
   const several = new Set(data().runs.trial).size > 1;
   const findings = rule().findings.map((text) => el("p", { class: "alert" }, text));
-  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows. Grey rows are not ranked: incomplete ones, which lack trials (such as 4/5) or a dataset; transductive methods, whose predictions depend on other test inputs; and, in italics, constant answers and ceilings, which are no methods. ", data().here.length ? [hereMark(), " marks rows with runs trained here. "] : null, "Every number opens the runs behind it.")];
+  return [board, ...findings, el("p", { class: "caption" }, `${several ? "Mean ± standard error over trials (ddof = 1). " : "One trial: no error can be told. "}`, el("span", { class: "best" }, "Best"), " and ", el("span", { class: "near" }, "within one standard error of the best"), " are marked among complete rows. Grey rows are not ranked: incomplete ones, which lack trials (such as 4/5) or a dataset; transductive methods, whose predictions depend on other test inputs; and, in italics, constant answers and ceilings, which are no methods. ", "Every number opens the runs behind it.")];
 }

@@ -20,7 +20,7 @@ function datasetChoice() {
   return el("p", { class: "note" }, `Shown for ${data().datasets[detail()].name}; choose another dataset above.`);
 }
 
-function drawScatter() {
+function showScatter() {
   const d = detail(), dataset = data().datasets[d], points = judged(d).filter((p) => !missing(p.inside) && !missing(p.test));
   if (!points.length) return [datasetChoice(), empty("No run has ended with finite values yet.")];
   const width = Math.min(bodyWidth(), 760), height = Math.min(460, Math.max(300, width * 0.62));
@@ -52,7 +52,7 @@ function curveCells(d) {
   return found.sort((a, b) => a.label - b.label);
 }
 
-function drawCurves() {
+function showCurves() {
   const d = detail(), dataset = data().datasets[d], cells = curveCells(d);
   if (!cells.length) return [datasetChoice(), empty("No cell is complete under this rule yet.")];
   const tests = [...new Set(cells.map((c) => c.tests))], test = tests.includes(state.tests) ? state.tests : tests[0];
@@ -108,7 +108,7 @@ function variedHparams(points) {
   return [...values].filter(([, found]) => found.size > 1).map(([name]) => name);
 }
 
-function drawHparams() {
+function showHparams() {
   const d = detail(), dataset = data().datasets[d], points = judged(d).filter((p) => !missing(p.test));
   const labels = shown().filter((l) => variedHparams(points.filter((p) => p.label === l)).length);
   if (!labels.length) return [datasetChoice(), empty("No hyperparameter varies between the runs that have ended.")];

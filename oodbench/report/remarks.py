@@ -1,0 +1,146 @@
+"""Sentences beside a table: how it was selected, which runs count, what compared runs share.
+
+Imports no torch.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+
+import pandas as pd
+
+from oodbench.results.frames import CELL
+from oodbench.results.provenance import code
+from oodbench.results.run_spec import COMPLETE, State
+from oodbench.selection import find_rule
+
+PLACES = ["label", "dataset_label", "test_environments", "trial"]
+"""The columns of a run by which a remark names it."""
+NAMED = 3
+"""The number of runs of a state that a remark names."""
+
+PLACE = ["dataset_label", "test_environments", "trial"]
+
+
+def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
+    """The sentences of a caption: the selection rule, what the values are, and their directions."""
+    trials = runs["trial"].nunique()
+    error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
+    directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
+    return (
+        f"Selection {rule}: {find_rule(rule).description}.",
+        f"Values: in split of the test environments; {error}"
+        f"trials: {trials}, hparam draws: {_draws(runs)}.",
+        *([f"{'; '.join(directions)}."] if directions else []),
+    )
+
+
+def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
+    """What a paper does not repeat: how the runs ended, and the code that trained them."""
+    states = runs["state"].value_counts()
+    ended = [*COMPLETE, State.FAILED]
+    if State.BROKEN in states:
+        ended.append(State.BROKEN)
+    counts = [f"{states.get(s, 0)} {s}" for s in ended]
+    missing = len(runs) - sum(states.get(s, 0) for s in ended)
+    codes = {code(p) for p in runs["provenance"] if p}
+    return (
+        f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
+        "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
+        *_named(runs),
+        *_repeated(runs),
+        f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",
+        *_mixed(runs),
+    )
+
+
+def _named(runs: pd.DataFrame) -> list[str]:
+    """The first runs that diverged, and the first that are broken with what is wrong, by name."""
+    sentences = []
+    for state, meaning in (
+        (State.DIVERGED, "counted with what they recorded"),
+        (State.BROKEN, "counted nowhere"),
+    ):
+        own = runs.loc[runs["state"] == state, [*PLACES, "draw", "error"]]
+        names = [
+            f"{label} on {dataset} (test {'+'.join(tests)}, trial {trial}, draw {draw})"
+            + (f", as {error}" if error else "")
+            for label, dataset, tests, trial, draw, error in own[:NAMED].itertuples(
+                index=False, name=None
+            )
+        ]
+        more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
+        if names:
+            between = "; " if state is State.BROKEN else ", "
+            sentences.append(f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}.")
+    return sentences
+
+
+def _repeated(runs: pd.DataFrame) -> list[str]:
+    """The rows with several runs of one draw, as launches of an edited sweep leave them behind."""
+    twice = runs[runs.duplicated([*CELL, "draw"], keep=False)]
+    names = twice[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
+    rows = [f"{label} on {dataset}" for label, dataset in names]
+    if not rows:
+        return []
+    return [
+        f"Several settings under one name: {', '.join(rows)}. The rule chooses among all of them, which "
+        "other rows cannot; a new label or results directory keeps them apart."
+    ]
+
+
+def _mixed(runs: pd.DataFrame) -> list[str]:
+    """The settings in which runs that count were trained differently, which can move the last bits."""
+    made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
+    words = {"True": "yes", "False": "no"}
+    found = []
+    for name in ("threads", "torch", "device", "vectorized"):
+        values = [str(p[name]).partition(":")[0] for p in made if name in p]
+        counts = sorted(Counter(words.get(value, value) for value in values).items())
+        if len(counts) > 1:
+            found.append(f"{name}: " + ", ".join(f"{v} ({n} runs)" for v, n in counts))
+    return [f"Trained differently, equal up to round-off: {'; '.join(found)}."] if found else []
+
+
+def _draws(runs: pd.DataFrame) -> str:
+    """The number of draws of the hyperparameters of a row, and how they were chosen."""
+    told = {}
+    for label, group in runs.groupby("label", sort=False):
+        count, search = str(group["draw"].nunique()), group["search"].dropna()
+        told[label] = count + (f" ({', '.join(search.unique())})" if count != "1" else "")
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return ", ".join(f"{label} {text}" for label, text in told.items())
+
+
+def shared(chosen: pd.DataFrame, runs: pd.DataFrame, baseline: str) -> str:
+    """A sentence on what the chosen runs share with those of the baseline that they are paired with.
+
+    Data and splits depend on dataset and trial alone; a network's initial weights, on the network
+    too; the order of batches, on their size. `chosen` has a run `id` for each cell, `runs` is that of
+    `sweep_runs`. The sentence is empty where nothing is paired.
+    """
+    specs = runs.loc[~runs["ceiling"], ["id", "network", "network_hparams", "hparams"]]
+    weights = [
+        json.dumps([name, values], sort_keys=True)
+        for name, values in zip(specs["network"], specs["network_hparams"], strict=True)
+    ]
+    batches = [
+        str([h.get(key) for key in ("batch_size", "environments_per_step")])
+        for h in specs["hparams"]
+    ]
+    specs = specs.assign(weights=weights, batches=batches)
+    table = chosen[[*PLACE, "label", "id"]].merge(specs[["id", "weights", "batches"]], on="id")
+    against = table[table["label"] == baseline]
+    pairs = table[table["label"] != baseline].merge(against, on=PLACE, suffixes=("", "_baseline"))
+    if pairs.empty:
+        return ""
+    names = {"weights": "the network's initial weights", "batches": "the order of batches"}
+    same = {n: int((pairs[key] == pairs[f"{key}_baseline"]).sum()) for key, n in names.items()}
+    always = [name for name, count in same.items() if count == len(pairs)]
+    counted = [
+        f"{name} in {same[name]} of {len(pairs)} pairs" for name in same if name not in always
+    ]
+    parts = ["data", "splits", *always]
+    text = f"The runs of a pair share {', '.join(parts[:-1])} and {parts[-1]}"
+    return f"{text}; {' and '.join(counted)}." if counted else f"{text}."
