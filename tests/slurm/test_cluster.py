@@ -16,7 +16,7 @@ from typer.testing import Result
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.sweep.launchers import states
-from oodbench.sweep.launchers.slurm import Submissions, queue
+from oodbench.sweep.launchers.slurm_queue import Submissions, queue
 from tests.helpers.commands import mistake, run
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, settle, tiny_file

@@ -1,6 +1,5 @@
 """What runs ask of a machine or a cluster: from a file of the user's, the sweep file and flags."""
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from oodbench.errors import UserError, unknown
 from oodbench.yaml_values import read_yaml
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-_MEMORY = re.compile(r"(?P<number>\d+)(?P<unit>[KMGT]?)B?", re.IGNORECASE)
 _GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
 
 
@@ -22,7 +20,8 @@ class Resources(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    runs_per_gpu: int = Field(default=1, ge=1, description="Runs that share a GPU at a time.")
+    runs_per_gpu: int = Field(default=1, ge=1)
+    """Runs that share a GPU at a time."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -33,62 +32,52 @@ class Resources(BaseModel):
 class SlurmResources(Resources):
     """The resources of one Slurm job, and how runs are put into jobs."""
 
-    partition: str | None = Field(
-        default=None, description="Partition; the cluster's default if not given."
-    )
-    account: str | None = Field(default=None, description="Account that is charged.")
-    qos: str | None = Field(default=None, description="Quality of service.")
-    gpus: str = Field(default="0", description="GPUs of a job: a number, or type:number.")
-    cpus: int = Field(default=1, ge=1, description="CPU cores of a job.")
-    memory: str | None = Field(default=None, description="Memory of a job, such as 8G.")
-    time: str = Field(
-        default="1:00:00", description="Time limit of a job: minutes, H:M:S or D-H:M:S."
-    )
-    constraint: str | None = Field(default=None, description="Features that the node must have.")
-    parallel: int | None = Field(
-        default=None, ge=1, description="Jobs of an array that run at a time."
-    )
-    runs_per_job: int = Field(default=1, ge=1, description="Runs that share a job.")
-    max_jobs: int | None = Field(default=None, ge=1, description="Most jobs you may have queued.")
-    slurm: dict[str, Any] = Field(
-        default={}, description="Any other option of sbatch or submitit, KEY=VALUE."
-    )
+    partition: str | None = None
+    """The cluster's default if not given."""
+    account: str | None = None
+    qos: str | None = None
+    gpus: str = "0"
+    """GPUs of a job: a number, or type:number."""
+    cpus: int = Field(default=1, ge=1)
+    """CPU cores of a job."""
+    memory: str | None = None
+    """Memory of a job, such as 8G."""
+    time: str = "1:00:00"
+    """Time limit of a job: minutes, H:M:S or D-H:M:S."""
+    constraint: str | None = None
+    """Features that the node must have."""
+    parallel: int | None = Field(default=None, ge=1)
+    """Jobs of an array that run at a time."""
+    runs_per_job: int = Field(default=1, ge=1)
+    """Runs that share a job."""
+    max_jobs: int | None = Field(default=None, ge=1)
+    """The most jobs that the user may have queued."""
+    slurm: dict[str, Any] = Field(default={})
+    """Any other option of sbatch, and `setup` and `signal_delay_s` of submitit."""
 
     @field_validator("gpus", "memory", "time", mode="before")
     @classmethod
-    def _text(cls, value: Any) -> Any:
+    def _as_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
     @field_validator("time")
     @classmethod
-    def _is_time(cls, value: str) -> str:
+    def _check_time(cls, value: str) -> str:
         if not minutes(value):
             raise ValueError("must be minutes, H:M:S or D-H:M:S")
         return value
 
     @field_validator("gpus")
     @classmethod
-    def _is_gpus(cls, value: str) -> str:
+    def _check_gpus(cls, value: str) -> str:
         if not _GPUS.fullmatch(value):
             raise ValueError("must be a number of GPUs or type:number")
-        return value
-
-    @field_validator("memory")
-    @classmethod
-    def _is_memory(cls, value: str | None) -> str | None:
-        if value is not None:
-            megabytes(value)
         return value
 
     @property
     def gpu_count(self) -> int:
         """The number of GPUs that a job is given."""
         return int(self.gpus.rpartition(":")[2])
-
-    @property
-    def gpu_type(self) -> str | None:
-        """The type of the GPUs; None for any."""
-        return self.gpus.rpartition(":")[0] or None
 
     def at_a_time(self, threads: int) -> int:
         """Runs that a job trains at a time: `runs_per_gpu` a GPU, else one per `threads` cores."""
@@ -113,15 +102,6 @@ def minutes(text: str) -> float | None:
         return float(numbers[0])
     hours, mins, seconds = [0] * (3 - len(numbers)) + numbers
     return hours * 60 + mins + seconds / 60
-
-
-def megabytes(text: str) -> int:
-    """The megabytes that `8G`, `512M` or `4096` (megabytes) mean; raises ValueError."""
-    match = _MEMORY.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("must be an amount of memory, such as 8G")
-    power = "KMGT".index(match["unit"].upper() or "M") - 1
-    return math.ceil(int(match["number"]) * 1024.0**power)
 
 
 def user_file() -> Path:

@@ -3,42 +3,46 @@
 What has to be done is read from the results directory whenever a job starts, also after Slurm has
 requeued it; submitit's pickles only say which runs a job is about. Imports no torch.
 
-OUT/jobs/<name>/submission.json   one array of jobs: which runs are in which
-                *_log.out, .err   what the jobs print
-OUT/jobs/lock                     held by the launch that submits
-OUT/code/<fingerprint>/           the snapshots of launches with --snapshot
+OUT/code/<fingerprint>/ holds the snapshots of launches with --snapshot.
 """
 
 import contextlib
 import hashlib
 import io
-import json
 import math
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from oodbench.errors import UserError, unknown
-from oodbench.files import write_whole
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import DamagedFile, read_file
-from oodbench.sweep.launchers import Job, Launcher, RunStatus, progress_note, register
+from oodbench.sweep.launchers import Job, Launcher, RunStatus, register
 from oodbench.sweep.launchers.local import stop, train_in_pool
 from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
+from oodbench.sweep.launchers.slurm_queue import (
+    BUSY,
+    Pack,
+    Submission,
+    Submissions,
+    ask,
+    cancel,
+    delays,
+    queued_jobs,
+    status_of,
+)
 from oodbench.sweep.launchers.snapshot import fingerprint, take_snapshot
 from oodbench.terminal import Terminal
 
@@ -55,88 +59,6 @@ MAX_ARRAY_SIZE = 1001
 """Slurm's default for the most jobs of one array."""
 RUNS_SHOWN = 5
 """Runs of the first job that a dry run lists."""
-DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Seconds between two attempts while the controller does not answer."""
-BUSY = re.compile(
-    r"unable to contact|connect failure|connection (refused|reset|timed out)|timed out|"
-    r"temporarily unable|resource temporarily unavailable|try again|zero bytes|"
-    r"backup controller|rate limit",
-    re.IGNORECASE,
-)
-"""What errors of Slurm's commands say that ask to come back later."""
-ACTIVE = {
-    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED",
-    "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT",
-}  # fmt: skip
-"""The states of a job that has not ended yet."""
-FORGIVEN = 60.0
-"""Seconds that a submission has to appear in Slurm's queue."""
-SILENT = 20.0
-"""Seconds without a heartbeat after which a run whose job has ended is lost."""
-
-Pack = tuple[str, ...]
-"""The ids of the runs of one job."""
-
-
-@dataclass(frozen=True)
-class Submission:
-    """One array of jobs. It is written before Slurm has it; its name is the name of its jobs."""
-
-    name: str
-    packs: tuple[Pack, ...]
-    time: float
-    """The time of the submission, in seconds since 1970."""
-    commit: str | None
-    job: str | None = None
-    """Slurm's id of the array; None until Slurm has answered."""
-    cancelled: bool = False
-
-    def job_id(self, index: int) -> str | None:
-        """Slurm's id of the job at an index of the array."""
-        return f"{self.job}_{index}" if len(self.packs) > 1 else self.job
-
-    def log(self, index: int, folder: Path) -> Path | None:
-        """The log of the job at an index of the array, or None if it has none."""
-        return max(folder.glob(f"{self.name}/{self.job_id(index)}_*.err"), default=None)
-
-
-class Submissions:
-    """The submissions in a results directory."""
-
-    def __init__(self, results: Results) -> None:
-        self.folder = results.path.absolute() / "jobs"
-
-    def lock(self) -> FileLock:
-        """The lock that a launch holds while it looks at what is queued and submits the rest."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.folder / "lock")
-
-    def write(self, submission: Submission) -> None:
-        """Write or rewrite a submission."""
-        (self.folder / submission.name).mkdir(parents=True, exist_ok=True)
-        text = json.dumps(asdict(submission))
-        write_whole(self.folder / submission.name / "submission.json", text)
-
-    def __iter__(self) -> Iterator[Submission]:
-        """All submissions, the oldest first.
-
-        Of one that is damaged nothing is known: its runs are judged by their own files alone.
-        """
-        readable = []
-        for path in self.folder.glob("*/submission.json"):
-            with contextlib.suppress(DamagedFile):
-                readable.append(read_file(path, Submission))
-        return iter(sorted((s for s in readable if s is not None), key=lambda s: s.time))
-
-    def of_runs(self) -> dict[str, tuple[Submission, int]]:
-        """The last submission of each run and the job's index in its array, unless cancelled."""
-        return {
-            run_id: (submission, index)
-            for submission in self
-            if not submission.cancelled
-            for index, pack in enumerate(submission.packs)
-            for run_id in pack
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,17 +159,19 @@ class Slurm(Launcher):
         if not any(True for _ in submissions):
             return {}
         try:
-            jobs, problem = _queued(submissions), ""
+            jobs, problem = queued_jobs(submissions), ""
         except UserError as error:
             jobs, problem = None, f"Slurm does not tell: {error}"
         submitted = submissions.of_runs()
-        return {i: _status(results, i, *submitted[i], jobs, problem) for i in ids if i in submitted}
+        return {
+            i: status_of(results, i, *submitted[i], jobs, problem) for i in ids if i in submitted
+        }
 
     def cancel(self, results: Results) -> int:
         """Cancel the sweep's jobs and no others; returns how many had not ended."""
         submissions = Submissions(results)
         left = [s for s in submissions if not s.cancelled]
-        count = _cancel([s.name for s in left])
+        count = cancel([s.name for s in left])
         for submission in left:
             submissions.write(replace(submission, cancelled=True))
         return count
@@ -294,7 +218,7 @@ class Request:
 
     def check(self) -> None:
         """Raise UserError for an unknown partition, or a time for which it never starts a job."""
-        rows = [row.split("|") for row in _ask("sinfo", "--noheader", "--format=%P|%l").split()]
+        rows = [row.split("|") for row in ask("sinfo", "--noheader", "--format=%P|%l").split()]
         limits = {name.rstrip("*"): limit for name, limit in rows}
         default = [name.rstrip("*") for name, _ in rows if name.endswith("*")]
         names = self.asked.partition.split(",") if self.asked.partition else default
@@ -314,7 +238,11 @@ class Request:
         here, most = shutil.which("sbatch") is not None, self.asked.max_jobs
         size = self.asked.runs_per_job
         if most is not None:
-            queued = len(_ask("squeue", *QUIET, "--me", "--format=%i").split()) if here else 0
+            queued = (
+                len(ask("squeue", "--noheader", "--array", "--me", "--format=%i").split())
+                if here
+                else 0
+            )
             if queued >= most:
                 raise UserError(
                     f"you have {queued} jobs queued and max_jobs is {most}: wait, cancel some or raise it"
@@ -327,7 +255,10 @@ class Request:
         packs = [tuple(ids[i : i + size]) for i in range(0, len(ids), size)]
         earlier = len(list(Submissions(self.job.results)))
         sweep = re.sub(r"[^\w.-]", "-", self.job.name)
-        longest = _max_array_size() if here and packs else MAX_ARRAY_SIZE
+        longest = MAX_ARRAY_SIZE
+        if here and packs:
+            match = re.search(r"MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"))
+            longest = int(match[1]) if match else MAX_ARRAY_SIZE
         arrays: dict[str, tuple[Pack, ...]] = {}
         for i in range(0, len(packs), longest):
             members = tuple(packs[i : i + longest])
@@ -359,7 +290,7 @@ class Request:
         """Submit an array, again while Slurm is busy; returns Slurm's id of it."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        for delay in _delays():
+        for delay in delays():
             try:
                 with contextlib.redirect_stderr(io.StringIO()):  # the error says the same
                     return self._map(name, packs)
@@ -368,7 +299,7 @@ class Request:
                 if not BUSY.search(message):
                     raise UserError(f"sbatch: {message}") from error
             time.sleep(delay)
-            _cancel([name])  # it may have been accepted without our hearing of it
+            cancel([name])  # it may have been accepted without our hearing of it
         raise AssertionError("the delays end with an error")
 
     def _map(self, name: str, packs: tuple[Pack, ...]) -> str:
@@ -425,134 +356,3 @@ def _setup(given: str | list[str], code: Path) -> list[str]:
     path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([code, Path.cwd()]))
     ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
     return [*([given] if isinstance(given, str) else given), ours]
-
-
-QUIET = ("--noheader", "--array")
-
-
-@dataclass(frozen=True)
-class QueuedJob:
-    """A job as Slurm knows it."""
-
-    id: str
-    """The job's id, as `id` or `array_index`."""
-    state: str
-    reason: str
-    node: str
-
-    @property
-    def active(self) -> bool:
-        """Whether it has not ended yet."""
-        return self.state in ACTIVE
-
-
-Queue = dict[tuple[str, int], QueuedJob]
-"""Jobs by their submission's name and their index in its array."""
-
-
-def queue(names: Collection[str], patient: bool = False) -> Queue:
-    """Slurm's jobs of these names, those that ended lately too; raises UserError."""
-    if not names:
-        return {}
-    lines = _ask(
-        "squeue", *QUIET, "--states=all", f"--name={','.join(names)}",
-        "--format=%j|%i|%T|%N|%r", patient=patient,
-    ).splitlines()  # fmt: skip
-    jobs = {}
-    for line in lines:
-        name, job, state, node, reason = line.strip().split("|", 4)
-        jobs[name, int(job.partition("_")[2] or 0)] = QueuedJob(job, state, reason, node)
-    return jobs
-
-
-def _queued(submissions: Iterable[Submission]) -> Queue:
-    """The jobs of some submissions; those of other sweeps may have the same names."""
-    known = {s.name: s.job for s in submissions}
-    jobs = queue(list(known))
-    return {
-        (name, index): job
-        for (name, index), job in jobs.items()
-        if known[name] in (None, job.id.partition("_")[0])
-    }
-
-
-def _status(
-    results: Results,
-    run_id: str,
-    submission: Submission,
-    index: int,
-    jobs: Queue | None,
-    problem: str,
-) -> RunStatus:
-    """The status of a run that was submitted; `jobs` is None where Slurm has the `problem`."""
-    run = results.run(run_id)
-    disk, reason = run.state_and_reason()
-    log = submission.log(index, results.path / "jobs")
-    if disk.final:
-        return RunStatus(disk, reason, log)
-    beat = run.heartbeat()
-    if jobs is None:
-        queued = disk is State.PLANNED
-        return (
-            RunStatus(State.QUEUED, problem, log)
-            if queued
-            else RunStatus(disk, progress_note(beat), log)
-        )
-    job = jobs.get((submission.name, index))
-    if job is not None and job.active:
-        ours = beat is not None and beat.job in (None, job.id)
-        if job.state not in ("PENDING", "REQUEUED", "CONFIGURING") and ours:
-            return RunStatus(State.RUNNING, progress_note(beat), log)
-        if job.state == "PENDING":
-            return RunStatus(State.QUEUED, f"job {job.id}: {job.reason}", log)
-        return RunStatus(State.QUEUED, f"waits in job {job.id} on {job.node}", log)
-    if job is None and submission.job is None and time.time() - submission.time < FORGIVEN:
-        return RunStatus(State.QUEUED, "being submitted", log)
-    if disk is State.RUNNING and beat is not None and time.time() - beat.time < SILENT:
-        return RunStatus(State.RUNNING, progress_note(beat), log)
-    note = f"job {submission.job_id(index)} "
-    note += "is gone" if job is None else f"{job.state} on {job.node or '?'}"
-    if log is None or not log.stat().st_size:
-        note += ", without a word in its log: can the node see the results directory, has it room?"
-    return RunStatus(State.LOST, note, log)
-
-
-def _cancel(names: Collection[str]) -> int:
-    """Cancel the jobs of these names; returns how many had not ended. Raises UserError."""
-    active = [job.id for job in queue(names, patient=True).values() if job.active]
-    arrays = sorted({job.partition("_")[0] for job in active})
-    if arrays:
-        _ask("scancel", *arrays)
-    return len(active)
-
-
-def _max_array_size() -> int:
-    match = re.search(r"MaxArraySize\s*=\s*(\d+)", _ask("scontrol", "show", "config"))
-    return int(match[1]) if match else MAX_ARRAY_SIZE
-
-
-def _delays() -> Iterator[float]:
-    """The waits between attempts; then UserError."""
-    yield from DELAYS
-    raise UserError(f"Slurm's controller has not answered for {sum(DELAYS):.0f} s; try again later")
-
-
-def _ask(*command: str, patient: bool = True) -> str:
-    """The output of one of Slurm's commands, which is called again, with back-off, while Slurm is busy.
-
-    Raises UserError with Slurm's own sentence, or if the command is not there.
-    """
-    if shutil.which(command[0]) is None:
-        raise UserError(
-            f"there is no Slurm on this machine ('{command[0]}' is not on the PATH): "
-            "launch where it is, or use --launcher local"
-        )
-    for delay in _delays() if patient else iter([0.0]):
-        result = subprocess.run(command, capture_output=True, text=True)
-        message = " ".join(result.stderr.split())
-        if result.returncode == 0:
-            return result.stdout
-        if not BUSY.search(message) or not patient:
-            break
-        time.sleep(delay)
-    raise UserError(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")
