@@ -1,4 +1,4 @@
-"""Rules about the functions that a method overrides: what they may read, draw and change."""
+"""Requirements about the functions that a method overrides: what they may read, draw and change."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from oodbench.algorithms import Algorithm, Batch, Outputs
-from oodbench.conformance.rule import DoesNotApply, require_close, rule
+from oodbench.conformance.requirement import (
+    DoesNotApply,
+    on_one_task,
+    require_close,
+    requirement,
+)
 from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
     LAST,
@@ -28,10 +33,11 @@ from oodbench.steps import (
     reduction_of,
 )
 from oodbench.tasks import Task
-from oodbench.vmap_errors import explained
+from oodbench.train.vectorized.bundles import explained
 
 
-@rule
+@requirement
+@on_one_task
 def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
     """It has a docstring, and overrides `objective`, `combine` or the whole of `update`."""
     assert (cls.__dict__.get("__doc__") or "").strip(), "it has no docstring for the tables"
@@ -44,7 +50,7 @@ def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
     assert not both, "it needs `views`, and `combine` is of the gradients of single ones"
 
 
-@rule
+@requirement
 def objective_is_pure(cls: type[Algorithm], task: Task) -> None:
     """`objective` gives the same value twice, and changes neither state nor random numbers."""
     algorithm = tiny_algorithm(cls, tiny_problem(task))
@@ -73,7 +79,7 @@ def _unchanged(algorithm: Algorithm) -> Iterator[None]:
     assert torch.equal(torch.get_rng_state(), rng), "it draws random numbers"
 
 
-@rule
+@requirement
 def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
     """`next_buffers` gives the same values twice, for buffers that there are, and changes nothing."""
     if cls.next_buffers is Algorithm.next_buffers:
@@ -88,7 +94,7 @@ def buffers_are_pure(cls: type[Algorithm], task: Task) -> None:
         assert torch.equal(value, second[name]), f"'{name}' has two values"
 
 
-@rule
+@requirement
 def batches_come_from_the_generator(cls: type[Algorithm], task: Task) -> None:
     """`noise` draws from the step's generator alone, and `prepare` draws nothing."""
     if cls.noise is Algorithm.noise and cls.prepare is Algorithm.prepare:
@@ -126,7 +132,7 @@ class _Objective(nn.Module):
         return noise_at(self.algorithm, batch, step)
 
 
-def _drawn(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
+def _drawn_numbers(cls: type[Algorithm], count: int) -> list[dict[str, Any]]:
     """The numbers among the hyperparameters of the first random draws."""
     drawn = [draw(cls.Hparams, cls.__name__, index) for index in range(1, count + 1)]
     numbers = [
@@ -149,14 +155,14 @@ def _many(function: Callable[..., Any], *values: Any) -> Any:
         raise AssertionError(explained(error) or str(error)) from error
 
 
-@rule
+@requirement
 def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
     """`objective` and `combine` take a drawn number as a tensor: `vmap` over runs changes nothing.
 
     What an objective remembers belongs in a buffer.
     """
     module = _Objective(tiny_algorithm(cls, tiny_problem(task)))
-    drawn, batch = _drawn(cls, 3), tiny_batch(task)
+    drawn, batch = _drawn_numbers(cls, 3), tiny_batch(task)
     torch.manual_seed(2)
     parameters = {
         name: torch.stack([p.detach() + 0.1 * torch.randn_like(p) for _ in drawn])
@@ -172,11 +178,13 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
         noise = [module.noise(values, batch, step) for values in drawn]
         every = {name: torch.stack([each[name] for each in noise]) for name in noise[0]}
         numbers = _stacked(drawn)
-        gradients, together = _many(vmap(grad_and_value(value)), parameters, numbers, every)
+        gradients, values_of_runs = _many(vmap(grad_and_value(value)), parameters, numbers, every)
         for k, values in enumerate(drawn):
             alone = {name: p[k] for name, p in parameters.items()}
             gradient, wanted = grad_and_value(value)(alone, values, noise[k])
-            require_close(together[k], wanted, f"the objective of run {k} differs at step {step}")
+            require_close(
+                values_of_runs[k], wanted, f"the objective of run {k} differs at step {step}"
+            )
             for name, g in gradient.items():
                 require_close(gradients[name][k], g, f"the gradient of '{name}' differs")
 
@@ -186,17 +194,17 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
         module.algorithm.hparams = replace(module._hparams, **values)
         return module.algorithm.combine(stack)
 
-    together = _many(vmap(combined), _stacked(drawn), stacks)
+    combined_of_runs = _many(vmap(combined), _stacked(drawn), stacks)
     for k, values in enumerate(drawn):
-        require_close(together[k], combined(values, stacks[k]), "`combine` differs")
+        require_close(combined_of_runs[k], combined(values, stacks[k]), "`combine` differs")
 
 
-@rule
+@requirement
 def combines_signs_as_gradients(cls: type[Algorithm], task: Task) -> None:
     """The `combine_signs` of its reduction gives what `combine` gives."""
     reduction = reduction_of(tiny_algorithm(cls, tiny_problem(task)))
     if reduction is None or reduction.combine_signs is None:
         raise DoesNotApply("it combines no signs")
     stack = torch.randn(7, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
-    require_close(found, reduction.combine(stack), "`combine_signs` differs")
+    combined = reduction.combine_signs(stack.sign().sum(0), stack.mean(0), 7)
+    require_close(combined, reduction.combine(stack), "`combine_signs` differs")

@@ -47,9 +47,8 @@ class ImageTask(Task):
 
 def suited(cls: type[Algorithm], task: Task) -> Task:
     """The task, on images if the method takes these alone."""
-    images = ImageTask(task.kind, task.num_outputs)
-    takes = [why_skipped(cls, tiny_problem(each)) is None for each in (task, images)]
-    return images if takes == [False, True] else task
+    forms = (task, ImageTask(task.kind, task.num_outputs))
+    return next((form for form in forms if why_skipped(cls, tiny_problem(form)) is None), task)
 
 
 def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Problem:

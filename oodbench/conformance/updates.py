@@ -1,35 +1,44 @@
-"""Rules about whole updates: that they train, as ERM where they should, and go on where they stopped."""
+"""Requirements about whole updates: they train, as ERM where they should, and resume exactly."""
 
 import copy
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from oodbench.algorithms import Algorithm, Batch, why_skipped
-from oodbench.conformance.rule import DoesNotApply, require_close, rule
+from oodbench.algorithms import Algorithm, Batch, Problem, why_skipped
+from oodbench.conformance.requirement import (
+    DoesNotApply,
+    on_one_task,
+    require_close,
+    requirement,
+)
 from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
     LAST,
     PLAIN,
-    TASKS,
     network_step,
     tiny_algorithm,
     tiny_batch,
     tiny_problem,
 )
-from oodbench.hparams import checked, defaults, distributions, draw
+from oodbench.hparams import Value, checked, defaults, distributions, draw
 from oodbench.steps import trains_network, update
 from oodbench.tasks import Task
 
+SHORT = 60
+"""The steps of a short run."""
+
 
 def _float32(batch: Batch) -> Batch:
-    parts = ((name, getattr(batch, name)) for name in ("x", "y", "views"))
-    return replace(batch, **{k: v.float() for k, v in parts if v.is_floating_point()})
+    values = ((name, getattr(batch, name)) for name in ("x", "y", "views"))
+    return replace(batch, **{k: v.float() for k, v in values if v.is_floating_point()})
 
 
 def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> None:
@@ -43,40 +52,48 @@ def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> Non
         assert parameter.isfinite().all(), f"'{name}' is not finite after step {step}"
 
 
-def _shared(cls: type[Algorithm], index: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A draw of a method's hyperparameters, and those of ERM with what the two share."""
-    values = draw(cls.Hparams, cls.__name__, index)
-    common = {f.name for f in fields(Algorithm.Hparams)}
-    return values, {name: value for name, value in values.items() if name in common}
-
-
-@rule
+@requirement
+@on_one_task
 def every_draw_trains(cls: type[Algorithm], task: Task) -> None:
-    """In a run of 300 steps the defaults and random draws move the network, and elsewhere than ERM.
+    """In a short run the defaults and a random draw move the network, and elsewhere than ERM.
 
     A method with a `predict` of its own may train as ERM does.
     """
-    if task.kind != "binary" and why_skipped(cls, tiny_problem(TASKS["binary"])) is None:
-        return  # one kind of task is enough
-    problem = replace(tiny_problem(task), steps=300)
-    batches = [_float32(tiny_batch(task, seed)) for seed in range(10)]
-    for index in range(4):
-        values, common = _shared(cls, index)
-        ends = []
-        for method, given in ((cls, values), (Algorithm, common)):
-            algorithm = tiny_algorithm(method, problem, given, dtype=torch.float32)
-            start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
-            for step in range(300):
-                update(algorithm, batches[step % 10], step)
-            ends.append(parameters_to_vector(algorithm.network.parameters()).detach())
-            moved = not torch.equal(start, ends[-1])
-            assert moved or not trains_network(cls), f"draw {index} leaves the network as it was"
-        other = cls.neutral(problem) == {} or not torch.equal(*ends)
-        other = other or cls.predict is not Algorithm.predict
-        assert other or not trains_network(cls), f"draw {index} ends with ERM's weights"
+    problem = replace(tiny_problem(task), steps=SHORT)
+    differs = cls.neutral(problem) != {} and cls.predict is Algorithm.predict
+    for index in range(2):
+        values = draw(cls.Hparams, "every method", index)  # so that ERM's weights are made once
+        common = {name: values[name] for name in defaults(Algorithm.Hparams)}
+        start, end = _short_run(cls, problem, values)
+        if trains_network(cls):
+            assert not torch.equal(start, end), f"draw {index} leaves the network as it was"
+            erm = _short_run_of_erm(task, tuple(common.items()))
+            assert not differs or not torch.equal(end, erm), f"draw {index} ends with ERM's weights"
 
 
-@rule
+def _short_run(
+    cls: type[Algorithm], problem: Problem, values: Mapping[str, object]
+) -> tuple[Tensor, Tensor]:
+    """The network's weights before and after a short run."""
+    algorithm = tiny_algorithm(cls, problem, values, dtype=torch.float32)
+    start = parameters_to_vector(algorithm.network.parameters()).detach().clone()
+    for step in range(problem.steps):
+        update(algorithm, _short_batch(problem.task, step % 10), step)
+    return start, parameters_to_vector(algorithm.network.parameters()).detach()
+
+
+@cache
+def _short_batch(task: Task, seed: int) -> Batch:
+    return _float32(tiny_batch(task, seed))
+
+
+@cache
+def _short_run_of_erm(task: Task, values: tuple[tuple[str, Value], ...]) -> Tensor:
+    problem = replace(tiny_problem(task), steps=SHORT)
+    return _short_run(Algorithm, problem, dict(values))[1]
+
+
+@requirement
 def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
     """Losses, metrics and parameters stay finite, the network moves, and it predicts."""
     algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
@@ -92,7 +109,7 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
     assert shape == wanted, f"the logits of 7 examples have the shape {shape}, not {wanted}"
 
 
-@rule
+@requirement
 def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     """At its defaults and past annealing, it gives the network another gradient than ERM.
 
@@ -112,8 +129,8 @@ def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     update(algorithm, batch, 0)
     algorithm.network.load_state_dict(initial)
     _move(algorithm)
-    own = network_step(algorithm, batch, LAST)
-    difference = float((own - erm).abs().max())
+    gradient = network_step(algorithm, batch, LAST)
+    difference = float((gradient - erm).abs().max())
     assert difference > 1e-6 * float(erm.abs().max()), "the two gradients are equal"
 
 
@@ -124,7 +141,7 @@ def _move(algorithm: Algorithm) -> None:
             p.add_(0.01)
 
 
-@rule
+@requirement
 def is_erm_when_neutral(cls: type[Algorithm], task: Task) -> None:
     """At its `neutral` hyperparameters it gives the network ERM's gradient, to round-off."""
     problem, batch = tiny_problem(task), tiny_batch(task)
@@ -133,11 +150,11 @@ def is_erm_when_neutral(cls: type[Algorithm], task: Task) -> None:
         raise DoesNotApply("it has no neutral hyperparameters")
     for step in (0, LAST):
         erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, step)
-        own = network_step(tiny_algorithm(cls, problem, {**PLAIN, **neutral}), batch, step)
-        require_close(own, erm, f"the gradient differs from ERM's at step {step}")
+        gradient = network_step(tiny_algorithm(cls, problem, {**PLAIN, **neutral}), batch, step)
+        require_close(gradient, erm, f"the gradient differs from ERM's at step {step}")
 
 
-@rule
+@requirement
 def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
     """Permuting the environments changes the network's gradient by no more than round-off.
 
@@ -158,11 +175,11 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
                     state[name] = state[name].index_select(axis, torch.tensor(order))
     permuted.load_state_dict(state)
     wanted = network_step(plain, batch, LAST)
-    found = network_step(permuted, replace(batch.of(order), environments=None), LAST)
-    require_close(found, wanted, "the gradient depends on the environments' order")
+    reordered = network_step(permuted, replace(batch.of(order), environments=None), LAST)
+    require_close(reordered, wanted, "the gradient depends on the environments' order")
 
 
-@rule
+@requirement
 def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
     """What is saved is all there is: a resumed run goes on bit for bit like one that never stopped."""
     problem = tiny_problem(task)
@@ -183,10 +200,10 @@ def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
     torch.set_rng_state(rng)
     for step in range(3, 6):
         update(resumed, batches[step], step)
-    (wanted, wanted_optimizers), (found, found_optimizers) = _state(whole), _state(resumed)
+    (wanted, wanted_optimizers), (state, optimizers) = _state(whole), _state(resumed)
     for name, value in wanted.items():
-        assert torch.equal(found[name], value), f"'{name}' differs after resuming"
-    same = _tensors(found_optimizers), _tensors(wanted_optimizers)
+        assert torch.equal(state[name], value), f"'{name}' differs after resuming"
+    same = _tensors(optimizers), _tensors(wanted_optimizers)
     assert all(map(torch.equal, *same)), "the optimizers' states differ after resuming"
 
 
@@ -201,7 +218,7 @@ def _tensors(tree: object) -> list[Tensor]:
     return [tree] if isinstance(tree, Tensor) else []
 
 
-@rule
+@requirement
 def takes_one_environment_or_says_why_not(cls: type[Algorithm], task: Task) -> None:
     """With a single training environment `skip` gives a reason, or an update works."""
     problem = tiny_problem(task, ENVIRONMENTS[:1])
@@ -213,7 +230,7 @@ def takes_one_environment_or_says_why_not(cls: type[Algorithm], task: Task) -> N
         assert isinstance(reason, str) and reason.strip(), "`skip` gives an empty reason"
 
 
-@rule
+@requirement
 def takes_one_example(cls: type[Algorithm], task: Task) -> None:
     """An update works with a single example of each environment."""
     algorithm = tiny_algorithm(cls, tiny_problem(task), dtype=torch.float32)
@@ -221,7 +238,8 @@ def takes_one_example(cls: type[Algorithm], task: Task) -> None:
         _require_finite_update(algorithm, tiny_batch(task, examples=1), step)
 
 
-@rule
+@requirement
+@on_one_task
 def draws_within_limits(cls: type[Algorithm], task: Task) -> None:
     """Every default, and every value that a draw can take, is one that a user may set."""
     families = {family for f in fields(cls.Hparams) for family in f.metadata.get("by_family", {})}

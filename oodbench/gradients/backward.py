@@ -2,7 +2,7 @@
 
 A unit is an environment, with the mean loss of its examples, or a single example. In one backward
 pass over the sum of the risks each layer's cotangents still are those of single examples, since
-the examples do not see each other: `oodbench.gradients.layer_rules` turns them into the gradients of
+the examples do not see each other: `oodbench.gradients.layers` turns them into the gradients of
 that layer's parameters for every unit. A layer's gradients are combined as soon as they are complete
 and then freed, so that no more than the largest layer's are ever stacked.
 
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from oodbench.gradients.factored import Dense, Gradients, add
-from oodbench.gradients.layer_rules import LayerRule, any_layer, parts
+from oodbench.gradients.layers import RunLayer, any_layer, layers
 
 Visit = Callable[[Tensor, Gradients], None]
 
@@ -90,57 +90,57 @@ class Backward:
 
 
 def combined_backward(
-    network: nn.Module, parts: Sequence[Units], reduction: Reduction
+    network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:
     """Set each parameter's `.grad` to what `reduction` makes of the units' gradients.
 
-    A parameter that no risk depends on gets None. The batch comes in one part or several, which are
-    run one after the other: then units that are environments have examples in every part, and the
+    A parameter that no risk depends on gets None. The batch comes in one micro-batch or several,
+    which are run one after the other: then units that are environments have examples in each, and the
     gradients of all units, of the whole model, are in memory. Returns the mean risk, detached, and
-    what the forward pass of each part gave besides.
+    what the forward pass of each micro-batch gave besides.
     """
-    if len(parts) > 1:
-        return _accumulated(network, parts, reduction)
-    (units,) = parts
-    found: dict[Tensor, Tensor] = {}
+    if len(micro_batches) > 1:
+        return _accumulated(network, micro_batches, reduction)
+    (units,) = micro_batches
+    combined: dict[Tensor, Tensor] = {}
 
     def visit(parameter: Tensor, gradients: Gradients) -> None:
         if reduction.combine_signs is not None:
-            found[parameter] = reduction.combine_signs(*gradients.signs(), units.count)
+            combined[parameter] = reduction.combine_signs(*gradients.signs(), units.count)
         else:
-            found[parameter] = reduction.combine(gradients.stacked())
+            combined[parameter] = reduction.combine(gradients.stacked())
 
     result = visit_gradients(network, units, visit)
-    for parameter, gradient in found.items():
+    for parameter, gradient in combined.items():
         parameter.grad = gradient
     return result.loss, [result.outputs]
 
 
 def _accumulated(
-    network: nn.Module, parts: Sequence[Units], reduction: Reduction
+    network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:
-    """Do what `combined_backward` does, for several parts."""
-    size = sum(units.x.shape[:2].numel() for units in parts)
+    """Do what `combined_backward` does, for several micro-batches."""
+    size = sum(units.x.shape[:2].numel() for units in micro_batches)
     stacks: dict[Tensor, list[Tensor]] = {}
-    loss, outputs = torch.zeros((), device=parts[0].x.device), []
-    for units in parts:
-        found: dict[Tensor, Tensor] = {}
-        result = visit_gradients(network, units, _keep_in(found))
+    loss, outputs = torch.zeros((), device=micro_batches[0].x.device), []
+    for units in micro_batches:
+        stacked: dict[Tensor, Tensor] = {}
+        result = visit_gradients(network, units, _keep_in(stacked))
         share = units.x.shape[:2].numel() / size
         by_environment = reduction.unit == "environment"
-        for parameter, stack in found.items():
+        for parameter, stack in stacked.items():
             stacks.setdefault(parameter, []).append(stack * share if by_environment else stack)
         loss = loss + share * result.loss
         outputs.append(result.outputs)
-    for parameter, of_parts in stacks.items():
-        by_unit = torch.stack(of_parts).sum(0) if by_environment else torch.cat(of_parts)
+    for parameter, pieces in stacks.items():
+        by_unit = torch.stack(pieces).sum(0) if by_environment else torch.cat(pieces)
         parameter.grad = reduction.combine(by_unit)
     return loss, outputs
 
 
-def _keep_in(found: dict[Tensor, Tensor]) -> Visit:
+def _keep_in(stacked: dict[Tensor, Tensor]) -> Visit:
     def visit(parameter: Tensor, gradients: Gradients) -> None:
-        found[parameter] = gradients.stacked()
+        stacked[parameter] = gradients.stacked()
 
     return visit
 
@@ -150,14 +150,10 @@ def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
 
     They take U times the memory of the model.
     """
+    stacked: dict[Tensor, Tensor] = {}
+    visit_gradients(network, units, _keep_in(stacked))
     names: dict[Tensor, str] = {p: name for name, p in network.named_parameters()}
-    found: dict[str, Tensor] = {}
-
-    def visit(parameter: Tensor, gradients: Gradients) -> None:
-        found[names[parameter]] = gradients.stacked()
-
-    visit_gradients(network, units, visit)
-    return found
+    return {names[parameter]: gradients for parameter, gradients in stacked.items()}
 
 
 def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> Backward:
@@ -213,10 +209,10 @@ def taps(
             visit(*collected.popitem())
 
     tapped = []
-    for module, rule in parts(network):
-        if rule is any_layer:
+    for module, run in layers(network):
+        if run is any_layer:
             _say_fallback(f"the layer {type(module).__name__}")
-        module.__dict__["forward"] = _tapped(module, rule, units, batch_norm, pending, collect)
+        module.__dict__["forward"] = _tapped(module, run, units, batch_norm, pending, collect)
         tapped.append(module)
     try:
         yield complete
@@ -227,13 +223,13 @@ def taps(
 
 def _tapped(
     module: nn.Module,
-    rule: LayerRule,
+    run: RunLayer,
     units: int,
     batch_norm: str,
     pending: Counter[Tensor],
     collect: Callable[[Any], None],
 ) -> Callable[..., Any]:
-    """The forward pass of a layer by its rule, with a hook on the output's cotangent.
+    """The forward pass of a layer by `run`, with a hook on the output's cotangent.
 
     A layer with other inputs than one tensor, or other outputs, runs as ever; what it then gives
     its parameters' `.grad` tells that the whole network has to fall back.
@@ -243,7 +239,7 @@ def _tapped(
     def forward(*inputs: Any, **named: Any) -> Any:
         if named or [*map(type, inputs)] != [Tensor] or len(inputs[0]) % units:
             return type(module).forward(module, *inputs, **named)
-        output, pullback = rule(module, inputs[0], units, batch_norm)
+        output, pullback = run(module, inputs[0], units, batch_norm)
         if not isinstance(output, Tensor):
             return type(module).forward(module, *inputs)
         if trained:
@@ -299,6 +295,6 @@ def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
 def _say_fallback(what: str) -> None:
     warnings.warn(
         f"the gradients of {what} are made by torch.func: exact, and slower than those of a layer "
-        "that oodbench.gradients.layer_rules knows",
+        "that oodbench.gradients.layers knows",
         stacklevel=3,
     )

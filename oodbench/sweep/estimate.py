@@ -85,7 +85,7 @@ def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float,
     """Seconds of all runs of a bundle, and the reason if they are trained one at a time."""
     from oodbench.train.loop import SingleProgram
     from oodbench.train.run import Run
-    from oodbench.train.vectorized.packing import why_alone
+    from oodbench.train.vectorized.bundles import why_alone
     from oodbench.train.vectorized.program import VectorizedProgram
 
     first = bundle[0]

@@ -24,9 +24,8 @@ from oodbench.train.loop import SingleProgram, Training, begin, train
 from oodbench.train.process import clean_process, products_in, unchanged
 from oodbench.train.run import Run
 from oodbench.train.settings import MAX_VECTORIZED, Interrupts, TrainSettings
-from oodbench.train.vectorized.packing import capacity, program_key, why_alone
+from oodbench.train.vectorized.bundles import capacity, explained, program_key, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
-from oodbench.vmap_errors import explained
 
 Ended = Callable[[str, State, str], None]
 """Called with a run's id, its state and, for a failure, one sentence."""

@@ -45,7 +45,7 @@ class TrainSettings:
     def why_alone(self, bundle: BundleKey) -> str | None:
         """Why the runs of a bundle are trained one at a time whatever they are, or None.
 
-        What the runs themselves rule out, `oodbench.train.vectorized.packing` says.
+        What the runs themselves rule out, `oodbench.train.vectorized.bundles` says.
         """
         if self.vectorize == 1:
             return "--vectorize is 1"

@@ -1,4 +1,4 @@
-"""Methods that break one rule each of the functions that they override."""
+"""Methods that break one requirement each of the functions that they override."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Outputs
 from oodbench.conformance import functions
-from oodbench.conformance.rule import Check
+from oodbench.conformance.requirement import Requirement
 from oodbench.conformance.tiny_problems import TASKS
 from oodbench.gradients.backward import Reduction
 from oodbench.hparams import hparam, uniform
@@ -96,6 +96,10 @@ class OtherSigns(CustomStep):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_broken_rule_is_named(cls: type[Algorithm], check: Check, sentence: str) -> None:
-    with pytest.raises(AssertionError, match=rf"{cls.__name__} breaks the rule .*{sentence}"):
+def test_a_broken_requirement_is_named(
+    cls: type[Algorithm], check: Requirement, sentence: str
+) -> None:
+    with pytest.raises(
+        AssertionError, match=rf"{cls.__name__} breaks the requirement .*{sentence}"
+    ):
         check(cls, TASKS["binary"])

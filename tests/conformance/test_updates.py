@@ -1,4 +1,4 @@
-"""Methods that break one rule each of updates."""
+"""Methods that break one requirement each of updates."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs
 from oodbench.conformance import updates
-from oodbench.conformance.rule import Check
+from oodbench.conformance.requirement import Requirement
 from oodbench.conformance.tiny_problems import TASKS
 from oodbench.hparams import hparam, log_uniform
 from oodbench.steps import CustomStep, descend, outputs
@@ -117,6 +117,10 @@ class OutOfLimits(Algorithm):
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.filterwarnings("ignore:var..:UserWarning")
-def test_a_broken_rule_is_named(cls: type[Algorithm], check: Check, sentence: str) -> None:
-    with pytest.raises(AssertionError, match=rf"{cls.__name__} breaks the rule .*{sentence}"):
+def test_a_broken_requirement_is_named(
+    cls: type[Algorithm], check: Requirement, sentence: str
+) -> None:
+    with pytest.raises(
+        AssertionError, match=rf"{cls.__name__} breaks the requirement .*{sentence}"
+    ):
         check(cls, TASKS["binary"])

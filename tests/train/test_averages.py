@@ -22,7 +22,7 @@ from oodbench.train.evaluate import evaluate, mean_loss
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
-from oodbench.train.vectorized.packing import why_not
+from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import Killed, checkpoint_every

@@ -21,7 +21,7 @@ from oodbench.train.execute import execute
 from oodbench.train.process import check_precision, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from oodbench.train.vectorized.packing import why_not
+from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import Killed, checkpoint_every

@@ -2,7 +2,7 @@
 
 Runs of a bundle differ in numbers alone: trial, draw, and hyperparameters that fix no shape. `program`
 holds their parameters in one matrix, one run a row, and does their updates and evaluations under
-`vmap`; `linear` and `optimizers` are its layers and updates; `packing` says which runs are vectorized
+`vmap`; `linear` and `optimizers` are its layers and updates; `bundles` says which runs are vectorized
 and how many at once.
 
 What has to hold is that a run's records are the same, on a CPU bit for bit, whichever runs are in
@@ -11,7 +11,7 @@ and a resumed sweep is to end with the results of an undisturbed one. These rule
 
 - Whether a run is vectorized depends on the whole sweep and on the run itself, never on what is
   left to train. On a CPU a bundle is vectorized if the sweep has at least `MIN_TO_VECTORIZE` runs of
-  it (`settings.large_bundles`) and nothing about the run rules it out (`packing.why_alone`). Launcher
+  it (`settings.large_bundles`) and nothing about the run rules it out (`bundles.why_alone`). Launcher
   and process ask the same two functions.
 - A program of one run holds it twice, because batched kernels round a batch of one differently
   (`program._at_least_two`).

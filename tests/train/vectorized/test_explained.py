@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from oodbench.vmap_errors import explained
+from oodbench.train.vectorized.bundles import explained
 
 KEPT = torch.zeros(4)
 
@@ -34,7 +34,7 @@ class Method:
         (branch, "branches in Python"),
         (lambda x: x * max(x.sum(), 0), "branches in Python"),
         (lambda x: x * x.sum().item(), "stay with tensors"),
-        (lambda x: x * torch.rand(()), "draw them in `draw`"),
+        (lambda x: x * torch.rand(()), "make them in `noise`"),
         (lambda x: x[x > 0].sum(), "multiply by the mask"),
         (lambda x: torch.unique(x).sum(), "multiply by the mask"),
         (lambda x: x.numpy(), "stay with tensors"),
@@ -49,7 +49,7 @@ def test_an_error_says_what_to_write_instead(body: Callable[[Tensor], Any], advi
             vmap(hook)(torch.randn(3, 4))
         found = explained(caught.value)
         assert found is not None and found.startswith(
-            f"`{hook.__name__}` (test_vmap_errors.py, line "
+            f"`{hook.__name__}` (test_explained.py, line "
         )
         assert advice in found
 

@@ -9,8 +9,8 @@ import torch
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
 from oodbench.train.settings import MIN_TO_VECTORIZE, TrainSettings, large_bundles
-from oodbench.train.vectorized import packing
-from oodbench.train.vectorized.packing import DEVICE_SHARE, capacity, why_alone
+from oodbench.train.vectorized import bundles
+from oodbench.train.vectorized.bundles import DEVICE_SHARE, capacity, why_alone
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.sweeps import tiny
 
@@ -56,9 +56,9 @@ def test_long_steps_are_those_of_many_products_whatever_the_biases(
     matrices = sum(p.numel() for p in run.algorithm.parameters() if p.dim() == 2)
     assert 0 < matrices < sum(p.numel() for p in run.algorithm.parameters())
     products = len(run.names) * run.batches.batch_size * matrices
-    monkeypatch.setattr(packing, "CPU_PRODUCTS", products)
+    monkeypatch.setattr(bundles, "CPU_PRODUCTS", products)
     assert why_alone(run, settings) is None
-    monkeypatch.setattr(packing, "CPU_PRODUCTS", products - 1)
+    monkeypatch.setattr(bundles, "CPU_PRODUCTS", products - 1)
     assert "long enough" in str(why_alone(run, settings))
 
 
@@ -68,7 +68,7 @@ def test_the_capacity_on_a_cpu_is_by_size_and_never_none(monkeypatch: pytest.Mon
         for n in (200, 2000)
     )
     assert capacity(small, TrainSettings()) > 5 * capacity(large, TrainSettings()) > 5
-    monkeypatch.setattr(packing, "CPU_BYTES", 1)
+    monkeypatch.setattr(bundles, "CPU_BYTES", 1)
     assert capacity(large, TrainSettings()) == 1
 
 

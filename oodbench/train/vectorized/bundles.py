@@ -1,6 +1,8 @@
-"""Which runs are vectorized, and how many at once: by what rules it out, cost and memory."""
+"""Which runs are bundled into a vectorized program, how many at once, and why a program fails."""
 
 import math
+import traceback
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -21,6 +23,23 @@ CPU_BYTES = 2**29
 """The most bytes that a vectorized program may need on a CPU."""
 DEVICE_SHARE = 0.8
 """The part of a device's free memory that all vectorized programs on it may need together."""
+HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
+"""The functions of a method that are called once for many runs."""
+ADVICE = {
+    "data-dependent control flow": "branches in Python on a tensor (`if`, `or`, `max`): write arithmetic "
+    "or `torch.where`",
+    ".item()": "makes a Python number of a tensor (`.item()`, `float`, functions of `math`): stay with "
+    "tensors and torch's functions, and give metrics detached",
+    "random operation": "draws random numbers: make them in `noise`, with its generator, and take them "
+    "from `batch.noise`",
+    "dynamic shape": "picks by values, so that the shape depends on them (a mask as an index, `nonzero`, "
+    "`unique`): multiply by the mask or write `torch.where`",
+    "data pointer": "leaves torch (`.numpy()`, `.tolist()`): stay with tensors",
+    "inplace": "changes a tensor in place: return a buffer's next value from `next_buffers`",
+    "doesn't match the broadcast shape": "changes a tensor in place: return a buffer's next value from "
+    "`next_buffers`",
+}
+"""What a function did, and what to write instead, by words of torch's message."""
 
 
 def why_alone(run: Run, settings: TrainSettings) -> str | None:
@@ -127,3 +146,21 @@ def program_key(run: Run) -> tuple[object, ...]:
     h = run.algorithm.hparams
     batch = (len(run.names), run.batches.batch_size, h.accumulation > 1, h.head_only > 0)
     return shapes, batch, tuple(map(str, optimizer.items()))
+
+
+def explained(error: BaseException) -> str | None:
+    """One sentence: which function of the method `vmap` cannot take, where, and what to write instead.
+
+    None for an error that is not known to be `vmap`'s.
+    """
+    text = str(error)
+    advice = next((advice for words, advice in ADVICE.items() if words in text), None)
+    if advice is None:
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    hooks = [i for i, frame in enumerate(frames) if frame.name in HOOKS]
+    if not hooks:
+        return f"the method {advice}"
+    file = frames[hooks[-1]].filename
+    place = [frame for frame in frames[hooks[-1] :] if frame.filename == file][-1]
+    return f"`{frames[hooks[-1]].name}` ({Path(file).name}, line {place.lineno}) {advice}"

@@ -1,6 +1,6 @@
 """Layers whose per-unit gradients are known in closed form, and how any other layer gets its own.
 
-A rule runs one layer on the examples of U units with its parameters held fixed, and returns the
+Each function runs one layer on the examples of U units with its parameters held fixed, and returns the
 output and its pullback: a function from the output's cotangent to the gradients of each parameter
 for every unit. Dimension 0 of a layer's input holds the examples, unit after unit.
 """
@@ -18,27 +18,27 @@ from oodbench.gradients.factored import Dense, Gradients, LookedUpRows, OuterPro
 from oodbench.networks.mlp import Scales
 
 Pullback = Callable[[Tensor], Mapping[Tensor, Gradients]]
-LayerRule = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
+RunLayer = Callable[[Any, Tensor, int, str], tuple[Tensor, Pullback]]
 
 
-def parts(network: nn.Module) -> Iterator[tuple[nn.Module, LayerRule]]:
-    """The layers to be run by a rule, each with its rule.
+def layers(network: nn.Module) -> Iterator[tuple[nn.Module, RunLayer]]:
+    """The layers of a network, each with the function that runs it.
 
-    A module with parameters of its own and no rule is one layer, together with all it contains;
-    it gets its gradients from `any_layer`.
+    A module with parameters of its own and no such function is one layer, together with all it
+    contains; it gets its gradients from `any_layer`.
     """
-    rule = _rule(network)
-    if rule is not None:
-        yield network, rule
+    run = _run_of(network)
+    if run is not None:
+        yield network, run
     elif any(p is not None and p.requires_grad for p in network._parameters.values()):
         yield network, any_layer
     else:
         for child in dict.fromkeys(network.children()):
-            yield from parts(child)
+            yield from layers(child)
 
 
-def _rule(module: nn.Module) -> LayerRule | None:
-    """The rule of a layer of torch's own, or None; a subclass may compute something else and has none."""
+def _run_of(module: nn.Module) -> RunLayer | None:
+    """What runs a layer of torch's own, or None; a subclass may compute something else and has none."""
     kind = type(module)
     if kind is nn.Conv2d and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
         return None
@@ -46,7 +46,7 @@ def _rule(module: nn.Module) -> LayerRule | None:
         module.max_norm is not None or module.scale_grad_by_freq or module.sparse
     ):
         return None
-    return _RULES.get(kind)
+    return _KNOWN.get(kind)
 
 
 def _fixed(parameter: Tensor | None) -> Tensor | None:
@@ -65,13 +65,14 @@ def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[T
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         left = cotangent.reshape(units, -1, module.out_features)
-        found: dict[Tensor, Gradients] = {}
+        gradients: dict[Tensor, Gradients] = {}
         if weight.requires_grad:
             right = seen.to(weight.dtype).reshape(units, -1, module.in_features)
-            found[weight] = OuterProducts(left.mT.unsqueeze(1), right.mT.unsqueeze(1), weight.shape)
+            outer = OuterProducts(left.mT.unsqueeze(1), right.mT.unsqueeze(1), weight.shape)
+            gradients[weight] = outer
         if bias is not None and bias.requires_grad:
-            found[bias] = Dense(left.sum(1) if left.shape[1] > 1 else left[:, 0])
-        return found
+            gradients[bias] = Dense(left.sum(1) if left.shape[1] > 1 else left[:, 0])
+        return gradients
 
     return F.linear(x, module.weight.detach(), _fixed(module.bias)), pullback
 
@@ -253,7 +254,7 @@ def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tupl
     return functional_call(module, fixed, (x,)), pullback
 
 
-_RULES: dict[type[nn.Module], LayerRule] = {
+_KNOWN: dict[type[nn.Module], RunLayer] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
     nn.BatchNorm1d: batch_norm,
