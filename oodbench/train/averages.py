@@ -1,12 +1,12 @@
-"""Evaluated weights: averages of a run's weights over its steps, scored in place of the last ones.
+"""Weight averages over a run's steps, which are scored in place of the last weights.
 
-An average composes with every method: it looks at the weights after each update and never changes
-them. It takes in the parameters that are trained and the network's buffers of real numbers, so that
-the running statistics of batch normalisation are averaged as the weights are (as in the code of
-arXiv:2110.10832). arXiv:1803.05407 makes them anew by passes over the data, which costs more: an average of
-variances also holds the variance between the weights and is too large, on ColoredDigits with a small
+A weight average composes with every method: it reads the weights after each update and never changes
+them. It averages the parameters that are trained and the network's buffers of real numbers, so that the
+running statistics of batch normalisation are averaged as the weights are (as in the code of
+arXiv:2110.10832). arXiv:1803.05407 computes them anew by passes over the data, which costs more; an average
+of variances also holds the variance between the weights and is too large: on ColoredDigits with a small
 convolutional network by a median of 0 to 50%, which moves accuracies by at most 0.0005, losses by 0.006.
-A method that starts a new network within a run (JTT) wants a start after that.
+For a method that starts a new network within a run (JTT) the average should start after that.
 """
 
 import math
@@ -30,15 +30,12 @@ Weights = dict[str, Tensor]
 
 
 class Average(ABC):
-    """A running average of weights, in which the weights after an update have a share.
-
-    Before the first one that counts it is the last weights themselves.
-    """
+    """A running average of the weights after every update."""
 
     label: ClassVar[str]
-    """What tables call it."""
+    """Its name in tables."""
     by_validation: ClassVar[bool] = False
-    """Whether it is told the validation loss of the last weights."""
+    """Whether it needs the validation losses of the last weights."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
@@ -53,17 +50,15 @@ class Average(ABC):
 
     @abstractmethod
     def share(self, step: int) -> float:
-        """What the weights after the update at `step` count for in the running average."""
+        """The share of the weights after the update at `step` in the running average."""
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after the update at `step`."""
-        torch._foreach_lerp_(
-            list(self.running.values()), list(self.weights.values()), self.share(step)
-        )
+        """Average in the weights after the update at `step`."""
+        _lerp(self.running, self.weights, self.share(step))
 
     def validated(self, loss: float) -> None:  # noqa: B027 (few averages want it)
-        """Take in the validation loss of the last weights; an evaluation follows."""
+        """Take note of the validation loss of the last weights; an evaluation follows."""
 
     @property
     def evaluated(self) -> Weights:
@@ -72,12 +67,12 @@ class Average(ABC):
 
     @property
     def copies(self) -> int:
-        """The most copies of the weights that it holds."""
+        """The largest number of copies of the weights that it holds."""
         return 1
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within it the evaluated weights stand in the place of the last ones."""
+        """Put the evaluated weights in the place of the last ones within the block."""
         last = {name: weight.data for name, weight in self.weights.items()}
         try:
             for name, weight in self.weights.items():
@@ -88,13 +83,27 @@ class Average(ABC):
                 weight.data = last[name]
 
     def state(self) -> dict[str, Any]:
-        """All that a checkpoint holds of it."""
+        """The state for a checkpoint."""
         return {"running": self.running}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned; raises ValueError for weights of other shapes."""
-        for name, values in self.running.items():
-            values.copy_(_like(state["running"][name], values))
+        for name, values in self._fitting(state["running"]).items():
+            self.running[name].copy_(values)
+
+    def _fitting(self, weights: Mapping[str, Tensor]) -> Weights:
+        """The weights; raises ValueError if they are of other shapes or types than the run's."""
+        for name, wanted in self.running.items():
+            if weights[name].shape != wanted.shape or weights[name].dtype != wanted.dtype:
+                raise ValueError("the average is of other weights")
+        return {name: weights[name] for name in self.running}
+
+    def _counted(self, step: int) -> int:
+        """How many updates count from `hparams.start` to `step`; at least one.
+
+        Up to the first that counts, the average is thus the last weights themselves.
+        """
+        return max(1, step + 1 - int(first_step(self.hparams.start, self.steps)))
 
 
 class EMA(Average):
@@ -117,16 +126,15 @@ class EMA(Average):
 
     def share(self, step: int) -> float:
         """c_k."""
-        decay = self.hparams.decay
-        k = _counted(step, self.hparams.start, self.steps)
+        decay, k = self.hparams.decay, self._counted(step)
         return float((1 - decay) / (1 - decay**k)) if decay < 1 else 1 / k
 
 
 class SWA(Average):
     """The mean of the weights after every update from `start` on.
 
-    With a start of 0.75 stochastic weight averaging (arXiv:1803.05407), sampled at each update and at
-    the method's own learning rate; with 0.02 the simple moving average of arXiv:2110.10832.
+    With a start of 0.75 it is stochastic weight averaging (arXiv:1803.05407), sampled at each update and
+    at the method's own learning rate; with 0.02 the simple moving average of arXiv:2110.10832.
     """
 
     label = "SWA"
@@ -140,17 +148,17 @@ class SWA(Average):
 
     def share(self, step: int) -> float:
         """One of all that count so far."""
-        return 1 / _counted(step, self.hparams.start, self.steps)
+        return 1 / self._counted(step)
 
 
 class SWAD(Average):
     """Dense averages over the valley of the validation loss (arXiv:2102.08604).
 
-    The weights after every update between two evaluations are averaged to a window, whose loss is that
-    of the last weights in it on the validation data: the `out` splits of the training environments,
-    or, where they have none, the validation environments. `valley` says which windows are averaged, as
-    the authors' code does. What is evaluated is what training would end with if it ended there; the
-    authors stop where the valley ends, here the average then stays as it is.
+    The weights after every update between two evaluations are averaged to a window. Its loss is that of
+    the last weights in it on the validation data: the `out` splits of the training environments or, where
+    they have none, the validation environments. `valley` says which windows are averaged, as the
+    authors' code does. Evaluated is what training would end with if it ended now; the authors stop
+    where the valley ends, here the average then stays as it is.
     """
 
     label = "SWAD"
@@ -172,7 +180,7 @@ class SWAD(Average):
         self._losses: list[float] = []
         kept = max(hparams.optimum_patience + 1, hparams.overfit_patience)
         self._windows: deque[Weights] = deque(maxlen=kept)
-        self._joined = self._copy()
+        self._joined = _copy(self.running)
         """The mean of the windows that have joined for good."""
         self._evaluated = self.running
 
@@ -181,13 +189,12 @@ class SWAD(Average):
         return 1 / (step % self.evaluate_every + 1)
 
     def validated(self, loss: float) -> None:
-        """End a window, and choose what is evaluated."""
+        """End a window, and choose the weights to be evaluated."""
         known = len(self._valley()[0])
         self._losses.append(loss if math.isfinite(loss) else math.inf)
-        self._windows.append(self._copy())
+        self._windows.append(_copy(self.running))
         joined, _ = self._valley()
-        for count, place in enumerate(joined[known:], known + 1):
-            self._lerp(self._joined, self._window(place), 1 / count)
+        self._add(self._joined, joined[known:], known)
         self._choose()
 
     @property
@@ -197,60 +204,52 @@ class SWAD(Average):
 
     @property
     def copies(self) -> int:
-        """The running window, the last ones, their mean and what is evaluated."""
+        """The running window, the last ones, the mean of those that joined, and the evaluated weights."""
         return 3 + (self._windows.maxlen or 0)
 
     def state(self) -> dict[str, Any]:
-        """All that a checkpoint holds of it."""
-        own = {"losses": self._losses, "windows": list(self._windows), "joined": self._joined}
-        return super().state() | own
+        """The state for a checkpoint."""
+        windows = {"windows": list(self._windows), "joined": self._joined}
+        return super().state() | {"losses": self._losses} | windows
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned; raises ValueError for weights of other shapes."""
         super().restore(state)
-        like = self.running
         self._losses = [float(loss) for loss in state["losses"]]
         self._windows.clear()
-        for window in state["windows"]:
-            self._windows.append({name: _like(window[name], w) for name, w in like.items()})
-        self._joined = {name: _like(state["joined"][name], w) for name, w in like.items()}
+        self._windows.extend(map(self._fitting, state["windows"]))
+        self._joined = self._fitting(state["joined"])
         if self._losses:
             self._choose()
 
     def _choose(self) -> None:
-        """The weights to be evaluated: the windows that have joined, and those that now would."""
+        """Evaluate the mean of the windows that have joined and of those that join if training ends."""
         joined, ending = self._valley()
-        self._evaluated = {name: values.clone() for name, values in self._joined.items()}
-        for count, place in enumerate(ending, len(joined) + 1):
-            self._lerp(self._evaluated, self._window(place), 1 / count)
+        self._evaluated = _copy(self._joined)
+        self._add(self._evaluated, ending, len(joined))
+
+    def _add(self, mean: Weights, places: Sequence[int], count: int) -> None:
+        """Add the windows at these places to a mean of so many."""
+        for size, place in enumerate(places, count + 1):
+            _lerp(mean, self._windows[place - len(self._losses)], 1 / size)
 
     def _valley(self) -> tuple[list[int], list[int]]:
         h = self.hparams
         return valley(self._losses, h.optimum_patience, h.overfit_patience, h.tolerance)
 
-    def _window(self, place: int) -> Weights:
-        return self._windows[place - len(self._losses)]
-
-    def _copy(self) -> Weights:
-        return {name: values.clone() for name, values in self.running.items()}
-
-    @staticmethod
-    def _lerp(to: Weights, weights: Weights, share: float) -> None:
-        torch._foreach_lerp_(list(to.values()), list(weights.values()), share)
-
 
 def valley(
     losses: Sequence[float], optimum: int, overfit: int, tolerance: float
 ) -> tuple[list[int], list[int]]:
-    """The windows that SWAD averages given the losses so far, by their places, each as often as it counts.
+    """The places of the windows that SWAD averages given the losses so far, each as often as it counts.
 
-    The first list are those that have joined for good, the second those that join as well if training
+    The first list holds those that have joined for good, the second those that also join if training
     ends here. The bottom is the first window whose loss is the least of the `optimum` from it on; the
-    threshold is (1 + tolerance) times the mean of these losses. Once it is known, windows before it join
-    back to the last one above the threshold; then each window joins that is the oldest of the last
-    `overfit`, until all of these are above the threshold. Some join more than once, and the one
-    after the last above the threshold is left out, as in the authors' code; the paper's
-    algorithm 1 averages from the bottom on, and nothing twice.
+    threshold is (1 + tolerance) times the mean of these losses. Once it is known, windows before it join,
+    back to the last one above the threshold; then the oldest of the last `overfit` windows joins each
+    time, until all of these are above the threshold. Some join more than once, and the one after the
+    last above the threshold is left out, as in the authors' code; the paper's algorithm 1 averages from
+    the bottom on, and nothing twice.
     """
     joined: list[int] = []
     queue: list[int] = []
@@ -287,7 +286,7 @@ AVERAGES: dict[str, type[Average]] = {"ema": EMA, "swa": SWA, "swad": SWAD}
 
 
 def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
-    """An average as a run's spec holds it: its `name` and all of its numbers.
+    """An average as a run's spec holds it: its `name` and all its numbers.
 
     Raises UserError for an unknown name or number.
     """
@@ -295,8 +294,7 @@ def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
     name = given.pop("name", None)
     if name not in AVERAGES:
         raise unknown("average", str(name), [*AVERAGES, "none"])
-    found = checked(AVERAGES[name].Hparams, given, f"the average {name}")
-    return {"name": name, **asdict(found)}
+    return {"name": name, **asdict(checked(AVERAGES[name].Hparams, given, f"the average {name}"))}
 
 
 def reason_against(
@@ -316,7 +314,7 @@ def reason_against(
 def make_average(
     average: Mapping[str, Any], algorithm: Algorithm, steps: int, evaluate_every: int
 ) -> Average:
-    """The average of a new run's weights; raises UserError for one that is of several runs."""
+    """The average of a new run's weights; raises UserError for an average over several runs."""
     if average["name"] not in AVERAGES:
         raise UserError("an average of several runs is made by `python -m oodbench.train average`")
     cls = AVERAGES[average["name"]]
@@ -329,13 +327,9 @@ def make_average(
     return cls(weights, hparams, steps, evaluate_every)
 
 
-def _counted(step: int, start: float, steps: int) -> int:
-    """How many updates count in an average, that at `step` included; at least one."""
-    return max(1, step + 1 - int(first_step(start, steps)))
+def _copy(weights: Weights) -> Weights:
+    return {name: values.clone() for name, values in weights.items()}
 
 
-def _like(values: Tensor, wanted: Tensor) -> Tensor:
-    """The values; raises ValueError if they are of another shape or kind."""
-    if values.shape != wanted.shape or values.dtype != wanted.dtype:
-        raise ValueError("the average is of other weights")
-    return values
+def _lerp(to: Weights, weights: Weights, share: float) -> None:
+    torch._foreach_lerp_(list(to.values()), list(weights.values()), share)

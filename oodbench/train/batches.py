@@ -21,11 +21,11 @@ Transform = Callable[[Tensor, torch.Generator], Tensor]
 class Batches:
     """Endless batches of B examples from each of E environments, indexed by step.
 
-    Each environment is gone through in random order, without replacement, an epoch after the
-    other, from where the last step of it stopped; the last examples of an epoch that do not fill a
-    batch are left out unless batches may `repeat`. Data in memory stay on their device as one
-    tensor and a batch is one index selection; stored data are read ahead. Nothing but the step is
-    needed to go on where a run stopped.
+    The examples of an environment come in random order, without replacement, epoch after epoch, and each
+    step continues where the environment's last one stopped; the last examples of an epoch that do not
+    fill a batch are left out unless batches may `repeat`. Data in memory stay on their device as one
+    tensor and a batch is one index selection; stored data are read ahead. A resumed run needs nothing
+    but the step.
     """
 
     def __init__(
@@ -45,24 +45,24 @@ class Batches:
         subsampled: bool = False,
         views: int = 0,
     ) -> None:
-        """`environments` holds (inputs, targets); `batch_size` 0 or too large: the smallest one's.
+        """`environments` holds (inputs, targets), with inputs all in memory or all stored.
 
-        The inputs are all in memory or all stored; those of a batch go through `transform` with a
-        generator of the step's own. `environments_at` says which environments a step is of (all),
-        and no step after `end` is read ahead. With `repeat` a batch may be larger than the smallest
-        environment: then, and wherever an epoch ends, it goes on with the next epoch. Batches hold
-        `attributes`, (N,) of each environment, where they are given, and with `indexed` their
-        examples' places. By `labels`, (N,) of each environment, each of its labels is drawn equally
-        often, with replacement, or is `subsampled`: the environment then has as many
-        examples of each as of the rarest. Batches hold so many further `views` of each input.
+        A `batch_size` of 0, or more than there are, means the size of the smallest environment. With
+        `repeat` a batch may be larger; it then continues with the environment's next epoch.
+        `environments_at` gives the environments of a step, by default all of them; no step after `end`
+        is read ahead. The inputs of a batch go through `transform` with a generator of the step's own.
+        Batches hold `attributes`, (N,) of each environment, if they are given, `indexed` their examples'
+        places, and `views` further views of each input. With `labels`, (N,) of each environment, each
+        label comes equally often, with replacement; or the environment is `subsampled` to as many
+        examples of each label as the rarest has.
         """
         self._views = views
-        on_cpu = None if labels is None else [found.cpu() for found in labels]
+        on_cpu = None if labels is None else [values.cpu() for values in labels]
         self._labels = None if subsampled else on_cpu
         self._kept: list[Tensor] | None = None
         if subsampled and on_cpu is not None:
             self._kept = [
-                subsample(found, _generator(seed, "subsample", e)) for e, found in enumerate(on_cpu)
+                subsample(y, _generator(seed, "subsample", e)) for e, y in enumerate(on_cpu)
             ]
         lengths = [len(y) for _, y in environments]
         self.sizes = lengths if self._kept is None else [len(kept) for kept in self._kept]
@@ -78,7 +78,7 @@ class Batches:
         self._indexed = indexed
         self._starts = [sum(lengths[:i]) for i in range(len(lengths))]
         self._absences = [array("q") for _ in self.sizes]
-        """The steps that each environment was not in, of those before `_counted`."""
+        """The steps before `_counted` without each environment."""
         self._counted = 0
         self._order = lru_cache(maxsize=2 * len(self.sizes))(self._drawn_order)
         self._whole: Batch | None = None
@@ -104,7 +104,7 @@ class Batches:
 
     @property
     def waiting_seconds(self) -> float:
-        """The time spent waiting for stored data so far."""
+        """The time that was spent waiting for stored data."""
         return self._reads.seconds if self._stored else 0.0
 
     def __getitem__(self, step: int) -> Batch:
@@ -125,24 +125,24 @@ class Batches:
         )
 
     def _transformed(self, x: Tensor, step: int) -> Tensor:
-        """Apply the transform to N inputs, with the step's generator: (N, ...), with views (N, 1 + V, ...).
+        """Transform N inputs with the step's generator: (N, ...), with views (N, 1 + V, ...).
 
-        On a CPU the threads that read do it ahead.
+        On a CPU the reading threads call it ahead.
         """
-        found = [x] * (1 + self._views)
+        versions = [x] * (1 + self._views)
         if self._transform is not None:
             places = ([view] if view else [] for view in range(1 + self._views))
             generators = (_generator(self._seed, "transform", step, *place) for place in places)
-            found = [self._transform(x, generator) for generator in generators]
-        return torch.stack(found, 1) if self._views else found[0]
+            versions = [self._transform(x, generator) for generator in generators]
+        return torch.stack(versions, 1) if self._views else versions[0]
 
     def _selected(self, environments: Sequence[int], step: int) -> Batch:
         local = [self._indices(e, step) for e in environments]
         starts = (self._starts[e] for e in environments)
         count, device = len(environments) * self.batch_size, self._y.device
-        parts = [i + start for i, start in zip(local, starts, strict=True)]
-        parts += local if self._indexed else []
-        places = to_device(torch.cat([*parts, torch.tensor(environments)]), device)  # one copy
+        numbers = [i + start for i, start in zip(local, starts, strict=True)]
+        numbers += local if self._indexed else []
+        places = to_device(torch.cat([*numbers, torch.tensor(environments)]), device)  # one copy
         flat, here = places[:count], places[-len(environments) :]
         x = self._reads[step] if self._stored else self._x.index_select(0, flat)
         batch = self._batch(x, flat, (len(environments), self.batch_size))
@@ -151,14 +151,11 @@ class Batches:
         return batch if len(environments) == len(self.sizes) else replace(batch, environments=here)
 
     def _batch(self, x: Tensor, flat: Tensor, shape: tuple[int, int]) -> Batch:
-        """Inputs `x` with what else the examples at the places `flat` have, (E, B, ...) each."""
+        """The batch of the inputs `x` and of the targets and attributes at the places `flat`."""
         attributes = None if self._attributes is None else self._attributes[flat].view(shape)
         y = self._y.index_select(0, flat)
-        return Batch(
-            torch.unflatten(x, 0, shape),
-            torch.unflatten(y, 0, shape),
-            attributes=attributes,
-        )
+        x, y = torch.unflatten(x, 0, shape), torch.unflatten(y, 0, shape)
+        return Batch(x, y, attributes=attributes)
 
     def _request(self, step: int) -> Request:
         return [(self._stored[e], self._indices(e, step)) for e in self._environments_at(step)]
@@ -173,7 +170,7 @@ class Batches:
         return order[start % used :][:count]
 
     def _visits(self, environment: int, step: int) -> int:
-        """How many of the steps before `step` the environment was in."""
+        """The number of steps before `step` with the environment."""
         if not self._draws_environments:
             return step
         for earlier in range(self._counted, step):
@@ -198,12 +195,12 @@ def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
     counts = torch.unique(labels, return_counts=True)[1]
     label = torch.randint(len(counts), labels.shape, generator=generator)
     share = torch.rand(labels.shape, generator=generator, dtype=torch.float64)
-    found: Tensor = places[(counts.cumsum(0) - counts)[label] + (share * counts[label]).long()]
-    return found
+    drawn: Tensor = places[(counts.cumsum(0) - counts)[label] + (share * counts[label]).long()]
+    return drawn
 
 
 def subsample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """The places, sorted, of as many examples of each label as the rarest of `labels` (N,) has."""
+    """Sorted places of as many examples of each label as the rarest of `labels` (N,) has."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     counts = torch.unique(labels, return_counts=True)[1]

@@ -114,7 +114,7 @@ def _execute(
 
 @dataclass(eq=False)
 class _Held:
-    """A run that this process holds."""
+    """A run whose lock this process holds."""
 
     spec: RunSpec
     directory: RunDirectory
@@ -141,7 +141,7 @@ class _Bundle:
     def acquire(self, waiting: deque[tuple[RunSpec, RunDirectory]], limit: int) -> None:
         """Acquire runs of `waiting` that are trained together: at least one if any is free.
 
-        A limit of 0 is one run, trained by itself.
+        A limit of 0 means one run, trained by itself.
         """
         first: Run | None = None
         others: list[tuple[RunSpec, RunDirectory]] = []
@@ -310,7 +310,7 @@ def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
 
 
 def _is_memory(error: Exception) -> bool:
-    """Whether there was not enough memory."""
+    """Whether memory was short."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(
         error
     )

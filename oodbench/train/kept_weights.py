@@ -1,4 +1,4 @@
-"""The weights that selection rules would choose of a run, kept while it is trained."""
+"""The weights of the steps that selection rules would choose of a run, kept while it is trained."""
 
 import json
 import math
@@ -26,7 +26,7 @@ ABOUT = "oodbench"
 
 
 class Judge:
-    """How a selection rule judges the steps of one run, by the run's own records alone."""
+    """Judges the steps of one run by a selection rule and the run's own records."""
 
     def __init__(self, rule: "Rule", evidence: Sequence[tuple[str, str]], dataset: Dataset) -> None:
         """`evidence` are the environments and splits by which the rule judges the run."""
@@ -37,44 +37,43 @@ class Judge:
         self._sign = -1.0 if higher else 1.0
 
     def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:
-        """The score of a record, negative where more is better; infinite where a part of it is none.
+        """The score of a record, negated where more is better; infinite where a value of it is missing.
 
-        None where the metric is not recorded at all.
-
-        The numbers are those of `oodbench.selection`, bit for bit, so that equal ones are equal here.
+        None where the metric is not recorded at all. The numbers are those of `oodbench.selection` bit for
+        bit, so that ties there are ties here.
         """
-        found = {
+        recorded = {
             (e["environment"], e["split"]): (e["value"], e["count"])
             for e in evaluations
             if e["metric"] == self.metric
         }
-        if not found:
+        if not recorded:
             return None
         totals: dict[str, float] = {}
         for environment, split in self.evidence:
-            value, count = found.get((environment, split), (None, 0))
+            value, count = recorded.get((environment, split), (None, 0))
             if value is None or not math.isfinite(value):
                 return math.inf
             totals[environment] = totals.get(environment, 0.0) + count
-        parts = [
+        weighted = [
             value * (count / totals[environment])
-            for (environment, _), (value, count) in ((p, found[p]) for p in self.evidence)
+            for (environment, _), (value, count) in ((p, recorded[p]) for p in self.evidence)
         ]
         score = 0.0
-        for part in sorted(parts):
-            score += part
+        for value in sorted(weighted):
+            score += value
         return self._sign * score / len(totals)
 
 
 class KeptWeights:
-    """The files of a run's kept weights: one a rule, of the step that the rule would choose so far.
+    """The files of a run's kept weights: for each rule, of the step that it would choose so far.
 
-    The file of the step before goes only when a checkpoint of a later step than the new one's is
-    written: a run that is resumed before it may choose that step again.
+    The file of a superseded step is deleted only when a checkpoint of a later step than the new one's
+    is written: a run that is resumed before that may choose the old step again.
     """
 
     def __init__(self, run: Run, directory: RunDirectory) -> None:
-        """Takes up the files of a run at its checkpoint, and deletes those of steps after it."""
+        """Find the files of a run at its checkpoint, and delete those of later steps."""
         self._run, self._directory = run, directory
         self._judges = _judges(run)
         self._best: dict[str, tuple[float, int]] = {}
@@ -87,17 +86,17 @@ class KeptWeights:
                 path.unlink()
 
     def _improved(self, step: int, evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The rules that would choose this step, of all so far."""
-        found = []
+        """The rules that would choose this step among all so far."""
+        rules = []
         for name, judge in self._judges.items():
             cost = judge.cost(evaluations)
             if cost is not None and (name not in self._best or cost < self._best[name][0]):
                 self._best[name] = cost, step
-                found.append(name)
-        return found
+                rules.append(name)
+        return rules
 
     def record(self, evaluations: Sequence[Mapping[str, Any]], ends: bool) -> None:
-        """Keep the evaluated weights for rules that would choose them; `ends`: they are the last."""
+        """Keep the evaluated weights for the rules that would choose them; `ends` marks the last ones."""
         step = self._run.step
         before = dict(self._best)
         rules = self._improved(step, evaluations)
@@ -122,23 +121,20 @@ class KeptWeights:
 
 
 def _judges(run: Run) -> dict[str, Judge]:
-    """What judges the run by each of its rules that can."""
+    """The judges of a run: one for each rule that can judge it alone."""
     names = [name for name in run.settings.keep_weights if name != LAST]
     if not names:
         return {}
     from oodbench.selection import find_rule  # with pandas, which few runs need
 
-    found = {}
-    for name in names:
-        rule = find_rule(name)
-        evidence = rule.evidence_of(run.spec, run.names)
-        if evidence:
-            found[name] = Judge(rule, evidence, run.data.dataset)
-    return found
+    rules = {name: find_rule(name) for name in names}
+    evidence = {name: rule.evidence_of(run.spec, run.names) for name, rule in rules.items()}
+    data = run.data.dataset
+    return {n: Judge(rule, evidence[n], data) for n, rule in rules.items() if evidence[n]}
 
 
 def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterable[str]) -> None:
-    """Write the evaluated weights of a run at its step for some rules, as those of a spec's run."""
+    """Write a run's evaluated weights for some rules, into the directory of the run of a spec."""
     directory.weights.mkdir(exist_ok=True)
     weights = evaluated_weights(run)
     for rule in rules:
@@ -148,7 +144,7 @@ def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterab
 
 
 def evaluated_weights(run: Run) -> dict[str, Tensor]:
-    """A copy on the CPU of all that a predictor with the evaluated weights is made of, in float32."""
+    """A copy on the CPU of the algorithm's state with the evaluated weights, in float32."""
     with run.evaluated_weights():
         state = run.algorithm.state_dict()
         return {

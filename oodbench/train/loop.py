@@ -19,39 +19,18 @@ from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized.optimizers import rule_of
 
 CHECK_EVERY = 50
-"""Steps after which losses are looked at: a run that diverges ends there."""
+"""The steps between two looks at the losses: a run that diverges ends there."""
 BLOCK_SECONDS = 1.0
-"""About the longest that steps are done for before clock and interrupts are looked at."""
+"""About the longest time between two looks at the clock and at interrupts."""
 CHECKPOINT_SECONDS = 10.0
 EVALUATION_CHECKPOINT_SECONDS = 1.0
-"""Seconds after which a checkpoint is due, at any step and at an evaluation."""
+"""Seconds after which a checkpoint is due at any step, and at an evaluation."""
 CHECKPOINT_SHARE = 0.05
 """The largest part of a run's time that repeated checkpoints may take."""
 
 
-def start_or_resume(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Run:
-    """The run at its checkpoint, with the records up to there; else at its start, without records.
-
-    A checkpoint that is there and cannot be used is warned of.
-    """
-    run = Run(spec, settings)
-    if directory.checkpoint.exists():
-        try:
-            resume(run, directory)
-        except UnfitError as error:
-            warnings.warn(
-                f"{directory.checkpoint} is not used: {error}; the run starts anew", stacklevel=1
-            )
-            directory.checkpoint.unlink()
-            run = Run(spec, settings)
-        else:
-            return run
-    directory.forget_records()
-    return run
-
-
 class Program(Protocol):
-    """What trains and evaluates some runs that are at the same step."""
+    """Trains and evaluates runs that are at the same step."""
 
     def run_steps(self, steps: int) -> list[int | None]:
         """Do `steps` updates; returns each run's first step whose loss was not finite, or None."""
@@ -60,7 +39,7 @@ class Program(Protocol):
         """All metrics of some of the runs, by their places."""
 
     def sync_to_runs(self) -> None:
-        """Let the runs have all that a checkpoint of theirs holds."""
+        """Write the state that a checkpoint holds back to the runs."""
 
 
 class SingleProgram:
@@ -96,7 +75,7 @@ class Training:
     """Whether the last record of a diverged run is written."""
 
     def __post_init__(self) -> None:
-        """Take up the weights that are kept of the run so far."""
+        """Find the weights that are kept of the run so far."""
         self.weights = KeptWeights(self.run, self.directory)
 
     @property
@@ -120,10 +99,10 @@ class Training:
         return self.diverged is not None or step % spec.evaluate_every == 0 or step == spec.steps
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> None:
-        """Write a record; predictions and weights that are kept are there before it is.
+        """Write a record, after the predictions and weights that are kept of its step.
 
-        That of a diverged run stands at the step that the network is at, which is after the first
-        loss that was not finite, and has no means of the losses.
+        The record of a diverged run has the step that the network is at, which is after the first loss
+        that was not finite, and no means of the losses.
         """
         if self.run.settings.keep_predictions:
             self.run.keep_predictions(self.directory)
@@ -147,11 +126,24 @@ class Training:
 
 
 def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Training:
-    """Load what a run needs, from its last checkpoint if there is one.
+    """The run at its checkpoint, with the records up to there; else at its start, without records.
 
-    The caller holds the run's lock. Raises UserError for a spec that cannot be run.
+    The caller holds the run's lock. A checkpoint that cannot be used is warned of. Raises UserError for a
+    spec that cannot be run.
     """
-    return Training(start_or_resume(spec, directory, settings), directory)
+    run = Run(spec, settings)
+    if directory.checkpoint.exists():
+        try:
+            resume(run, directory)
+            return Training(run, directory)
+        except UnfitError as error:
+            warnings.warn(
+                f"{directory.checkpoint} is not used: {error}; the run starts anew", stacklevel=1
+            )
+            directory.checkpoint.unlink()
+            run = Run(spec, settings)
+    directory.forget_records()
+    return Training(run, directory)
 
 
 def train(
@@ -161,11 +153,11 @@ def train(
     interrupts: Interrupts | None = None,
     program: Callable[[Sequence[Run]], Program] = SingleProgram,
 ) -> None:
-    """Train runs to their ends, those at the same step by one `program`.
+    """Train runs to their ends; runs at the same step are trained by one `program`.
 
-    The ones behind catch up first. `ended` is told each one's end: `done`, `diverged`, or, if
-    `interrupts` ask to stop, `interrupted`, with a checkpoint of the last step; `progress` the
-    number of steps done by those at work, several times a second where steps are that fast.
+    Runs that are behind catch up first. `ended` is called at each run's end: `done`, `diverged`, or, if
+    `interrupts` ask to stop, `interrupted`, with a checkpoint of the last step. `progress` is called
+    with the number of steps that the runs at work have done, several times a second if steps are fast.
     """
     interrupts = interrupts or Interrupts()
     active = [t for t in trainings if not _ended(t, ended)]
@@ -221,9 +213,9 @@ def _evaluate(program: Program, due: Mapping[int, Training]) -> None:
     if not due:
         return
     start = time.perf_counter()
-    found = program.evaluate(list(due))
+    of_runs = program.evaluate(list(due))
     seconds = (time.perf_counter() - start) / len(due)
-    for training, evaluations in zip(due.values(), found, strict=True):
+    for training, evaluations in zip(due.values(), of_runs, strict=True):
         training.record(evaluations, seconds)
 
 
@@ -240,7 +232,7 @@ def save_checkpoint(run: Run, directory: RunDirectory) -> None:
 
 
 def _copied(state: Any) -> Any:
-    """Tensors without the rest of the matrix that they may be a view of, which would be saved too."""
+    """A state with copies of its tensors: a view would be saved with the whole matrix that it is of."""
     if isinstance(state, Mapping):
         return {key: _copied(value) for key, value in state.items()}
     if isinstance(state, list):
@@ -249,18 +241,18 @@ def _copied(state: Any) -> Any:
 
 
 def resume(run: Run, directory: RunDirectory) -> None:
-    """Put a new run to where its checkpoint was written, and drop the records after that.
+    """Restore a new run from its checkpoint, and drop the records after it.
 
     Raises UnfitError if the checkpoint is damaged, another run's or of another form, or if the
-    records that it continues are not all there; the run and the records may then be half changed.
+    records that it continues are not all there; the run may then be half changed.
     """
     with directory.checkpoint.open("rb") as file:
         try:
-            found = torch.load(file, map_location=run.settings.device, weights_only=True)
-            if found["id"] != run.spec.id:
+            checkpoint = torch.load(file, map_location=run.settings.device, weights_only=True)
+            if checkpoint["id"] != run.spec.id:
                 raise UnfitError("it is another run's")
-            state = found["run"]
-            count, sha256 = found["records"]["records"], found["records"]["sha256"]
+            state, records = checkpoint["run"], checkpoint["records"]
+            count, sha256 = records["records"], records["sha256"]
             _check(state, run)
             run.restore(state)
         except (UnfitError, MemoryError, torch.OutOfMemoryError):
@@ -274,17 +266,15 @@ def resume(run: Run, directory: RunDirectory) -> None:
 
 def _check(state: Any, run: Run) -> None:
     """Raise UnfitError unless `state` has the form of the run's own."""
-    own = run.state()
-    free = {"sums", "optimizers", "average", "device_rng", "process_rng"}
-    if state.keys() != own.keys() or any(
-        _form(state[k]) != _form(own[k]) for k in own.keys() - free
-    ):
+    wanted = run.state()
+    compared = wanted.keys() - {"sums", "optimizers", "average", "device_rng", "process_rng"}
+    if state.keys() != wanted.keys() or any(_form(state[k]) != _form(wanted[k]) for k in compared):
         raise UnfitError("it has another form: of another version of the method or of oodbench")
     if not 0 < state["step"] <= run.spec.steps:
         raise UnfitError(f"its step is {state['step']}, which the run does not have")
     if not all(isinstance(value, float) for value in state["sums"].values()):
         raise UnfitError("its sums of metrics are no numbers")
-    if state["optimizers"].keys() != own["optimizers"].keys():
+    if state["optimizers"].keys() != wanted["optimizers"].keys():
         raise UnfitError("it has the states of other optimizers")
     for name, optimizer in run.algorithm.optimizers.items():
         _check_optimizer(state["optimizers"][name], optimizer)
@@ -293,10 +283,10 @@ def _check(state: Any, run: Run) -> None:
 def _check_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> None:
     """Raise UnfitError for other options or parameters than the optimizer's.
 
-    What an optimizer that is not ours keeps of a parameter may have any shape.
+    The state that an optimizer other than ours keeps of a parameter may have any shape.
     """
-    own = optimizer.state_dict()
-    groups = [[(g.keys(), g["params"]) for g in s["param_groups"]] for s in (state, own)]
+    states = (state, optimizer.state_dict())
+    groups = [[(g.keys(), g["params"]) for g in s["param_groups"]] for s in states]
     if groups[0] != groups[1]:
         raise UnfitError("its optimizers have other options or parameters")
     rule = rule_of(optimizer)

@@ -81,9 +81,9 @@ def build_algorithm(spec: RunSpec, problem: Problem, device: str) -> Algorithm:
 
 
 def on_host(collected: Sequence[Mapping[str, Tensor]]) -> dict[str, list[Any]]:
-    """What S updates returned, each metric's values of all of them, read from the device at once.
+    """Read the metrics that S updates returned from the device at once: S values of each metric.
 
-    A metric is a scalar, or of many runs (K,): then each of its S values is a list.
+    A value is a number or, of K runs with metrics (K,), a list.
     """
     names, device = list(collected[0]), collected[0]["loss"].device
     series = [
@@ -120,14 +120,12 @@ class Run:
         }
         with unchanged(f"the algorithm {spec.algorithm} or the network {spec.network}"):
             self.algorithm = build_algorithm(spec, self.problem, settings.device)
-        average = spec.average
-        self.average = (
-            None
-            if average is None
-            else make_average(average, self.algorithm, spec.steps, spec.evaluate_every)
-        )
+        self.average = None
+        if spec.average is not None:
+            numbers = (spec.average, self.algorithm, spec.steps, spec.evaluate_every)
+            self.average = make_average(*numbers)
         self.validated_on: Scored = ({}, {})
-        """What the validation losses of an average are of, if it wants them."""
+        """The data of SWAD's validation loss."""
         if self.average is not None and self.average.by_validation:
             self.validated_on = self._held_out()
         self.batches = batches(spec, self.data, self.names, self.algorithm, settings)
@@ -139,7 +137,7 @@ class Run:
 
     @property
     def context(self) -> dict[str, Any]:
-        """The facts about dataset and task that tables need beside the spec."""
+        """What tables need to know of the dataset and its task beside the spec."""
         dataset = self.data.dataset
         return {
             "dataset_label": self.spec.dataset_label or facts.label(dataset),
@@ -166,7 +164,7 @@ class Run:
         return diverged
 
     def record_steps(self, series: Mapping[str, Sequence[float]], seconds: float) -> int | None:
-        """Add what some updates returned, one value each, and how long they took, to the run's sums.
+        """Add the metrics of some updates, a value each, and their seconds to the run's sums.
 
         Returns the first step whose loss was not finite, or None.
         """
@@ -184,39 +182,37 @@ class Run:
         return self.algorithm.predict(self.data.dataset.transform(x, None))
 
     def evaluated_weights(self) -> AbstractContextManager[None]:
-        """Within it the algorithm has the weights that are scored, selected and kept."""
+        """Give the algorithm the weights that are scored, selected and kept within the block."""
         return nullcontext() if self.average is None else self.average.in_place()
 
     @torch.no_grad()
     def evaluate(self) -> list[Evaluation]:
         """All metrics of the predictor with the evaluated weights."""
         self.algorithm.eval()
-        dataset, task = self.data.dataset, self.problem.task
-        whole = facts.split_metrics(dataset)
-        workers = self.loader_workers
-        data = self.data
+        data, task, workers = self.data, self.problem.task, self.loader_workers
+        whole = facts.split_metrics(data.dataset)
         self.validate()
         with self.evaluated_weights():
-            found = evaluate(
+            evaluations = evaluate(
                 self.predict, self.scored, data.splits, task, workers, whole, data.groups
             )
-        return found + self.own_metrics()
+        return evaluations + self.own_metrics()
 
     @torch.no_grad()
     def validate(self) -> None:
-        """Let an average that decides by it know the validation loss of the last weights."""
+        """Give the validation loss of the last weights to a weight average that needs it."""
         if self.average is None or not self.average.by_validation:
             return
         self.algorithm.eval()
-        seen, splits = self.validated_on
+        environments, splits = self.validated_on
         task = self.problem.task
-        found = evaluate(self.predict, seen, splits, task, self.loader_workers)
-        self.average.validated(mean_loss(found, task))
+        evaluations = evaluate(self.predict, environments, splits, task, self.loader_workers)
+        self.average.validated(mean_loss(evaluations, task))
 
     def _held_out(self) -> Scored:
         """The `out` splits of the training environments or, if all are empty, all validation data.
 
-        Each environment's are in one split. Raises UserError if there are none.
+        An environment has one split. Raises UserError if no example is left.
         """
         splits = self.data.splits
         held_out = {name: splits[name].get("out", torch.empty(0)) for name in self.names}
@@ -238,7 +234,7 @@ class Run:
 
     @torch.no_grad()
     def own_metrics(self) -> list[Evaluation]:
-        """The evaluations of what the dataset measures of the predictor itself."""
+        """The dataset's metrics of the predictor itself."""
         device = self.settings.device
         with self.evaluated_weights():
             found = facts.predictor_metrics(
@@ -250,12 +246,11 @@ class Run:
 
     @torch.no_grad()
     def keep_predictions(self, directory: RunDirectory) -> None:
-        """Keep the logits of every example as they are now, and once what they are compared with."""
+        """Write the logits of every example at this step, and once a run the targets and splits."""
         self.algorithm.eval()
         with self.evaluated_weights():
-            found = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
-        arrays = {name: values.numpy() for name, values in found.items()}
-        write_predictions(directory, self.step, arrays)
+            kept = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
+        write_predictions(directory, self.step, {name: k.numpy() for name, k in kept.items()})
         examples = {}
         for name, environment in self.scored.items():
             out = torch.zeros(len(environment.y), dtype=torch.bool)
@@ -264,9 +259,8 @@ class Run:
         write_examples(directory, self.problem.task.kind, examples, self.data.dataset.classes)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
-        """One line of metrics.jsonl, with evaluations that took `seconds`.
-
-        `train` holds means since the last record.
+        """One line of metrics.jsonl, with evaluations that took `seconds`; `train` holds means since the
+        last record.
         """
         train = {name: total / self.counted for name, total in self.sums.items()}
         self.sums, self.counted = {}, 0
@@ -285,7 +279,7 @@ class Run:
         }
 
     def state(self) -> dict[str, Any]:
-        """Everything that a run needs to go on from here, as tensors and plain values."""
+        """Everything that the run needs to go on from here, as tensors and plain values."""
         optimizers = {name: o.state_dict() for name, o in self.algorithm.optimizers.items()}
         cuda = self.settings.device.startswith("cuda")
         average = {} if self.average is None else {"average": self.average.state()}
@@ -303,7 +297,7 @@ class Run:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Put the run to where it was when `state` returned this."""
+        """Go on from what `state` returned."""
         self.algorithm.load_state_dict(state["algorithm"])
         for name, optimizer in self.algorithm.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])

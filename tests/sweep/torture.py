@@ -37,7 +37,7 @@ from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.train import loop
 from oodbench.train.execute import execute
-from oodbench.train.loop import start_or_resume
+from oodbench.train.loop import begin
 from oodbench.train.settings import TrainSettings
 from tests.helpers.disks import mounted, remount
 from tests.helpers.paths import ROOT
@@ -226,7 +226,7 @@ def cuts(folder: Path, count: int, tail: int = TAIL) -> int:
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 if lost % TRAINED:
-                    step = start_or_resume(spec, directory, settings).step
+                    step = begin(spec, directory, settings).run.step
                     right = step == 0 and not directory.records()
                 else:
                     execute(spec, directory, settings)
