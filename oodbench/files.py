@@ -1,7 +1,4 @@
-"""Files and folders that are there whole or not at all, and files that can be read to their end.
-
-Imports no torch.
-"""
+"""Files and folders that are there whole or not at all, and files that can be read to their end."""
 
 import errno
 import os

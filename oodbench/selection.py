@@ -4,7 +4,7 @@ A cell is one trial of one row of a table with one test set; its candidates are 
 hparam draw) at every recorded step. A rule is nothing but the records by which a run may be judged,
 its evidence: all others are dropped before anything is computed. How the rules of DomainBed
 differ (arXiv:2007.01434, section 3 and its code): it breaks ties between draws towards the last
-one, and its oracle sees a run's last step only. Imports no torch.
+one, and its oracle sees a run's last step only.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The one place that reads YAML: files, texts and KEY=VALUE flags as values. Imports no torch.
+"""The one place that reads YAML: files, texts and KEY=VALUE flags as values.
 
 A text is refused, in one sentence and before anything large is made of it, if a key is given twice,
 if it is nested too deeply, or if its aliases would expand to too many values.

@@ -1,4 +1,4 @@
-"""What the tables of a board's page say in plain words. Imports no torch."""
+"""What the tables of a board's page say in plain words."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -1,7 +1,4 @@
-"""The page of a board: its tables, and findings each of which follows from a number in them.
-
-Imports no torch.
-"""
+"""The page of a board: its tables, and findings each of which follows from a number in them."""
 
 import math
 import re

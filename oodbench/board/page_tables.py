@@ -1,4 +1,4 @@
-"""The tables of a board's page. Imports no torch."""
+"""The tables of a board's page."""
 
 import math
 from collections.abc import Sequence

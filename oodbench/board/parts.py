@@ -1,4 +1,4 @@
-"""A board on disk: the frozen results of a protocol, part by part. Imports no torch.
+"""A board on disk: the frozen results of a protocol, part by part.
 
 BOARD/protocol.yaml             the sweep, with every row that may be a part
 BOARD/parts/DATASET/ROW.parquet a part: all runs of one row of a table on one dataset

@@ -1,7 +1,4 @@
-"""Metrics: what each of them is, which direction is better, and how it is computed.
-
-Importing this module imports no torch, so that whatever only reads results can ask for a direction.
-"""
+"""Metrics: what each of them is, which direction is better, and how it is computed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Metrics that are recorded while runs are trained, and those that datasets compute. Imports no torch."""
+"""Metrics that are recorded while runs are trained, and those that datasets compute."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

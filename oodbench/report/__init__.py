@@ -1,4 +1,4 @@
 """From records to the tables, texts and pages that a reviewer believes: `python -m oodbench.report`.
 
-It imports `results`, `selection` and the ground, and no torch.
+It imports `results`, `selection` and the ground.
 """

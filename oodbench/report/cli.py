@@ -1,4 +1,4 @@
-"""Leaderboards on the command line: python -m oodbench.report table DIR. Imports no torch."""
+"""Leaderboards on the command line: python -m oodbench.report table DIR."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A leaderboard with what a reviewer asks: gains over a baseline, ranks, noise. Imports no torch."""
+"""A leaderboard with what a reviewer asks: gains over a baseline, ranks, noise."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""DomainBed's own three tables from the same records, cell for cell. Imports no torch.
+"""DomainBed's own three tables from the same records, cell for cell.
 
 Its rules (arXiv:2007.01434, section 3, and its code): only runs with one test environment are
 reported, by the test environment's `in` split; a tie between draws goes to the last one, a tie

@@ -1,4 +1,4 @@
-"""Tables as texts: for a terminal, a web page, a paper or a program. Imports no torch."""
+"""Tables as texts: for a terminal, a web page, a paper or a program."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""From a results directory's frames to the numbers of a leaderboard. Imports no torch.
+"""From a results directory's frames to the numbers of a leaderboard.
 
 `leaderboard` has a mean and its error a row, `scores` the single values behind them.
 """

@@ -1,4 +1,4 @@
-"""Numbers as texts: values with their errors, gains, durations. Imports no torch, and no pandas."""
+"""Numbers as texts: values with their errors, gains, durations."""
 
 import math
 from decimal import Decimal

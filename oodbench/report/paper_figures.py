@@ -1,6 +1,6 @@
 """Figures of a results directory for papers: vectors with embedded fonts, as wide as a column.
 
-Each is drawn from the numbers that tables and the HTML page show. Imports no torch.
+Each is drawn from the numbers that tables and the HTML page show.
 """
 
 import math

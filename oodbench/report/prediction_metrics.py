@@ -1,4 +1,4 @@
-"""Metrics that are computed from kept predictions, in frames. Imports no torch."""
+"""Metrics that are computed from kept predictions, in frames."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Ranks of labels over blocks, and tests of their differences. Imports no torch.
+"""Ranks of labels over blocks, and tests of their differences.
 
 A *table* has a block (a dataset) a row and a label a column, larger values being better; rank 1 is
 the best. scikit-posthocs, which tests check the critical difference against, would bring seaborn

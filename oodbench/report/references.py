@@ -1,4 +1,4 @@
-"""The grey rows between which methods stand: the constant answer, and ceilings. Imports no torch.
+"""The grey rows between which methods stand: the constant answer, and ceilings.
 
 A table has a *kind* for each row: a `method` is ranked; one whose predictions depend on test inputs is
 `transductive` and ranked apart; `constant`, the best answer that ignores the inputs, and a `ceiling`,

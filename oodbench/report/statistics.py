@@ -1,4 +1,4 @@
-"""Statistics of a comparison: pure functions on numbers and data frames. Imports no torch.
+"""Statistics of a comparison: pure functions on numbers and data frames.
 
 `scores` is everywhere a frame with a number a row: `dataset`, `label`, `environment`, `trial`,
 `value`, and `higher` (whether a larger value is better). A *gain* over a baseline is positive where

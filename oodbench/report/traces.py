@@ -1,6 +1,6 @@
 """Values of runs over their steps, by small integer codes: the numbers behind the report's charts.
 
-All values are of each dataset's main metric. Imports no torch.
+All values are of each dataset's main metric.
 """
 
 import itertools

@@ -1,7 +1,4 @@
-"""How a number of the leaderboard came about: the runs behind a cell and what was chosen of them.
-
-Imports no torch.
-"""
+"""How a number of the leaderboard came about: the runs behind a cell and what was chosen of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A results directory into data frames, fast. Imports no torch.
+"""A results directory into data frames, fast.
 
 An ended run never changes again, so what was read of the ended runs is kept beside them, in
 OUT/cache.arrow: an Arrow file, written whole and renamed, that saves time and nothing else. One that

@@ -1,4 +1,4 @@
-"""Results on disk: the only reader and writer of a results directory. Imports no torch.
+"""Results on disk: the only reader and writer of a results directory.
 
 OUT/sweep.json           the sweep and its planned runs
 OUT/sweep.lock           held by a process that adds runs to them

@@ -1,4 +1,4 @@
-"""Records as one tidy data frame, and as files that other programs read. Imports no torch."""
+"""Records as one tidy data frame, and as files that other programs read."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""A results directory in memory. Imports no torch."""
+"""A results directory in memory."""
 
 import json
 from collections.abc import Mapping

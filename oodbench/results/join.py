@@ -1,4 +1,4 @@
-"""Several results directories as one. Imports no torch.
+"""Several results directories as one.
 
 What is compared must have been made alike: sweeps that differ in protocol or code are refused
 unless the user says that the difference is meant.

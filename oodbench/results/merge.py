@@ -1,4 +1,4 @@
-"""The results directories of one sweep, from several machines, as a new one. Imports no torch."""
+"""The results directories of one sweep, from several machines, as a new one."""
 
 import shutil
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The files of runs into one Arrow table, fast. Imports no torch."""
+"""The files of runs into one Arrow table, fast."""
 
 import os
 from collections.abc import Mapping, Sequence

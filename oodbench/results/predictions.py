@@ -1,4 +1,4 @@
-"""Kept predictions on disk. Imports no torch and no pandas.
+"""Kept predictions on disk.
 
 runs/<id>/predictions/examples.npz   classes' names, targets and splits of every environment, once a run
                       <step>.npz     logits of every environment in half precision

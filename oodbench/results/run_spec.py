@@ -1,4 +1,4 @@
-"""What a run is, by all that its numbers depend on, and what is recorded of it. Imports no torch."""
+"""What a run is, by all that its numbers depend on, and what is recorded of it."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What each small file of a results directory must hold, checked where it is read. Imports no torch.
+"""What each small file of a results directory must hold, checked where it is read.
 
 Keys of a later version are left alone. A file of another schema number is refused.
 """

@@ -1,4 +1,4 @@
-"""Kept weights on disk, runs/<id>/weights/RULE-STEP.safetensors. Imports no torch.
+"""Kept weights on disk, runs/<id>/weights/RULE-STEP.safetensors.
 
 The file of a rule is of the step that the rule would choose among the run's own; while a run is
 trained there may be two, as a resumed run may need the former one.

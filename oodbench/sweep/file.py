@@ -1,4 +1,4 @@
-"""A sweep file: its keys, its protocol, how it is read, and what is wrong with it. Imports no torch."""
+"""A sweep file: its keys, its protocol, how it is read, and what is wrong with it."""
 
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Kept weights of a sweep: by which rules, which runs lack theirs, what they take. Imports no torch."""
+"""Kept weights of a sweep: by which rules, which runs lack theirs, what they take."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a process trains runs, and what it may be asked while it does. Imports no torch."""
+"""How a process trains runs, and what it may be asked while it does."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""From an experiment to its numbers: sweeps are trained and read, others computed. Imports no torch."""
+"""From an experiment to its numbers: sweeps are trained and read, others computed."""
 
 import math
 from collections.abc import Mapping, Sequence

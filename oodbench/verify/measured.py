@@ -1,7 +1,4 @@
-"""Our numbers of an experiment: read off the records of its sweeps, or computed; and its picture's panels.
-
-Imports no torch.
-"""
+"""Our numbers of an experiment, read off its sweeps' records or computed, and its picture's panels."""
 
 import json
 import math

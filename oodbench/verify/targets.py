@@ -1,4 +1,4 @@
-"""Targets: the numbers that papers printed, as checked data. Imports no torch.
+"""Targets: the numbers that papers printed, as checked data.
 
 oodbench/verify/papers/<experiment>.yaml describes one experiment: which sweeps (or which computation) make
 its numbers, how a number is read off them, and what was printed.

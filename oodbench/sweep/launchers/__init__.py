@@ -3,7 +3,7 @@
 A launcher is a subclass of `Launcher` that is registered under a name, by a file of this folder, by an
 entry point of the group `oodbench.launchers` or by a module that `--plugin` names; the guide's page on
 launchers writes one. It is called with a `Job`, which holds the runs, the options of the launch and
-what reads and writes their results. Imports no torch.
+what reads and writes their results.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The launcher `slurm`: runs packed into jobs, jobs into arrays, submitted through submitit.
 
 What has to be done is read from the results directory whenever a job starts, also after Slurm has
-requeued it; submitit's pickles only say which runs a job is about. Imports no torch.
+requeued it; submitit's pickles only say which runs a job is about.
 
 OUT/code/<fingerprint>/ holds the snapshots of launches with --snapshot.
 """

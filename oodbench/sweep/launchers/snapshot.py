@@ -1,4 +1,4 @@
-"""The code of a launch: its fingerprint, and a snapshot of it. Imports no torch."""
+"""The code of a launch: its fingerprint, and a snapshot of it."""
 
 import hashlib
 import importlib.util
