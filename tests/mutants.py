@@ -38,7 +38,7 @@ TARGETS = {
         "tests/report/test_comparison.py",
     ],
     "oodbench/results/directory.py": ["tests/results", "tests/train/test_execute.py"],
-    "oodbench/results/parse.py": ["tests/results", "tests/test_selection.py"],
+    "oodbench/results/read.py": ["tests/results", "tests/test_selection.py"],
     "oodbench/results/frames.py": [
         "tests/test_selection.py",
         "tests/results",

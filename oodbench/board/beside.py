@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.errors import UserError
-from oodbench.results.frames import Frames
-from oodbench.results.join import completed, joined, of_runs, records_of, stacked
-from oodbench.results.parse import COSTS
+from oodbench.results.frames import Frames, records_of, stacked, stacked_runs, subset
+from oodbench.results.join import completed, joined
+from oodbench.results.read import COSTS
 from oodbench.results.run_spec import COMPLETE, RunSpec, State
 from oodbench.yaml_values import read_yaml
 
@@ -62,11 +62,8 @@ def beside_board(name: str, directories: Sequence[Path]) -> Frames:
     local, shown, notes = _cut(local, board, here, title)
     notes += range_notes(board.runs, local.runs)
     local, shown, further = _without_repeats(local, shown, here, title)
-    tables = (shown.runs, local.runs)
-    runs = pd.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
-    runs = runs.reindex(columns=list(dict.fromkeys(column for table in tables for column in table)))
     order = {label: i for i, label in enumerate(shown.runs["dataset_label"].unique())}
-    runs = runs.sort_values(
+    runs = stacked_runs([shown.runs, local.runs]).sort_values(
         "dataset_label", key=lambda labels: labels.map(order), kind="stable", ignore_index=True
     )
     metrics = stacked([shown.metrics, local.metrics])
@@ -158,7 +155,7 @@ def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, F
         f"Partial: {', '.join(texts)} of {title} are compared, for all rows: those that the rows "
         "here have."
     )
-    cut = of_runs(local, runs[kept]), of_runs(board, frozen_runs[kept_frozen])
+    cut = subset(local, runs[kept]), subset(board, frozen_runs[kept_frozen])
     return *cut, [note] * bool(texts)
 
 
@@ -184,7 +181,7 @@ def _without_repeats(
         gaps = _gaps(local, board, complete)
         different = int((gaps > 0).sum())
         if not different:
-            local = of_runs(local, local.runs[~local.runs["id"].isin(row["id"])])
+            local = subset(local, local.runs[~local.runs["id"].isin(row["id"])])
             again = board.runs.get("rerun", pd.Series(False, board.runs.index))
             again = again | board.runs["id"].isin(complete)
             board = replace(board, runs=board.runs.assign(rerun=again))

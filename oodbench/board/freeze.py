@@ -32,8 +32,7 @@ from oodbench.board.protocol import protocol_of, refuse, wrong_results
 from oodbench.board.summary import write_summary
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
-from oodbench.results.join import only_dataset, records_of
+from oodbench.results.frames import Frames, load_frames, only_dataset, records_of
 from oodbench.results.provenance import code, source
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import candidates, find_rule, rule_names

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
@@ -11,70 +11,79 @@ from markdown_it import MarkdownIt
 
 from oodbench.board import page_tables as tables
 from oodbench.board.beside import range_notes
-from oodbench.board.findings import findings
-from oodbench.board.page_tables import BASELINE, Contents, contents
+from oodbench.board.page_tables import (
+    BASELINE,
+    Contents,
+    contents,
+    critical,
+    gain_text,
+    selection_costs,
+    sign,
+)
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import markdown
 from oodbench.report.leaderboard import leaderboard_by_rule
-from oodbench.report.ranking import block_table
+from oodbench.report.ranking import block_table, mean_ranks
 from oodbench.report.sheet import Block, Sheet
 from oodbench.selection import USUAL
 
+NAMED = 6
+"""How many of the rows that gain on a dataset are named."""
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def page(name: str) -> str:
     """The page of a board as Markdown; raises UserError as `frozen` does."""
-    found = contents(name)
-    intervals = sum(not difference.equal for difference in found.gains.values())
+    board = contents(name)
+    intervals = sum(not difference.equal for difference in board.gains.values())
     parts = [
-        f"# The board {found.name}",
-        _about(found),
+        f"# The board {board.name}",
+        _about(board),
         "## Findings",
         f"A row gains or loses where the 95 % interval of its paired difference to {BASELINE} does not "
         f"hold 0. There are {intervals} intervals, not corrected for their number; a large difference "
         "over few trials need not be a gain.",
-        "\n".join(f"- {sentence}" for sentence in findings(found)),
+        "\n".join(f"- {sentence}" for sentence in findings(board)),
         "## Datasets",
-        _tables([tables.head_room(found)]),
-        f"## Results by {found.rule}",
-        _of_results(found),
-        _tables(tables.results(found.board)),
+        _tables([tables.head_room(board)]),
+        f"## Results by {board.rule}",
+        _about_results(board),
+        _tables(tables.results(board.leaderboard)),
     ]
-    if USUAL in found.values and found.rule != USUAL:
-        own = leaderboard_by_rule(tables.serving(found.frames, USUAL), USUAL)
-        left_out = [d for d in found.datasets if d not in set(own.frame["dataset"])]
+    if USUAL in board.values and board.rule != USUAL:
+        by_usual = leaderboard_by_rule(tables.serving(board.frames, USUAL), USUAL)
+        left_out = [d for d in board.datasets if d not in set(by_usual.frame["dataset"])]
         parts += [f"## Results by {USUAL}"]
         parts += [f"Without {'; '.join(left_out)}, which this rule cannot judge."] * bool(left_out)
-        parts += [_tables(tables.results(own))]
+        parts += [_tables(tables.results(by_usual))]
     parts += [
         f"## Gains over {BASELINE}",
-        f"Paired by trial, by {found.rule}; positive is better; 95 % intervals by Student's t over "
+        f"Paired by trial, by {board.rule}; positive is better; 95 % intervals by Student's t over "
         f"trials. Bold: the interval does not hold 0 (a bound of +0.0 is above it, one of -0.0 below). "
         f"There are {intervals} intervals, and nothing is "
         "corrected for their number: of rows that are as good as the baseline one in 20 is bold.",
-        _tables([tables.gains(found)]),
+        _tables([tables.gains(board)]),
         "## Ranks",
-        _of_ranks(found),
-        _tables([tables.ranks(found)]),
-        *_of_selection(found),
+        _about_ranks(board),
+        _tables([tables.ranks(board)]),
+        *_section_on_selection(board),
         "## Close to the best",
         "The share of the datasets on which a row's error (1 - accuracy, or the mse) is at most so much "
         "larger than the best row's.",
-        _tables([tables.profile(found)]),
+        _tables([tables.profile(board)]),
         "## Cost",
         f"Seconds of a row's fastest run, training and evaluation, beside {BASELINE}'s: the median over "
         "datasets, and each. The runs of a row were trained many at once; those marked *alone* one by "
         f"one, which is most of their difference to {BASELINE}. Other work went on beside them: a ratio "
         f"below 1 of a method that adds to the step of {BASELINE}, or one far above those of its other "
         "datasets, is of that work.",
-        _tables([tables.costs(found)]),
+        _tables([tables.costs(board)]),
     ]
-    groups = tables.worst_group(found)
+    groups = tables.worst_group(board)
     if groups:
         parts += [
             "## The worst group",
-            f"Accuracy of the worst group, selected by {found.rule}:{tables.WORST_GROUP}.",
+            f"Accuracy of the worst group, selected by {board.rule}:{tables.WORST_GROUP}.",
             _tables(groups),
         ]
     return "\n\n".join(parts) + "\n"
@@ -95,45 +104,45 @@ def html_page(text: str) -> str:
     return TEMPLATE.read_text().replace("@title@", name).replace("@body@", body)
 
 
-def _tables(found: Iterable[Block]) -> str:
+def _tables(blocks: Iterable[Block]) -> str:
     """Blocks as Markdown; only those after the first have a title."""
-    text = markdown(Sheet(list(found), (), (), pd.DataFrame()))
+    text = markdown(Sheet(list(blocks), (), (), pd.DataFrame()))
     return text.partition("\n\n")[2].strip()
 
 
-def _about(found: Contents) -> str:
-    runs = found.frames.runs
+def _about(contents: Contents) -> str:
+    runs = contents.frames.runs
     of_rows = runs[~runs["ceiling"].eq(True)].groupby("label")["dataset_label"].nunique()
-    rows, whole = len(of_rows), sum(of_rows == len(found.datasets))
+    rows, whole = len(of_rows), sum(of_rows == len(contents.datasets))
     draws, trials = runs["draw"].nunique(), runs["trial"].nunique()
     commits = sorted({str(made.get("commit", ""))[:12] for made in runs["provenance"]})
     machines = sorted({f"torch {p.get('torch')}, {p.get('machine')}" for p in runs["provenance"]})
-    missing = [dataset for dataset in found.planned if dataset not in found.datasets]
+    missing = [dataset for dataset in contents.planned if dataset not in contents.datasets]
     to_come = f" Not frozen yet: {'; '.join(missing)}." if missing else ""
-    several = "s" * (len(found.datasets) > 1)
+    count, name = len(contents.datasets), contents.name
     return (
-        f"{rows} rows on {len(found.datasets)} dataset{several}, {whole} of them on all, {draws} draws x "
+        f"{rows} rows on {count} dataset{'s' * (count > 1)}, {whole} of them on all, {draws} draws x "
         f"{trials} trials each: {len(runs):,} runs. Code: {', '.join(commits)}; "
-        f"{'; '.join(machines)}.{to_come} `python -m oodbench.board page {found.name}` writes this page; "
+        f"{'; '.join(machines)}.{to_come} `python -m oodbench.board page {name}` writes this page; "
         "the [guide](../guide/boards.md) says how to put a method of your own beside these."
     )
 
 
-def _of_results(found: Contents) -> str:
-    metrics = {dataset: found.metric(dataset) for dataset in found.datasets}
+def _about_results(contents: Contents) -> str:
+    metrics = {dataset: contents.metric(dataset) for dataset in contents.datasets}
     text = "Means and standard errors over trials, of the metric above."
     if not all(map(is_proportion, metrics.values())):
         text += " The average is that of the datasets in %."
-    runs = found.frames.runs
+    runs = contents.frames.runs
     apart = runs.loc[runs["transductive"].eq(True), "label"].unique()
     seen = f" Predictions of {', '.join(apart)} depend on the other test inputs." * (len(apart) > 0)
     ranges = "".join(f" {note}" for note in range_notes(runs))
     return f"{text} Only rows that have run everywhere are ranked, among each other.{seen}{ranges}"
 
 
-def _of_selection(found: Contents) -> list[str]:
+def _section_on_selection(contents: Contents) -> list[str]:
     """The section on what selection costs, where a dataset has the oracle."""
-    table = tables.selection(found)
+    table = tables.selection(contents)
     if not table.rows:
         return []
     about = (
@@ -144,13 +153,13 @@ def _of_selection(found: Contents) -> list[str]:
     return ["## What selection costs", about, _tables([table])]
 
 
-def _of_ranks(found: Contents) -> str:
+def _about_ranks(contents: Contents) -> str:
     text = (
         "By each rule, with fewer draws (the first is a method's defaults), and without a dataset. A rule "
         "ranks on the datasets that it can judge; Kendall's tau is over those that both rules judge."
     )
-    others = [block_table(values) for values in found.values.values()]
-    widths = {table.shape: tables.critical(table) for table in (found.table, *others)}
+    others = [block_table(values) for values in contents.values.values()]
+    widths = {table.shape: tables.critical(table) for table in (contents.table, *others)}
     for (blocks, labels), width in widths.items():
         if not math.isnan(width):
             text += (
@@ -158,3 +167,71 @@ def _of_ranks(found: Contents) -> str:
                 f"if they are {width:.1f} apart."
             )
     return f"{text} A row that cannot be run on a dataset has none."
+
+
+def findings(contents: Contents) -> list[str]:
+    """Sentences, each of which follows from a number in a table."""
+    sentences = [_of_dataset(contents, dataset) for dataset in contents.datasets]
+
+    def everywhere(wanted: Callable[[set[int]], bool]) -> str:
+        signs: dict[str, set[int]] = {}
+        for (_, label), difference in contents.gains.items():
+            signs.setdefault(label, set()).add(sign(difference))
+        return _listed(x for x in contents.labels if x in signs and wanted(signs[x]))
+
+    never = everywhere(lambda signs: 1 not in signs)
+    sentences.append(f"Rows that gain over {BASELINE} on no dataset: {never}.")
+    safe = everywhere(lambda signs: 1 in signs and -1 not in signs)
+    sentences.append(f"Rows that gain somewhere and, where they can be run, lose nowhere: {safe}.")
+    return [*sentences, *_of_ranks(contents), *_of_selection(contents)]
+
+
+def _listed(labels: Iterable[object]) -> str:
+    return ", ".join(map(str, labels)) or "none"
+
+
+def _of_dataset(contents: Contents, dataset: str) -> str:
+    """Which rows gain over the baseline on a dataset, how many lose, and which have its numbers."""
+    gains = {label: d for (of, label), d in contents.gains.items() if of == dataset}
+    better = sorted((x for x in gains if sign(gains[x]) > 0), key=lambda x: -gains[x].gain.mean)
+    lose = f"{sum(sign(d) < 0 for d in gains.values())} lose"
+    equal = [x for x in gains if gains[x].equal]
+    if equal:
+        lose += f"; exactly {BASELINE}'s numbers have {_listed(equal)}"
+    if not better:
+        return f"**{dataset}**: no row of {len(gains)} gains over {BASELINE}; {lose}."
+    first, *others = better
+    most = f"{first} ({gain_text(contents, dataset, first)} {contents.unit(dataset)})"
+    rest = f"; the others are {_listed(others[: NAMED - 1])}" if others else ""
+    rest += f" and {len(better) - NAMED} more" if len(better) > NAMED else ""
+    return (
+        f"**{dataset}**: {len(better)} of {len(gains)} rows gain over {BASELINE}, most of all "
+        f"{most}{rest}; {lose}."
+    )
+
+
+def _of_ranks(contents: Contents) -> list[str]:
+    """Which mean ranks are further from the baseline's than chance."""
+    mean, width = mean_ranks(contents.table), critical(contents.table)
+    if math.isnan(width) or BASELINE not in mean:
+        return []
+    lead = mean[BASELINE] - mean
+    return [
+        f"Rows whose mean rank is ahead of {BASELINE}'s by more than the critical difference: "
+        f"{_listed(mean.index[lead > width])}; behind it by more: {_listed(mean.index[-lead > width])}."
+    ]
+
+
+def _of_selection(contents: Contents) -> list[str]:
+    """What it costs that a rule cannot see the test environments."""
+    costs = selection_costs(contents)
+    sentences = []
+    for rule, by_rule in costs.groupby("rule", sort=False):
+        of_datasets = by_rule.groupby("dataset")["cost"].mean().sort_values()
+        most = f"; most on {of_datasets.index[-1]} ({of_datasets.iloc[-1]:.1f})"
+        sentences.append(
+            f"Selection by {rule} costs {of_datasets.mean():.1f} points on the mean over rows, then "
+            f"over the datasets on which accuracy can be selected by the test environment itself"
+            f"{most if len(of_datasets) > 1 else ''}."
+        )
+    return sentences

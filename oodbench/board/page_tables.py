@@ -19,8 +19,7 @@ from oodbench.report.ranking import block_table, critical_difference, kendall, m
 from oodbench.report.references import CEILING, METHOD
 from oodbench.report.sheet import Block, blocks
 from oodbench.report.statistics import Difference
-from oodbench.results.frames import Frames
-from oodbench.results.join import of_runs
+from oodbench.results.frames import Frames, subset
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import find_rule, rule_names, usual
 from oodbench.yaml_values import read_yaml
@@ -42,7 +41,7 @@ class Contents:
     """The datasets of the protocol."""
     frames: Frames
     rule: str
-    board: Leaderboard
+    leaderboard: Leaderboard
     """By `rule`."""
     values: dict[str, pd.DataFrame]
     """The values behind the leaderboard by each rule, of the datasets that serve it; see `scores`."""
@@ -52,7 +51,7 @@ class Contents:
     @property
     def datasets(self) -> list[str]:
         """The datasets by their labels."""
-        return [str(d) for d in self.board.frame["dataset"].unique()]
+        return [str(d) for d in self.leaderboard.frame["dataset"].unique()]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -68,7 +67,7 @@ class Contents:
 
     def averages(self, kind: str = METHOD) -> pd.DataFrame:
         """The average over test environments of each row of a kind on each dataset."""
-        frame = self.board.frame
+        frame = self.leaderboard.frame
         own = is_mean(frame) & (frame["kind"] == kind) & (frame["n"] > 0)
         return frame[own].set_index(["dataset", "label"])
 
@@ -83,7 +82,7 @@ class Contents:
 
     def is_higher_better(self, dataset: str) -> bool:
         """The direction of a dataset's metric."""
-        return self.board.higher.get(self.metric(dataset), True)
+        return self.leaderboard.higher.get(self.metric(dataset), True)
 
 
 def contents(name: str) -> Contents:
@@ -130,7 +129,7 @@ def head_room(contents: Contents) -> Block:
         rows.append(
             [
                 dataset,
-                contents.board.shifts.get(dataset, "-"),
+                contents.leaderboard.shifts.get(dataset, "-"),
                 f"{run['network']} {', '.join(network)}".strip(),
                 str(run["steps"]),
                 contents.metric(dataset),
@@ -215,7 +214,7 @@ def serving(frames: Frames, rule: str) -> Frames:
     """The frames of the datasets that serve a rule."""
     runs, judged = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
     datasets = runs.loc[runs["id"].isin(judged), "dataset_label"].unique()
-    return of_runs(frames, runs[runs["dataset_label"].isin(datasets)])
+    return subset(frames, runs[runs["dataset_label"].isin(datasets)])
 
 
 def ranks(contents: Contents) -> Block:
@@ -225,7 +224,7 @@ def ranks(contents: Contents) -> Block:
     tables = {r: block_table(v) for r, v in contents.values.items() if r != rule}
     for count in DRAWS:
         if count < runs["draw"].nunique():
-            fewer = scores(of_runs(contents.frames, runs[runs["draw"] < count]), rule)
+            fewer = scores(subset(contents.frames, runs[runs["draw"] < count]), rule)
             tables[f"{count} draw{'s' * (count > 1)}"] = block_table(fewer)
     shown = {name: mean_ranks(other) for name, other in tables.items()}
     several = len(contents.datasets) > 1
@@ -311,5 +310,5 @@ def worst_group(contents: Contents) -> list[Block]:
     """
     rule = f"{contents.rule}:{WORST_GROUP}"
     own = serving(contents.frames, rule)
-    own = of_runs(own, own.runs[~own.runs["ceiling"].eq(True)])
+    own = subset(own, own.runs[~own.runs["ceiling"].eq(True)])
     return results(leaderboard_by_rule(own, rule, WORST_GROUP)) if len(own.runs) else []

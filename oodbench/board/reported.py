@@ -16,7 +16,8 @@ from oodbench.board.files import NUMBERS_FILE
 from oodbench.errors import UserError, unknown
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import Block, Sheet, sheet
-from oodbench.results.join import joined, only_dataset
+from oodbench.results.frames import only_dataset
+from oodbench.results.join import joined
 from oodbench.selection import usual
 from oodbench.yaml_values import read_yaml
 

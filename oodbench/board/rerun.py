@@ -16,8 +16,7 @@ from oodbench.board.parts import Part, read_parts
 from oodbench.errors import UserError
 from oodbench.report.statistics import BAND
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
-from oodbench.results.join import only_dataset
+from oodbench.results.frames import Frames, load_frames, only_dataset
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import candidates
 from oodbench.sweep.launch import LaunchOptions, launch_specs

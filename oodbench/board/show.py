@@ -26,8 +26,7 @@ from oodbench.report.ranking import ranks as ranks_of
 from oodbench.report.references import METHOD
 from oodbench.report.sheet import Block, Sheet, sheet
 from oodbench.report.statistics import BAND, paired_differences
-from oodbench.results.frames import Frames, origins
-from oodbench.results.join import of_runs, only_dataset
+from oodbench.results.frames import Frames, only_dataset, origins, subset
 from oodbench.results.run_spec import CONSTANT
 from oodbench.terminal import terminal
 
@@ -169,7 +168,7 @@ def quick_sheet(frames: Frames, directory: Path) -> Sheet:
     here = {label for label, origin in origins(frames.runs).items() if "here" in origin}
     shown = frames.runs["ceiling"].eq(True) | frames.runs["label"].isin({*best, *here})
     others = len(methods) - len({*best, *here} & set(methods.index))
-    tables = sheet(leaderboard(of_runs(frames, frames.runs[shown]), "val_env"))
+    tables = sheet(leaderboard(subset(frames, frames.runs[shown]), "val_env"))
     more = (
         f"{others} more rows: python -m oodbench.board show {QUICK_BOARD} {directory} "
         f"--dataset '{QUICK_DATASET}'. All datasets: docs/boards/{QUICK_BOARD}.md."

@@ -1,4 +1,4 @@
-"""The catalogue of what is registered: read from the source files alone, and printed. Imports no torch."""
+"""The catalogue of what is registered: read from the source files alone, and printed."""
 
 import ast
 import inspect

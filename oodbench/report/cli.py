@@ -10,8 +10,8 @@ from oodbench.errors import unknown
 from oodbench.registry import load_plugins
 from oodbench.report.formats import FORMATS, print_leaderboard, print_sheet
 from oodbench.report.prediction_metrics import with_prediction_metric
-from oodbench.results.frames import Frames
-from oodbench.results.join import joined, only_dataset
+from oodbench.results.frames import Frames, only_dataset
+from oodbench.results.join import joined
 from oodbench.terminal import commands, exit_on_user_error, terminal
 
 app = commands("Leaderboards, figures and pages of results.", no_args_is_help=True)
@@ -99,7 +99,7 @@ def merge(
     out: Annotated[Path, typer.Option(help="The results directory to write.")],
 ) -> None:
     """Join the results directories of one sweep, run on several machines, as a new one."""
-    from oodbench.results.merge import merge as merge_results
+    from oodbench.results.join import merge as merge_results
 
     found = merge_results(directories, out)
     console = terminal()

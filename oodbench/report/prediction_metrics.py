@@ -10,8 +10,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import of_predictions
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
-from oodbench.results.join import stacked
+from oodbench.results.frames import Frames, load_frames, stacked
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import choose, served

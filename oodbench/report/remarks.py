@@ -1,7 +1,4 @@
-"""Sentences beside a table: how it was selected, which runs count, what compared runs share.
-
-Imports no torch.
-"""
+"""Sentences beside a table: how it was selected, which runs count, what compared runs share."""
 
 import json
 from collections import Counter

@@ -10,10 +10,9 @@ from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.numbers import number
 from oodbench.report.statistics import mean_and_error
-from oodbench.results.directory import Results
+from oodbench.results.directory import Results, kept_weights
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.results.run_spec import COMPLETE
-from oodbench.results.weights import kept_weights
 from oodbench.selection import candidates, find_rule, usual
 from oodbench.terminal import Terminal
 

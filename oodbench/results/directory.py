@@ -6,7 +6,7 @@ OUT/searches/<id>.jsonl  what a search of version 0.2.0 has chosen since: one dr
 OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
               checkpoint.pt     what a resumed run needs
-              weights/          kept weights, see oodbench.results.weights
+              weights/          RULE-STEP.safetensors: the weights of the step that a rule would choose
               heartbeat         who trains it, rewritten while it runs
               stack.txt         where a process was that ran out of time, until failed.json says so
               lock              held by the process that trains it
@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from filelock import FileLock
 from pydantic_core import from_json
@@ -49,6 +50,9 @@ from oodbench.results.schemas import (
     wrong_records,
 )
 
+LAST = "last"
+"""What names the weights of a run's last step, beside the selection rules."""
+WEIGHTS = ".safetensors"
 LOST_AFTER = 120.0
 """Seconds without a heartbeat after which a run that another machine trained counts as lost."""
 
@@ -263,6 +267,24 @@ def _alive(beat: Heartbeat) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def weights_path(run: RunDirectory, rule: str, step: int) -> Path:
+    """Where the weights of a step are kept for a rule."""
+    return run.weights / f"{quote(rule, safe=':')}-{step}{WEIGHTS}"
+
+
+def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
+    """The files of kept weights by rule and step.
+
+    While a run is trained a rule may have two, as a resumed run may need the former one.
+    """
+    files = {}
+    for path in sorted(run.weights.glob(f"*{WEIGHTS}")):
+        rule, _, step = path.stem.rpartition("-")
+        if rule and step.isdecimal() and not path.name.startswith("."):
+            files[unquote(rule), int(step)] = path
+    return files
 
 
 class Results:

@@ -1,14 +1,16 @@
 """A results directory in memory."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import union_categoricals
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, unknown
 from oodbench.results.directory import Results
+from oodbench.results.read import read_frames
 from oodbench.results.run_spec import RunSpec
 
 
@@ -41,8 +43,6 @@ def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> 
 
     Raises UserError if there is no sweep or a line of JSON is no record.
     """
-    from oodbench.results.cache import read_frames
-
     return Frames(*read_frames(results, runs))
 
 
@@ -102,6 +102,45 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
     return found
 
 
+def only_dataset(frames: Frames, name: str) -> Frames:
+    """The runs and records of one dataset, by its label; raises UserError for an unknown one."""
+    runs = sweep_runs(frames).drop(columns="helper")
+    labels = [str(label) for label in runs["dataset_label"].unique()]
+    if name not in labels:
+        raise unknown("dataset", name, labels)
+    return subset(frames, runs[runs["dataset_label"] == name])
+
+
+def subset(frames: Frames, runs: pd.DataFrame) -> Frames:
+    """The frames, restricted to these runs."""
+    ids, scores = runs["id"], frames.scores
+    if scores is not None:
+        scores = scores[scores["id"].isin(ids)]
+    metrics = records_of(frames.metrics, ids)
+    return replace(frames, runs=runs.reset_index(drop=True), metrics=metrics, scores=scores)
+
+
+def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
+    """The records of the runs with these ids."""
+    return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
+
+
+def stacked_runs(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The runs one under the other, with the columns of all."""
+    runs = pd.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
+    return runs.reindex(columns=list(dict.fromkeys(name for table in tables for name in table)))
+
+
+def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The tables one under the other; the names stay categorical."""
+    columns: dict[str, Any] = {}
+    for name in Frames.METRIC_COLUMNS:
+        parts = [frame[name] for frame in metrics]
+        categorical = name in ("id", "environment", "split", "metric")
+        columns[name] = union_categoricals(parts) if categorical else pd.concat(parts).to_numpy()
+    return pd.DataFrame(columns)
+
+
 def test_values(
     frames: Frames, chosen: pd.DataFrame, metric: Mapping[str, str] | None = None
 ) -> pd.DataFrame:
@@ -126,10 +165,9 @@ def test_values(
 
 def records_at(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
     """The records at the `id` and `step` of each row of `chosen`, with its other columns."""
-    metrics = frames.metrics
-    there = metrics["id"].cat.categories.isin(chosen["id"])[metrics["id"].cat.codes]
     names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    records: pd.DataFrame = metrics[there].astype(names).merge(chosen, on=["id", "step"])
+    of_chosen = records_of(frames.metrics, chosen["id"]).astype(names)
+    records: pd.DataFrame = of_chosen.merge(chosen, on=["id", "step"])
     return records
 
 

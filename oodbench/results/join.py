@@ -1,23 +1,32 @@
-"""Several results directories as one.
+"""Several results directories as one, in memory or on disk.
 
 What is compared must have been made alike: sweeps that differ in protocol or code are refused
 unless the user says that the difference is meant.
 """
 
 import json
+import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pandas.api.types import union_categoricals
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError
+from oodbench.files import whole_folder
 from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, Frames, load_frames, sweep_runs
+from oodbench.results.frames import (
+    CELL,
+    Frames,
+    load_frames,
+    records_of,
+    stacked,
+    stacked_runs,
+    sweep_runs,
+)
 from oodbench.results.provenance import code
-from oodbench.results.run_spec import COMPLETE
+from oodbench.results.run_spec import COMPLETE, RunSpec, State
 
 PROTOCOL = (
     "steps",
@@ -33,6 +42,12 @@ PROTOCOL = (
 """The columns in which a dataset's runs must agree between directories; `draws` is how many a cell has."""
 
 
+PLACE = ["dataset_label", "label", "test_environments", "draw", "trial"]
+"""The columns of a run that name its place in a sweep."""
+LEFT_OUT = ("lock", "heartbeat")
+"""The files of a run that say who trains it."""
+
+
 def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     """The runs of all directories as if they were one sweep; a run that is in several counts once.
 
@@ -43,13 +58,11 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     frames = [load_frames(Results(directory)) for directory in directories]
     if len(frames) == 1:
         return replace(frames[0], runs=frames[0].runs.assign(directory=str(directories[0])))
-    parts = [
+    tables = [
         completed(frame).assign(directory=str(d))
         for frame, d in zip(frames, directories, strict=True)
     ]
-    columns = dict.fromkeys(name for part in parts for name in part)
-    runs = pd.concat([part.dropna(axis=1, how="all") for part in parts], ignore_index=True)
-    runs = runs.reindex(columns=list(columns))
+    runs = stacked_runs(tables)
     runs["better"] = runs["state"].isin(COMPLETE)
     runs = (
         runs.sort_values("better", ascending=False, kind="stable")
@@ -74,39 +87,6 @@ def completed(frames: Frames) -> pd.DataFrame:
     if "transductive" in frames.runs:
         runs["transductive"] = frames.runs["transductive"].eq(True).to_numpy()
     return runs
-
-
-def only_dataset(frames: Frames, name: str) -> Frames:
-    """The runs and records of one dataset, by its label; raises UserError for an unknown one."""
-    runs = sweep_runs(frames).drop(columns="helper")
-    labels = [str(label) for label in runs["dataset_label"].unique()]
-    if name not in labels:
-        raise unknown("dataset", name, labels)
-    return of_runs(frames, runs[runs["dataset_label"] == name])
-
-
-def of_runs(frames: Frames, runs: pd.DataFrame) -> Frames:
-    """The frames of these of their runs alone."""
-    ids, scores = runs["id"], frames.scores
-    if scores is not None:
-        scores = scores[scores["id"].isin(ids)]
-    metrics = records_of(frames.metrics, ids)
-    return replace(frames, runs=runs.reset_index(drop=True), metrics=metrics, scores=scores)
-
-
-def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
-    """The records of the runs with these ids."""
-    return metrics[metrics["id"].cat.categories.isin(ids)[metrics["id"].cat.codes]]
-
-
-def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The tables one under the other; the names stay categorical."""
-    columns: dict[str, Any] = {}
-    for name in Frames.METRIC_COLUMNS:
-        parts = [frame[name] for frame in metrics]
-        categorical = name in ("id", "environment", "split", "metric")
-        columns[name] = union_categoricals(parts) if categorical else pd.concat(parts).to_numpy()
-    return pd.DataFrame(columns)
 
 
 def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
@@ -156,3 +136,72 @@ def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
                 f"{first} and {directory} differ {where} ({told[0]} against {told[1]}); "
                 "--allow-mixed compares them all the same"
             )
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge has written."""
+
+    runs: int
+    """The number of planned runs."""
+    codes: tuple[str, ...]
+    """The version and commit of all code that trained one of them."""
+
+
+def merge(directories: Sequence[Path], out: Path) -> Merged:
+    """Write the runs of results directories of one sweep into a new one, whole or not at all.
+
+    Of a run that several have, the copy that has got furthest is taken. Raises UserError if `out` is
+    there, and if the sweeps have different names, settings or runs in one place, or search.
+    """
+    if out.exists():
+        raise UserError(f"{out} is there already; use another --out")
+    plans = [Results(directory).plan() for directory in directories]
+    _check_settings(directories, plans)
+    runs = joined(directories, allow_mixed=True).runs
+    check_protocol(runs)
+    clash = runs[runs.duplicated(PLACE, keep=False)]
+    if len(clash):
+        first = clash.iloc[0]
+        raise UserError(
+            f"the directories hold different runs as draw {first['draw']}, trial {first['trial']} of "
+            f"{first['label']} on {first['dataset_label']}: they are not of one sweep"
+        )
+    specs = {i: RunSpec.from_json(s) for plan in plans for i, s in plan["runs"].items()}
+    settings = plans[0]["settings"]
+    plugins = dict.fromkeys(p for plan in plans for p in plan["settings"].get("plugins", ()))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(out) as part:
+        Results(part).write_plan(plans[0]["name"], settings | {"plugins": list(plugins)}, specs)
+        for run_id in specs:
+            copies = [Results(d).run(run_id) for d in directories]
+            best = max(copies, key=lambda run: _progress(run.state(), run.records()))
+            if best.path.is_dir():
+                ignored = shutil.ignore_patterns(*LEFT_OUT)
+                shutil.copytree(best.path, part / "runs" / run_id, ignore=ignored)
+    return Merged(len(specs), tuple(sorted({code(p) for p in runs["provenance"] if p})))
+
+
+def _progress(state: State, records: Sequence[Any]) -> tuple[bool, bool, int]:
+    """What orders the copies of a run: complete, then ended, then by the number of records."""
+    return state.complete, state.final, len(records)
+
+
+def _check_settings(directories: Sequence[Path], plans: Sequence[dict[str, Any]]) -> None:
+    for directory, plan in zip(directories, plans, strict=True):
+        if plan["name"] != plans[0]["name"]:
+            raise UserError(
+                f"{directories[0]} holds the sweep '{plans[0]['name']}' and {directory} "
+                f"'{plan['name']}'; `table` and `compare` take directories of several sweeps"
+            )
+        if plan["settings"].get("search"):
+            raise UserError(
+                f"{directory} holds a search, whose draws depend on its own runs: it cannot be merged"
+            )
+        first, own = plans[0]["settings"].get("sweep", {}), plan["settings"].get("sweep", {})
+        for key in sorted({*first, *own}):
+            if first.get(key) != own.get(key):
+                raise UserError(
+                    f"{directories[0]} and {directory} differ in {key} "
+                    f"({first.get(key)} against {own.get(key)}): they are not of one sweep"
+                )

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from oodbench.errors import UserError
-from oodbench.results.directory import Results
+from oodbench.results.directory import LAST, Results, kept_weights
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.weights import LAST, kept_weights
 
 
 def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ...]:

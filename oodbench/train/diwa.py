@@ -19,10 +19,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from oodbench.errors import UserError, unknown
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import Results, RunDirectory, kept_weights
 from oodbench.results.provenance import provenance
 from oodbench.results.run_spec import DIWA, Evaluation, RunSpec, State
-from oodbench.results.weights import kept_weights
 from oodbench.selection import USUAL, find_rule
 from oodbench.train.kept_weights import Judge, keep_weights
 from oodbench.train.run import Run

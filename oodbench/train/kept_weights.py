@@ -12,9 +12,8 @@ from oodbench.data import facts
 from oodbench.datasets import Dataset
 from oodbench.files import whole_file
 from oodbench.metrics import is_higher_better
-from oodbench.results.directory import RunDirectory
+from oodbench.results.directory import LAST, RunDirectory, kept_weights, weights_path
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.weights import LAST, kept_weights, weights_path
 from oodbench.train.run import Run
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from oodbench.errors import UserError, names_arguments, unknown, whole_number
 from oodbench.hparams import neutral_values
 from oodbench.networks.weights import load_fitting, replaced_weights
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import LAST, Results, RunDirectory, kept_weights
 from oodbench.results.run_spec import Evaluation
 from oodbench.results.schemas import RunFile
-from oodbench.results.weights import LAST, kept_weights
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate as evaluate_splits
 from oodbench.train.kept_weights import ABOUT

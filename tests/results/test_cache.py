@@ -10,7 +10,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.export import write_parquet
 from oodbench.results.frames import Frames, load_frames
-from oodbench.results.parse import COSTS
+from oodbench.results.read import COSTS
 from oodbench.results.run_spec import RunSpec, State
 
 CONTEXT = {

@@ -19,7 +19,7 @@ from oodbench.report.cli import app as report
 from oodbench.report.leaderboard import Leaderboard
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames
-from oodbench.results.parse import COSTS
+from oodbench.results.read import COSTS
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.cli import app as sweep
 from oodbench.train import loop

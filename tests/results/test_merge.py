@@ -11,8 +11,7 @@ from oodbench.report.cli import app
 from oodbench.report.leaderboard import leaderboard
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
-from oodbench.results.join import joined
-from oodbench.results.merge import merge
+from oodbench.results.join import joined, merge
 from tests.helpers.made import Made, flat
 
 

@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from oodbench.errors import UserError
-from oodbench.results.directory import RunDirectory
+from oodbench.results.directory import RunDirectory, kept_weights
 from oodbench.results.run_spec import RunSpec
-from oodbench.results.weights import kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.train.averages import AVERAGES, valley

@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from oodbench.results.directory import Results
+from oodbench.results.directory import Results, kept_weights
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.weights import kept_weights
 from oodbench.selection import choose
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch

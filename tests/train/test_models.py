@@ -16,8 +16,7 @@ import oodbench
 from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.report.cli import app
-from oodbench.results.directory import Results
-from oodbench.results.weights import kept_weights
+from oodbench.results.directory import Results, kept_weights
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import Plan, make_plan
 from oodbench.train.execute import execute

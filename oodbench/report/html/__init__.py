@@ -1,7 +1,6 @@
 """The report as one HTML file that needs nothing else: no network, no second file, no server.
 
-The numbers are in the page as JSON (`contents.contents`), and the scripts in assets/ draw them. The
-module imports no torch.
+The numbers are in the page as JSON (`contents.contents`), and the scripts in assets/ draw them.
 """
 
 import base64

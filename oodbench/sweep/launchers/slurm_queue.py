@@ -1,4 +1,4 @@
-"""What a sweep has submitted to Slurm, and what Slurm says about it. Imports no torch.
+"""What a sweep has submitted to Slurm, and what Slurm says about it.
 
 OUT/jobs/<name>/submission.json   one array of jobs: which runs are in which
                 *_log.out, .err   what the jobs print

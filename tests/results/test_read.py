@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.results import parse
-from oodbench.results.parse import parse_runs
+from oodbench.results import read
+from oodbench.results.read import parse_runs
 from tests.results.test_cache import add, sweep
 
 LARGEST = 2**31 - 1
@@ -24,7 +24,7 @@ def test_whole_records_are_read_without_a_look_at_each_line(
     results, ids = sweep(tmp_path)
     text = results.run(ids[0]).path / "metrics.jsonl"
     text.write_text(f"{line(0, 0)}\n{line(LARGEST, LARGEST)}\n")
-    monkeypatch.setattr(parse, "_records_before_damage", lambda text: pytest.fail("line by line"))
+    monkeypatch.setattr(read, "_records_before_damage", lambda text: pytest.fail("line by line"))
     found = parse_runs(results, ids, {})
     rows = found.metrics.filter(found.metrics["run"].to_numpy() == 0)
     assert rows["step"].to_pylist() == rows["count"].to_pylist() == [0, LARGEST]
@@ -46,7 +46,7 @@ def test_runs_of_several_parts_keep_their_own_records(
     """Of five runs two, then two, then one are parsed together; one of the first part is torn."""
     results, ids = sweep(tmp_path)
     whole = parse_runs(results, ids, {})
-    monkeypatch.setattr(parse, "CHUNK", 2)
+    monkeypatch.setattr(read, "CHUNK", 2)
     assert parse_runs(results, ids, {}).metrics.to_pylist() == whole.metrics.to_pylist()
     add(results, ids[1], 20, 0.9)
     with (results.run(ids[1]).path / "metrics.jsonl").open("a") as file:

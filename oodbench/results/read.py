@@ -1,0 +1,348 @@
+"""A results directory into data frames, fast: the files of runs become one Arrow table.
+
+An ended run never changes again, so what was read of the ended runs is kept beside them, in
+OUT/cache.arrow: an Arrow file, written whole and renamed, that saves time and nothing else. One that
+is torn, foreign or older than a run's files is not used, and written anew.
+"""
+
+import gc
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from oodbench.files import whole_file
+from oodbench.results import schemas
+from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.run_spec import DIWA, RunSpec, State
+from oodbench.results.schemas import DamagedFile, parse_json, read_bytes
+
+CHUNK = 250
+"""The number of runs that are parsed together."""
+
+NAMES = ("environment", "split", "metric")
+EVALUATION = pa.struct(
+    [*((name, pa.string()) for name in NAMES), ("value", pa.float64()), ("count", pa.int64())]
+)
+COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
+RECORD = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("evaluations", pa.list_(EVALUATION)),
+        ("cost", pa.struct([(name, pa.float64()) for name in COSTS])),
+    ]
+)
+METRICS = pa.schema(
+    [
+        ("run", pa.int32()),
+        ("step", pa.int32()),
+        *((name, pa.dictionary(pa.int16(), pa.string())) for name in NAMES),
+        ("value", pa.float64()),
+        ("count", pa.int32()),
+    ]
+)
+"""The columns of an evaluation; `run` is a run's place in a list."""
+VERSION = 3
+NO_SEARCH: dict[str, Any] = {"search": "random"}
+"""What the frames say of runs that no search has chosen."""
+STAMPED = ("done.json", "metrics.jsonl", "run.json")
+"""The files of an ended run that never change again."""
+KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
+"""The columns that the cache keeps of a run beside its metrics."""
+REWRITE = 0.01
+"""The share of the ended runs above which a cache that lacks them is written anew."""
+
+
+@dataclass
+class ParsedRuns:
+    """What was read of some runs."""
+
+    runs: dict[str, dict[str, Any]]
+    """Runs by id: `context`, `provenance`, `state`, `error`, `last_step`, COSTS, and for an ended run its
+    `stamp`."""
+    metrics: pa.Table
+    """The evaluations, with the columns METRICS; `run` is the place in `runs`."""
+
+
+def read_frames(
+    results: Results, runs: Mapping[str, RunSpec] | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The planned runs and their records; see `oodbench.results.frames`."""
+    with _no_collection():
+        if runs is not None:
+            specs = {i: asdict(spec) for i, spec in runs.items()}
+            return _frames(specs, parse_runs(results, list(specs), {}), {})
+        stored = results.plan()
+        plan: Mapping[str, Any] = stored["runs"]
+        settings = stored["settings"]
+        stamps = _stamps(results.path / "runs", plan)
+        path = results.path / "cache.arrow"
+        cached = _cached(path, stamps)
+        fresh = parse_runs(results, [i for i in plan if i not in cached.runs], stamps)
+        both = _merged(plan, cached, fresh)
+        if len(stamps) - len(cached.runs) > REWRITE * len(stamps):
+            _write_cache(path, both)
+        return _frames(plan, both, settings)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the garbage collector, which searches all objects again and again as many are made."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The stamp of every ended run: what the system says of its STAMPED files."""
+    found = {}
+    for run_id in plan:
+        try:
+            stats = [os.stat(f"{folder}/{run_id}/{name}") for name in STAMPED]  # noqa: PTH116 (fast)
+        except OSError:
+            continue
+        found[run_id] = [number for s in stats for number in (s.st_mtime_ns, s.st_size, s.st_ino)]
+    return found
+
+
+def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
+    """What the cache holds of the ended runs with these stamps; nothing if it cannot be read."""
+    nothing = ParsedRuns({}, METRICS.empty_table())
+    try:
+        with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
+            table = reader.read_all()
+        about = json.loads(table.schema.metadata[b"oodbench"])
+        metrics = table.replace_schema_metadata()
+        runs: dict[str, dict[str, Any]] = about["runs"]
+        if about["version"] != VERSION or not metrics.schema.equals(METRICS):
+            return nothing
+        if not all(run.keys() == KNOWN and State(run["state"]).complete for run in runs.values()):
+            return nothing
+        metrics.validate(full=True)
+        valid = [run["stamp"] == stamps.get(run_id) for run_id, run in runs.items()]
+        if not all(valid):
+            kept = _only(metrics, np.flatnonzero(valid), len(runs))
+            return ParsedRuns(
+                {i: r for (i, r), v in zip(runs.items(), valid, strict=True) if v}, kept
+            )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return nothing
+    return ParsedRuns(runs, metrics)
+
+
+def _only(metrics: pa.Table, kept: "np.ndarray[Any, Any]", runs: int) -> pa.Table:
+    """The rows of the runs at the places `kept`, renumbered in that order."""
+    place = np.full(runs, -1, dtype=np.int32)
+    place[kept] = np.arange(len(kept), dtype=np.int32)
+    moved = place[metrics["run"].to_numpy()]
+    table = metrics.set_column(0, METRICS.field("run"), pa.array(moved))
+    return table if len(kept) == runs else table.filter(pa.array(moved >= 0))
+
+
+def _merged(plan: Mapping[str, Any], cached: ParsedRuns, fresh: ParsedRuns) -> ParsedRuns:
+    """Both together, in the order of the plan."""
+    if not fresh.runs and list(cached.runs) == list(plan):
+        return cached
+    shifted = fresh.metrics["run"].to_numpy() + np.int32(len(cached.runs))
+    moved = fresh.metrics.set_column(0, METRICS.field("run"), pa.array(shifted))
+    runs = cached.runs | fresh.runs
+    place = {run_id: i for i, run_id in enumerate(runs)}
+    both = pa.concat_tables([cached.metrics, moved]).unify_dictionaries()
+    both = _only(both, np.array([place[run_id] for run_id in plan], dtype=np.int64), len(runs))
+    codes = both["run"].to_numpy()
+    if len(codes) and (np.diff(codes) < 0).any():
+        both = both.take(pa.array(np.argsort(codes, kind="stable")))
+    return ParsedRuns({run_id: runs[run_id] for run_id in plan}, both)
+
+
+def _write_cache(path: Path, found: ParsedRuns) -> None:
+    """Write the ended runs into the cache; a directory that cannot be written to has none."""
+    ended = [i for i, run in enumerate(found.runs.values()) if run["stamp"] is not None]
+    metrics = _only(found.metrics, np.array(ended, dtype=np.int64), len(found.runs))
+    runs = {run_id: run for run_id, run in found.runs.items() if run["stamp"] is not None}
+    about = json.dumps({"version": VERSION, "runs": runs})
+    table = metrics.combine_chunks().replace_schema_metadata({b"oodbench": about.encode()})
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with suppress(OSError), whole_file(path, durable=False) as file:
+        with pa.ipc.new_file(file, table.schema, options=options) as writer:
+            writer.write_table(table)
+
+
+def _frames(
+    plan: Mapping[str, Any], found: ParsedRuns, settings: Mapping[str, Any]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    search = settings.get("search")
+    how = {"search": _search_label(search)} if search else NO_SEARCH
+    of_all = {"selection": settings.get("selection")}
+    rows = [
+        {"id": run_id, **spec, **info["context"]}
+        | {"dataset_label": spec.get("dataset_label") or info["context"].get("dataset_label")}
+        | {"state": info["state"], "provenance": info["provenance"], "error": info["error"]}
+        | {name: info[name] for name in ("last_step", *COSTS)}
+        | (NO_SEARCH if (spec.get("average") or {}).get("name") == DIWA else how)
+        | of_all
+        for (run_id, spec), info in zip(plan.items(), found.runs.values(), strict=True)
+    ]
+    frame = pd.DataFrame(rows)
+    for name in ("test_environments", "validation_environments", "training_environments"):
+        if name in frame:
+            frame[name] = [tuple(v) if isinstance(v, list | tuple) else () for v in frame[name]]
+    metrics = found.metrics.to_pandas()
+    run = metrics.pop("run").to_numpy()
+    metrics.insert(0, "id", pd.Categorical.from_codes(run, pd.Index(list(plan))))
+    return frame, metrics
+
+
+def _search_label(search: Mapping[str, Any]) -> str:
+    """How a search of version 0.2.0 chose the draws, for a footer."""
+    text = f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"
+    return text + ("; it has seen the test environments" if search["objective"] == "oracle" else "")
+
+
+def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> ParsedRuns:
+    """What is in the runs' own files; `stamps` are those of the ended runs.
+
+    A broken run has no records; one that has not ended has those before a torn or damaged line.
+    """
+    directories = [results.run(run_id) for run_id in ids]
+
+    def part(start: int) -> tuple[dict[str, dict[str, Any]], pa.Table]:
+        chunk = directories[start : start + CHUNK]
+        infos = [_info(directory, stamps) for directory in chunk]
+        broken = [info["state"] is State.BROKEN for info in infos]
+        texts = [b"" if b else _text(d) for b, d in zip(broken, chunk, strict=True)]
+        table, costs = _parse(texts, start)
+        return {d.id: i | c for d, i, c in zip(chunk, infos, costs, strict=True)}, table
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # parsing in Arrow leaves Python free
+        parts = list(pool.map(part, range(0, len(ids), CHUNK)))
+    runs = {run_id: info for infos, _ in parts for run_id, info in infos.items()}
+    return ParsedRuns(
+        runs, pa.concat_tables([METRICS.empty_table(), *(table for _, table in parts)])
+    )
+
+
+def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str, Any]:
+    """What `ParsedRuns` says of a run but for its costs."""
+    state, reason = directory.state_and_reason()
+    try:
+        run = directory.info()
+    except DamagedFile:
+        run = None
+    known = run is not None and run.spec.id == directory.id
+    return {
+        "context": run.context if run is not None and known else {},
+        "provenance": run.provenance if run is not None and known else {},
+        "state": state,
+        "error": reason,
+        "stamp": stamps.get(directory.id) if state.complete else None,
+    }
+
+
+def _text(directory: RunDirectory) -> bytes:
+    """The lines of the run's metrics."""
+    try:
+        text = read_bytes(directory.path / "metrics.jsonl") or b""
+    except (DamagedFile, OSError):
+        return b""
+    return text + b"\n" * (text[-1:] not in (b"", b"\n"))
+
+
+def _parse(texts: Sequence[bytes], start: int) -> tuple[pa.Table, list[dict[str, Any]]]:
+    """The metrics of runs, `run` counted from `start`; and what each run cost."""
+    lines = [text.count(b"\n") for text in texts]
+    try:
+        table = _arrow(b"".join(texts), sum(lines))
+    except pa.ArrowException:  # a line is torn or damaged: Python tells where
+        records = [_records_before_damage(text) for text in texts]
+        lines = [len(of_run) for of_run in records]
+        rows = [record for of_run in records for record in of_run]
+        table = pa.Table.from_pylist(rows, schema=RECORD).combine_chunks()
+    run = np.repeat(np.arange(start, start + len(texts), dtype=np.int32), lines)
+    return _long(table, run), _costs(table, lines)
+
+
+def _arrow(text: bytes, lines: int) -> pa.Table:
+    """The records in `text`; raises ArrowInvalid unless every line is one."""
+    if not text:
+        return RECORD.empty_table()
+    table = pyarrow.json.read_json(
+        pa.BufferReader(text),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=RECORD, unexpected_field_behavior="ignore"
+        ),
+    ).combine_chunks()
+    evaluations = pc.list_flatten(table["evaluations"])
+    counts = pc.struct_field(evaluations, "count")
+    holes = table["step"].null_count + table["evaluations"].null_count + counts.null_count
+    holes += pc.struct_field(evaluations, "metric").null_count
+    extremes = [pc.min_max(column).as_py() for column in (table["step"], counts)]
+    if any(e["max"] is not None and (e["min"] < 0 or e["max"] >= 2**31) for e in extremes):
+        raise pa.ArrowInvalid("a number is out of its range")
+    if len(table) != lines or holes:
+        raise pa.ArrowInvalid("not a record in every line")
+    return table
+
+
+def _records_before_damage(text: bytes) -> list[dict[str, Any]]:
+    """The records in Python, up to the first line that is none."""
+    found = []
+    for line in text.splitlines():
+        try:
+            record = parse_json(line, schemas.RECORD, "")
+        except DamagedFile:
+            break
+        cost = {name: record.get("cost", {}).get(name) for name in COSTS}
+        found.append({**record, "cost": cost})
+    return found
+
+
+def _long(table: pa.Table, run: "np.ndarray[Any, np.dtype[np.int32]]") -> pa.Table:
+    """One evaluation a row, of METRICS."""
+    evaluations = table["evaluations"]
+    sizes = pc.list_value_length(evaluations).to_numpy()
+    flat = pc.list_flatten(evaluations)
+    columns: dict[str, Any] = {
+        "run": np.repeat(run, sizes),
+        "step": np.repeat(table["step"].to_numpy().astype(np.int32), sizes),
+        "value": pc.struct_field(flat, "value"),
+        "count": pc.struct_field(flat, "count").cast(pa.int32()),
+    }
+    for name in NAMES:
+        columns[name] = (
+            pc.struct_field(flat, name).dictionary_encode().cast(METRICS.field(name).type)
+        )
+    return pa.table({name: columns[name] for name in METRICS.names}, schema=METRICS)
+
+
+def _costs(table: pa.Table, lines: Sequence[int]) -> list[dict[str, Any]]:
+    """Of each run: its last step, and COSTS; None if not recorded.
+
+    Seconds of evaluation are of a record; the others' last values are of the whole run.
+    """
+    step = table["step"].to_pylist()
+    recorded = {name: pc.struct_field(table["cost"], name).to_pylist() for name in COSTS}
+    found: list[dict[str, Any]] = []
+    end = 0
+    for count in lines:
+        begin, end = end, end + count
+        known = {name: values[end - 1] if count else None for name, values in recorded.items()}
+        spent = [s for s in recorded["evaluation_seconds"][begin:end] if s is not None]
+        known["evaluation_seconds"] = sum(spent) if spent else None
+        found.append({"last_step": step[end - 1] if count else None, **known})
+    return found
