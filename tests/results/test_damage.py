@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,9 @@ import typer
 import yaml
 from typer.testing import CliRunner, Result
 
-from oodbench.errors import UserError
-from oodbench.report import leaderboard
 from oodbench.report.cli import app as report
-from oodbench.report.leaderboard import Leaderboard
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames
-from oodbench.results.read import COSTS
+from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.cli import app as sweep
 from oodbench.train import loop
@@ -64,6 +61,7 @@ OTHERS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "retry": (sweep, ["retry", "{dir}", *LAUNCHER]),
     "launch": (sweep, ["launch", "{sweep}", "--out", "{dir}", "--yes", *LAUNCHER]),
 }
+COMMANDS = REPORTS | OTHERS
 OF_ALL_RUNS = ("sweep.json", "journal")
 """The files without which not even the healthy runs are known."""
 FILES = (
@@ -299,81 +297,38 @@ def spoilt(healthy: Healthy, copy: Path, command: str) -> str:
     return ""
 
 
-def seen(copy: Path) -> str:
-    """All that reports see of a copy, but for the words in which they say what is wrong.
+def answers(healthy: Healthy, folder: Path, name: str, damage: str) -> dict[str, str]:
+    """What is wrong with each command's answer to a damage, by command; empty texts if nothing is."""
+    case = f"{name} {damage}"
 
-    Empty if they see nothing: each report is then to be made.
-    """
-    try:
-        frames = load_frames(Results(copy))
-    except UserError:
-        return ""
-    runs = frames.runs.drop(columns="error").to_dict("records")
-    return f"{runs} {frames.metrics.astype(object).to_dict('records')}"
+    def answer(command: str, copy: Path) -> str:
+        app, arguments = COMMANDS[command]
+        result = invoke(app, arguments, dir=copy, out=folder, sweep=healthy.file)
+        return wrong(healthy, copy, case, command, result)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def each_table_once() -> Iterator[None]:
-    """What tables hold of what looks the same is computed once, whoever prints it."""
-    made: dict[tuple[str | None, ...], Leaderboard | UserError] = {}
-    leaderboard_by_rule = leaderboard.leaderboard_by_rule
-
-    def once(frames: Frames, rule: str, metric: str | None = None) -> Leaderboard:
-        started = frames.runs["provenance"].map(lambda p: {**p, "started": None})
-        runs = frames.runs.drop(columns=["error", *COSTS])
-        parts = (runs.assign(provenance=started), frames.metrics)
-        key = (*(part.to_json(double_precision=15) for part in parts), rule, metric)
-        if key not in made:
-            try:
-                made[key] = leaderboard_by_rule(frames, rule, metric)
-            except UserError as error:
-                made[key] = error
-        found = made[key]
-        if isinstance(found, UserError):
-            raise found
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaderboard, "leaderboard_by_rule", once)
-        yield
-
-
-@pytest.fixture(scope="module")
-def known() -> dict[tuple[str, str], str]:
-    """What was wrong with each report of what `seen` returned."""
-    return {}
+    with damaged(healthy, folder, name, damage) as copy:
+        said = {command: answer(command, copy) for command in REPORTS}
+    for command in OTHERS:
+        with damaged(healthy, folder, name, damage) as copy:
+            said[command] = answer(command, copy)
+    return said
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*the run starts anew")
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(("name", "damage"), [*zip(FILES, cycle(DAMAGES), strict=False)])
 def test_every_command_answers_whatever_is_damaged(
-    healthy: Healthy, tmp_path: Path, name: str, known: dict[tuple[str, str], str]
+    healthy: Healthy, tmp_path: Path, name: str, damage: str
 ) -> None:
     """An answer (0) or one sentence (2), no traceback; a damaged run does not hide the healthy ones,
-    and no command makes other numbers of it. Reports of what looks the same are made once.
+    and no command makes other numbers of it.
     """
-    found: dict[str, str] = {}
-    for damage in DAMAGES:
-        case = f"{name} {damage}"
+    assert not any((said := answers(healthy, tmp_path, name, damage)).values()), said
 
-        def answer(command: str, copy: Path, case: str = case) -> str:
-            app, arguments = (REPORTS | OTHERS)[command]
-            result = invoke(app, arguments, dir=copy, out=tmp_path, sweep=healthy.file)
-            return wrong(healthy, copy, case, command, result)
 
-        with damaged(healthy, tmp_path, name, damage) as copy:
-            looks = seen(copy)
-            for command in REPORTS:
-                if not looks or (name.startswith("predictions") and command == WITH_PREDICTIONS):
-                    found[f"{case}: {command}"] = answer(command, copy)
-                    continue
-                if (command, looks) not in known:
-                    known[command, looks] = answer(command, copy)
-                found[f"{case}: {command}"] = known[command, looks]
-        for command in OTHERS:
-            with damaged(healthy, tmp_path, name, damage) as copy:
-                found[f"{case}: {command}"] = answer(command, copy)
-    assert len(found) == len(DAMAGES) * len(REPORTS | OTHERS)
-    told = [f"{case}: {text}" for case, text in found.items() if text]
-    assert not told, f"{len(told)} of {len(found)}\n" + "\n".join(told)
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:.*the run starts anew")
+@pytest.mark.parametrize("name", FILES)
+def test_every_command_answers_to_every_damage(healthy: Healthy, tmp_path: Path, name: str) -> None:
+    said = {damage: answers(healthy, tmp_path, name, damage) for damage in DAMAGES}
+    assert not {d: wrong for d, texts in said.items() if any((wrong := texts).values())}
