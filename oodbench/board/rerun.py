@@ -70,7 +70,6 @@ def rerun(board: Path, count: int, options: LaunchOptions) -> list[Rerun]:
     for _, spec, _ in chosen:
         algorithms.get(spec.algorithm)
     _check_data(chosen, options.data_dir)
-    assert options.out is not None
     results = Results(options.out)
     specs = {spec.id: spec for _, spec, _ in chosen}
     for vectorize in (MAX_VECTORIZED, 1):

@@ -164,8 +164,9 @@ def launch(
     """Train the runs of a sweep that have not ended yet, then print its leaderboard."""
     from oodbench.sweep import launch as way
 
+    parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     options = LaunchOptions(
-        out=out,
+        out=out or Path("results") / parsed.name,
         launcher=launcher,
         data_dir=data_dir,
         plugins=tuple(plugin or ()),
@@ -182,7 +183,6 @@ def launch(
         snapshot=snapshot,
         resources=_resources(resource or ()),
     )
-    parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
     if not way.is_complete(way.launch(parsed, options, terminal())):
         raise SystemExit(1)
 
@@ -207,6 +207,7 @@ def retry(
 
     results = _results(sweep, out)
     options = LaunchOptions(
+        out=results.path,
         launcher=launcher or results.plan()["settings"].get("launcher", "local"),
         workers=workers,
         devices=devices,

@@ -40,7 +40,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     """
     console = console or terminal()
     launcher = _launcher(options.launcher, options.plugins)
-    results = Results(options.out or Path("results") / sweep.name)
+    results = Results(options.out)
     sweep = continued(sweep, results)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
     load_plugins(plugins)
@@ -133,7 +133,7 @@ def launch_specs(
     """
     launcher = _launcher(options.launcher, options.plugins)
     load_plugins(options.plugins)
-    results = Results(options.out or Path("results") / name)
+    results = Results(options.out)
     job = Job(name=name, results=results, specs=dict(specs), ids=tuple(ids), options=options)
     results.write_plan(name, {"plugins": list(options.plugins)}, job.specs)
     _run(job, launcher, terminal())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -133,26 +133,27 @@ def _last_step(run: RunDirectory) -> int:
     return max([*steps, int(beat.step)] if beat is not None else steps)
 
 
-def show_plan(made: "Plan", console: Terminal) -> None:
+def show_plan(plan: "Plan", console: Terminal) -> None:
     """Print the numbers of runs of a sweep by dataset and algorithm, then its impossible cells."""
-    datasets: dict[str, list[RunSpec]] = {}
-    for spec in made.runs.values():
-        datasets.setdefault(spec.dataset_name, []).append(spec)
-    for dataset, specs in datasets.items():
-        sets = dict.fromkeys("+".join(spec.test_environments) for spec in specs)
+    datasets: dict[str, dict[str, list[RunSpec]]] = {}
+    for spec in plan.runs.values():
+        datasets.setdefault(spec.dataset_name, {}).setdefault(spec.label, []).append(spec)
+    for dataset, rows in datasets.items():
+        sets = dict.fromkeys("+".join(s.test_environments) for row in rows.values() for s in row)
         console.say(f"{dataset}, {len(sets)} test set{'s' * (len(sets) > 1)}: {', '.join(sets)}")
-        rows = []
-        for label in dict.fromkeys(spec.label for spec in specs):
-            own = [spec for spec in specs if spec.label == label]
-            tests = len({spec.test_environments for spec in own})
-            trials = len({spec.trial for spec in own})
-            runs, draws = len(own), str(len({spec.draw for spec in own}))
-            rows.append([label, str(runs), str(tests), draws, str(trials), str(own[0].steps)])
         header = ["algorithm", "runs", "test sets", "draws", "trials", "steps"]
-        console.print(console.tables(header, rows), soft_wrap=True)
-    console.say(f"{len(made.runs)} runs in sweep '{made.sweep.name}'.")
-    for cell in made.impossible:
+        texts = [[label, *map(str, _counts_of_row(specs))] for label, specs in rows.items()]
+        console.print(console.tables(header, texts), soft_wrap=True)
+    console.say(f"{len(plan.runs)} runs in sweep '{plan.sweep.name}'.")
+    for cell in plan.impossible:
         console.say(
             f"impossible: {cell.algorithm} on {cell.dataset} "
             f"(test {', '.join(cell.test_environments)}): {cell.reason}"
         )
+
+
+def _counts_of_row(specs: Sequence[RunSpec]) -> tuple[int, ...]:
+    """How many runs, test sets, draws, trials and steps a row has on a dataset."""
+    sets = {spec.test_environments for spec in specs}
+    draws, trials = {spec.draw for spec in specs}, {spec.trial for spec in specs}
+    return len(specs), len(sets), len(draws), len(trials), specs[0].steps

@@ -56,7 +56,9 @@ def verify(
     if list_:
         _list(chosen)
         return
-    options = LaunchOptions(launcher=launcher, workers=workers, devices=devices, data_dir=data_dir)
+    options = LaunchOptions(
+        out=out, launcher=launcher, workers=workers, devices=devices, data_dir=data_dir
+    )
     if not read:
         chosen = _possible(chosen, data_dir, leave_out=only is not None)
     missed = False

@@ -40,8 +40,8 @@ def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
 class LaunchOptions(TrainSettings):
     """How the runs of a sweep are launched and trained. Nothing of it changes a run's id."""
 
-    out: Path | None = None
-    """The results directory; `results/NAME` if it is None."""
+    out: Path
+    """The results directory."""
     launcher: str = "local"
     """The name of a launcher."""
     workers: int | None = None
