@@ -53,6 +53,7 @@ def job(plan: Plan, out: Path, workers: int = 2, **options: Any) -> Job:
         results.write_plan(plan.sweep.name, {}, plan.runs)
     ids = [i for i in plan.runs if results.run(i).end() is None]
     given: dict[str, Any] = {
+        "out": out,
         "plugins": (ODD_METHODS,),
         "workers": workers,
         "devices": "cpu",
