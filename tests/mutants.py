@@ -46,7 +46,7 @@ TARGETS = {
     ],
     "oodbench/hparams.py": [
         "tests/sweep/test_file.py",
-        "tests/sweep/test_draws.py",
+        "tests/sweep/test_cells.py",
         "tests/sweep/test_ids.py",
     ],
     "oodbench/tasks.py": ["tests/train/test_evaluate.py", "tests/train/test_constants.py"],

@@ -11,11 +11,12 @@ import typer
 from typer.core import TyperCommand
 
 from oodbench.errors import UserError
+from oodbench.registry import load_plugins
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
-from oodbench.sweep.file import Sweep, find_sweep, from_commas, read_sweep
+from oodbench.sweep.file import find_sweep, from_commas, read_sweep
 from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
-from oodbench.sweep.plan import Plan, make_plan
+from oodbench.sweep.plan import make_plan
 from oodbench.sweep.status import show_plan
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import commands, confirmed, exit_on_user_error, terminal
@@ -102,7 +103,9 @@ def plan(
     from oodbench.sweep.estimate import TOTAL, forecast
 
     console = terminal()
-    made = _plan(read_sweep(find_sweep(sweep), set_ or (), plugin or ()), plugin, data_dir)
+    parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
+    load_plugins([*parsed.plugins, *(plugin or ())])
+    made = make_plan(parsed, data_dir)
     show_plan(made, console)
     if not made.runs:
         return
@@ -282,13 +285,6 @@ def clean(
         file.unlink()
     for path in strangers:
         shutil.rmtree(path)
-
-
-def _plan(parsed: Sweep, plugins: Sequence[str] | None, data_dir: Path | None) -> Plan:
-    from oodbench.registry import load_plugins
-
-    load_plugins([*parsed.plugins, *(plugins or ())])
-    return make_plan(parsed, data_dir)
 
 
 def _most_vectorized(wanted: str) -> int | None:

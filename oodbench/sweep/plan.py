@@ -75,13 +75,17 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     algorithms and networks and wrong environments at once; and, if the runs are to be trained,
     MissingError for an optional package that a method needs.
     """
+    from oodbench.algorithms import algorithms
+
     problems: list[UserError] = []
     rows = rows_of(sweep)
     with _noted(problems):
         layered_resources((f"the resources of {sweep.name}", sweep.resources))
     with _noted(problems):
         check_rows(rows)
-    _check_names(rows, problems)
+    for row in rows:
+        with _noted(problems):
+            algorithms.get(row.name)
     sets: list[tuple[Source, list[tuple[str, ...]]]] = []
     for source in _sources(sweep, data_dir, problems):
         tests: list[tuple[str, ...]] = []
@@ -157,15 +161,6 @@ def _raise(problems: Sequence[UserError], sweep: Sweep) -> None:
         text = texts[0] if alone else several(f"sweep '{sweep.name}'", texts)
         raise MissingError(text, missing[0].command)
     raise UserError(several(f"sweep '{sweep.name}'", texts)) from problems[0]
-
-
-def _check_names(rows: Sequence[Row], problems: list[UserError]) -> None:
-    """Note every unknown algorithm."""
-    from oodbench.algorithms import algorithms
-
-    for row in rows:
-        with _noted(problems):
-            algorithms.get(row.name)
 
 
 def _check_packages(rows: Sequence[Row]) -> None:

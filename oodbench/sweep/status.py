@@ -1,7 +1,11 @@
 """The screen of `status`: counts of runs, where each runs, why others failed and where logs are."""
 
-from typing import TYPE_CHECKING
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
+from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -9,23 +13,13 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-
-from oodbench.results.run_spec import RunSpec, State
-
-if TYPE_CHECKING:
-    from oodbench.sweep.plan import Plan
-
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-
-from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import title
+from oodbench.sweep.plan import Plan
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import Terminal
 
@@ -133,7 +127,7 @@ def _last_step(run: RunDirectory) -> int:
     return max([*steps, int(beat.step)] if beat is not None else steps)
 
 
-def show_plan(plan: "Plan", console: Terminal) -> None:
+def show_plan(plan: Plan, console: Terminal) -> None:
     """Print the numbers of runs of a sweep by dataset and algorithm, then its impossible cells."""
     datasets: dict[str, dict[str, list[RunSpec]]] = {}
     for spec in plan.runs.values():

@@ -1,4 +1,4 @@
-"""What the draws of different methods and trials share."""
+"""What the cells of a sweep share: environments held out, and draws of hyperparameters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from oodbench.hparams import defaults, draw, hparam, uniform
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
-from oodbench.selection import choose
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
 from tests.helpers.sweeps import tiny, tiny_file
@@ -128,16 +127,6 @@ def test_draws_per_trial_are_others_in_each_trial_and_defaults_stay() -> None:
     assert all(shared["ERM", k, 0].hparams == shared["ERM", k, 1].hparams for k in range(4))
 
 
-def test_selection_over_draws_per_trial_is_within_each_trial(tmp_path: Path) -> None:
-    file = tiny_file(tmp_path, algorithms=["ERM"], draws="per trial", hparam_draws=5, steps=40)
-    launch(read_sweep(file), LaunchOptions(out=tmp_path / "out", launcher="debug"))
-    frames = load_frames(Results(tmp_path / "out"))
-    chosen = choose(frames, "oracle").set_index("trial")
-    for trial in (0, 1):
-        ids = frames.runs.loc[frames.runs["trial"] == trial, "id"]
-        assert chosen.loc[trial, "id"] in set(ids)
-
-
 FORMER_SEARCH = {"method": "tpe", "objective": "train_val", "runs": 8, "draws": 4}
 """What sweep.json says of a search of version 0.2.0."""
 
@@ -191,3 +180,27 @@ def test_a_list_has_a_value_for_each_draw() -> None:
         (0, 0.5, 1e-3),
         (2, 0.9, 1e-3),
     }
+
+
+def test_each_and_pairs() -> None:
+    each = {r.test_environments for r in specs(test_environments="each", algorithms=["ERM"])}
+    assert each == {("0.2",), ("2",), ("5",)}
+    pairs = {r.test_environments for r in specs(test_environments="pairs", algorithms=["ERM"])}
+    assert pairs == each | {("0.2", "2"), ("0.2", "5"), ("2", "5")}
+
+
+def test_environments_may_be_numbers_in_yaml() -> None:
+    runs = specs(test_environments=[[0.2]], validation_environments=[5])
+    assert {(r.test_environments, r.validation_environments) for r in runs} == {(("0.2",), ("5",))}
+
+
+def test_validation_environments_are_drawn_by_trial() -> None:
+    dataset = {"name": "Spirals", "num_examples": 10, "num_test_examples": 10}
+    runs = specs(datasets=[dataset], validation_environments=4, trials=5, hparam_draws=2)
+    by_trial: dict[int, set[tuple[str, ...]]] = {}
+    for run in runs:
+        assert len(run.validation_environments) == 4
+        assert "test" not in run.validation_environments
+        by_trial.setdefault(run.trial, set()).add(run.validation_environments)
+    assert all(len(found) == 1 for found in by_trial.values())
+    assert len(set.union(*by_trial.values())) > 1
