@@ -36,20 +36,20 @@ class VectorizedProgram:
         members = _at_least_two(self.runs)
         self._algorithms = [run.algorithm for run in members]
         first = runs[0].algorithm
-        own = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
+        parameters = [dict(algorithm.named_parameters()) for algorithm in self._algorithms]
         combines = reduction_of(first) is not None
         trained = [
             name
-            for name, p in own[0].items()
+            for name, p in parameters[0].items()
             if p.requires_grad and (name.startswith("network.") or not combines)
         ]
         self._fixed = {
-            name: torch.stack([p[name].detach() for p in own])
-            for name in own[0]
+            name: torch.stack([p[name].detach() for p in parameters])
+            for name in parameters[0]
             if name not in trained
         }
-        self._trained = [[p[name] for name in trained] for p in own]
-        self._shapes = {name: own[0][name].shape for name in trained}
+        self._trained = [[p[name] for name in trained] for p in parameters]
+        self._shapes = {name: parameters[0][name].shape for name in trained}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         rows = [torch.cat([p.detach().flatten() for p in row]) for row in self._trained]
         self._matrix = torch.stack(rows)
@@ -111,7 +111,7 @@ class VectorizedProgram:
         are stacked along dimension 0.
         """
         plain, places = self._template.hparams, [self._places[name] for name in parameters]
-        own = [holder[key] for holder, key in places]
+        of_template = [holder[key] for holder, key in places]
 
         def one(given: list[Tensor], numbers: dict[str, Tensor], *values: Any) -> Any:
             self._template.hparams = replace(plain, **numbers)
@@ -124,13 +124,13 @@ class VectorizedProgram:
             return vmap(one, in_dims=dims)([*parameters.values()], numbers, *values)
         finally:
             self._template.hparams = plain
-            for (holder, key), p in zip(places, own, strict=True):
+            for (holder, key), p in zip(places, of_template, strict=True):
                 holder[key] = p
 
     def _combined(self, gradients: Tensor) -> Tensor:
         """Combine the environments' gradients (K, E, *shape) of each run to one, (K, *shape)."""
-        found: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
-        return found
+        combined: Tensor = self._over_runs(lambda a, g: a.combine(g), {}, self._numbers, gradients)
+        return combined
 
     def run_steps(self, steps: int) -> list[int | None]:
         """Do `steps` updates of every run; returns each one's first step whose loss was not finite."""
@@ -219,8 +219,8 @@ class VectorizedProgram:
                 _risks, given, self._numbers, batch, noise, step
             )
             if collector is None:
-                found = torch.autograd.grad(totals.sum(), list(leaves.values()))
-                gradients = dict(zip(leaves, found, strict=True))
+                of_leaves = torch.autograd.grad(totals.sum(), list(leaves.values()))
+                gradients = dict(zip(leaves, of_leaves, strict=True))
             else:
                 totals.sum().backward()
                 names: dict[Tensor, str] = {
@@ -340,7 +340,7 @@ def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
 
     Drawn ones do where all runs agree, too: a run's numbers must not depend on the runs beside it.
     """
-    found = {}
+    varying = {}
     for f in fields(hparams[0]):
         values = [getattr(h, f.name) for h in hparams]
         pairs = [
@@ -348,11 +348,11 @@ def _varying(hparams: Sequence[Any], like: Tensor) -> dict[str, Tensor]:
             *f.metadata.get("by_family", {}).values(),
         ]
         drawn = any(distribution is not None for _, distribution in pairs)
-        kinds = {type(value) for value in values}
-        if kinds <= {int, float} and (drawn or len(set(values)) > 1):
-            dtype = like.dtype if float in kinds else torch.long
-            found[f.name] = torch.tensor(values, dtype=dtype, device=like.device)
-    return found
+        types = {type(value) for value in values}
+        if types <= {int, float} and (drawn or len(set(values)) > 1):
+            dtype = like.dtype if float in types else torch.long
+            varying[f.name] = torch.tensor(values, dtype=dtype, device=like.device)
+    return varying
 
 
 class _Batches:

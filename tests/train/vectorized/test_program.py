@@ -1,6 +1,6 @@
-"""Runs trained as one program against the same runs alone."""
+"""Vectorized runs against the same runs alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -42,8 +42,8 @@ def specs(
 
 
 @cache
-def batchable() -> list[str]:
-    """The registered methods whose runs can be trained together."""
+def vectorized() -> list[str]:
+    """The registered methods whose runs are vectorized."""
     names = []
     for name in OURS:
         sets = (SEM, SPIRALS, DIGITS)
@@ -66,31 +66,40 @@ def require_close(
 
 def require_as_alone(alike: Sequence[RunSpec], tolerance: float, device: str = "cpu") -> None:
     alone = [Run(spec, TrainSettings(device=device)) for spec in alike]
-    stack = VectorizedProgram([Run(spec, TrainSettings(device=device)) for spec in alike])
-    stack.run_steps(STEPS)
-    for run, found in zip(alone, stack.evaluate(range(len(alike))), strict=True):
+    program = VectorizedProgram([Run(spec, TrainSettings(device=device)) for spec in alike])
+    program.run_steps(STEPS)
+    for run, found in zip(alone, program.evaluate(range(len(alike))), strict=True):
         run.run_steps(STEPS)
         require_close(found, run.evaluate(), tolerance)
 
 
-def test_which_methods_are_batchable() -> None:
+def test_which_methods_are_vectorized() -> None:
     own_updates = {n for n in OURS if has_own_update(algorithms.get(n))}
-    elsewhere = {"ExampleANDMask", "MIRO", "WiSEFT"}  # the last two need pretrained weights
-    assert set(batchable()) == set(OURS) - own_updates - elsewhere
+    alone = {"ExampleANDMask", "MIRO", "WiSEFT"}  # the last two need pretrained weights
+    assert set(vectorized()) == set(OURS) - own_updates - alone
 
 
-QUICK = {"ANDMask", "DANN", "ERM", "GroupDRO", "IRM", "Mixup"}
-"""One method of each mechanism: masks, parameters of its own, none, buffers, a second gradient, draws."""
+MECHANISMS = {
+    "ANDMask": "masks",
+    "DANN": "parameters of its own",
+    "ERM": "none",
+    "GroupDRO": "buffers",
+    "IRM": "a second gradient",
+    "Mixup": "noise",
+}
+"""A method of each mechanism; the others are of the nightly tests."""
 
 
+def by_mechanism(names: Iterable[str]) -> list[Any]:
+    """The methods, all but one of each mechanism marked as nightly."""
+    return [pytest.param(n, marks=[pytest.mark.nightly] * (n not in MECHANISMS)) for n in names]
+
+
+@pytest.mark.parametrize("algorithm", by_mechanism(sorted(vectorized())))
 @pytest.mark.parametrize(
-    "algorithm",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in sorted(batchable())],
+    "dataset", [SEM, pytest.param(SPIRALS, marks=pytest.mark.nightly)], ids=["SEM", "Spirals"]
 )
-@pytest.mark.parametrize(
-    "dataset", [SEM, pytest.param(SPIRALS, marks=pytest.mark.slow)], ids=["SEM", "Spirals"]
-)
-def test_a_stack_is_its_runs(
+def test_a_bundle_is_its_runs(
     algorithm: str, dataset: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float64, where masks do not flip by round-off: weights, metrics and evaluations."""
@@ -100,14 +109,14 @@ def test_a_stack_is_its_runs(
     if not alike:
         pytest.skip("the method is none for this kind of task")
     alone = [Run(spec, TrainSettings()) for spec in alike]
-    stacked = [Run(spec, TrainSettings()) for spec in alike]
-    assert len({program_key(run) for run in stacked}) == 1
-    stack = VectorizedProgram(stacked)
+    bundle = [Run(spec, TrainSettings()) for spec in alike]
+    assert len({program_key(run) for run in bundle}) == 1
+    program = VectorizedProgram(bundle)
     for steps in (20, 30):
-        assert stack.run_steps(steps) == [run.run_steps(steps) for run in alone] == [None] * 4
-        for found, run in zip(stack.evaluate(range(4)), alone, strict=True):
+        assert program.run_steps(steps) == [run.run_steps(steps) for run in alone] == [None] * 4
+        for found, run in zip(program.evaluate(range(4)), alone, strict=True):
             require_close(found, run.evaluate(), 1e-9)
-    for one, other in zip(stacked, alone, strict=True):
+    for one, other in zip(bundle, alone, strict=True):
         assert one.step == other.step == one.counted == STEPS
         assert one.sums == pytest.approx(other.sums, rel=1e-9, abs=1e-9)
         for p, q in zip(one.algorithm.parameters(), other.algorithm.parameters(), strict=True):
@@ -115,7 +124,7 @@ def test_a_stack_is_its_runs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", sorted(batchable()))
+@pytest.mark.parametrize("algorithm", by_mechanism(sorted(vectorized())))
 def test_in_float32_to_round_off(algorithm: str) -> None:
     rates = [1e-3, 3e-3]
     sets = (specs(algorithm, each, lr=rates, batch_size=16) for each in (SEM, SPIRALS, DIGITS))
@@ -145,7 +154,7 @@ def test_groups_are_those_of_the_same_runs_alone(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("algorithm", sorted(batchable()))
+@pytest.mark.parametrize("algorithm", sorted(vectorized()))
 def test_on_a_gpu_too(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
     require_as_alone(specs(algorithm, SPIRALS, lr=[1e-3, 3e-3], batch_size=16), 1e-9, "cuda:0")
@@ -218,14 +227,13 @@ def test_a_run_does_not_depend_on_its_company(algorithm: str) -> None:
         found = []
         for start in range(0, len(alike), size):
             runs = [Run(spec, TrainSettings()) for spec in alike[start : start + size]]
-            stack = VectorizedProgram(runs)
-            stack.run_steps(STEPS)
-            evaluations = stack.evaluate(range(len(runs)))
+            program = VectorizedProgram(runs)
+            program.run_steps(STEPS)
+            evaluations = program.evaluate(range(len(runs)))
             found += [(e, run.sums) for e, run in zip(evaluations, runs, strict=True)]
         return found
 
-    together = trained(6)
-    assert trained(4) == trained(1) == together
+    assert trained(4) == trained(1) == trained(6)
 
 
 def _dataset(**values: Any) -> dict[str, Any]:
