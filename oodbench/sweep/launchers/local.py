@@ -167,14 +167,14 @@ class _Pool:
 
     def _receive_message(self, worker: Worker, display: Display) -> None:
         """Take in what a worker says."""
-        kind, value, message, run_id = _receive(worker)
-        if kind == "step":
+        event, value, message, run_id = _receive(worker)
+        if event == "step":
             display.stepped(worker.index, int(value))
-        elif kind == "end":
+        elif event == "end":
             worker.run_ids.remove(run_id)
             if not self._requeued(run_id, State(value), message):
                 self._run_ended(run_id, State(value), message, display)
-        elif kind == "idle":
+        elif event == "idle":
             self.alone.update(map(self._bundle_key, worker.run_ids))
             self.queue.extendleft(reversed(worker.run_ids))
             worker.run_ids, worker.busy = [], False
@@ -199,9 +199,8 @@ class _Pool:
         stack = "".join(run.take_stack() for run in runs)
         if not stack:
             return []
-        beats = [run.heartbeat() for run in runs]
-        mine = [beat is not None and beat.pid == worker.process.pid for beat in beats]
-        late = [run for run, is_mine in zip(runs, mine, strict=True) if is_mine]
+        beats = [(run, run.heartbeat()) for run in runs]
+        late = [run for run, beat in beats if beat and beat.pid == worker.process.pid]
         beside = f", with {len(late) - 1} runs vectorized beside it" if len(late) > 1 else ""
         message = (
             f"it took longer than the run timeout of {self.job.options.run_timeout:g} s{beside}"
@@ -355,18 +354,18 @@ def _start(job: Job, index: int) -> Worker:
 def _forked(job: Job, index: int) -> Worker:
     warm_up()
     context = ForkServerContext() if FORKS else SpawnContext()
-    ours, theirs = context.Pipe()
+    connection, workers_end = context.Pipe()
     gpu = job.gpus[index % len(job.gpus)] if job.gpus else None
     environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     process = context.Process(
         target=work,
-        args=(theirs, job.results.path.absolute(), job.settings_of(index), environment),
+        args=(workers_end, job.results.path.absolute(), job.settings_of(index), environment),
         name=f"worker-{index}",
         daemon=True,
     )
-    with theirs, _blocked():
+    with workers_end, _blocked():
         process.start()
-    return Worker(index, process, ours)
+    return Worker(index, process, connection)
 
 
 def _hand_out(worker: Worker, run_ids: list[str], display: Display) -> None:
@@ -389,8 +388,8 @@ def _receive(worker: Worker) -> tuple[str, str, str, str]:
     died is `failed`, or `interrupted` if it was asked to end.
     """
     try:
-        kind, value, message, run_id = worker.connection.recv()
-        return str(kind), str(value), str(message), str(run_id)
+        event, value, message, run_id = worker.connection.recv()
+        return str(event), str(value), str(message), str(run_id)
     except (EOFError, OSError):
         worker.process.join()
         code = worker.process.exitcode

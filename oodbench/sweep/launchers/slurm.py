@@ -8,6 +8,7 @@ OUT/code/<fingerprint>/ holds the snapshots of launches with --snapshot.
 
 import contextlib
 import hashlib
+import importlib.util
 import io
 import math
 import os
@@ -16,7 +17,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import Timeout
 
 from oodbench.errors import UserError, unknown
+from oodbench.files import whole_folder
 from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
@@ -43,7 +45,6 @@ from oodbench.sweep.launchers.slurm_queue import (
     queued_jobs,
     status_of,
 )
-from oodbench.sweep.launchers.snapshot import fingerprint, take_snapshot
 from oodbench.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ SUBMITIT = ("setup", "signal-delay-s")
 """Options of submitit, not of sbatch, that users may give."""
 MAX_ARRAY_SIZE = 1001
 """Slurm's default for the most jobs of one array."""
+FOLDERS = ("oodbench", "algorithms", "datasets", "sweeps", "pyproject.toml")
+"""What of a checkout runs need; of an installed wheel, the package alone."""
 RUNS_SHOWN = 5
 """Runs of the first job that a dry run lists."""
 
@@ -356,3 +359,58 @@ def _setup(given: str | list[str], code: Path) -> list[str]:
     path = ":".join(shlex.quote(str(p)) for p in dict.fromkeys([code, Path.cwd()]))
     ours = f"export PYTHONPATH={path}${{PYTHONPATH:+:$PYTHONPATH}}"
     return [*([given] if isinstance(given, str) else given), ours]
+
+
+def fingerprint(plugins: Iterable[str]) -> str:
+    """A hash of every Python file that a run may execute, plug-ins included."""
+    digest = hashlib.sha256()
+    for name, path in sorted(_files(plugins)):
+        if path.suffix == ".py":
+            digest.update(f"{name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def take_snapshot(folder: Path, plugins: Iterable[str]) -> Path:
+    """Copy the code into a folder of its own under `folder`; returns what goes on PYTHONPATH."""
+    plugins = tuple(plugins)
+    target = folder / fingerprint(plugins)
+    if target.is_dir():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_folder(target) as temporary:
+        for name, path in _files(plugins):
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, temporary / name)
+        (temporary / "COMMIT").write_text(commit() or "")
+    return target
+
+
+def _files(plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Every file of the code by its name relative to a folder on the path."""
+    for name, source in _sources(plugins):
+        for path in source.rglob("*") if source.is_dir() else [source]:
+            inner = path.relative_to(source)
+            hidden = any(p.startswith(".") or p == "__pycache__" for p in inner.parts)
+            if path.is_file() and not hidden:
+                yield str(name / inner), path
+
+
+def _sources(plugins: Iterable[str]) -> Iterator[tuple[Path, Path]]:
+    """Files and folders of code by their names relative to a folder on the path."""
+    root = checkout()
+    is_checkout = (root / "pyproject.toml").is_file()
+    for name in FOLDERS if is_checkout else FOLDERS[:1]:
+        yield Path(name), root / name
+    for plugin in sorted(plugins):
+        top = importlib.util.find_spec(plugin.partition(".")[0])
+        if top is None or top.name == "oodbench":
+            continue
+        # a folder without __init__.py may hold anything: of it, the plug-in alone
+        spec = top if top.origin is not None else importlib.util.find_spec(plugin)
+        if spec is None or spec.origin is None:
+            continue
+        origin, parts = Path(spec.origin), spec.name.split(".")
+        if origin.name == "__init__.py":
+            yield Path(*parts), origin.parent
+        else:
+            yield Path(*parts).with_suffix(origin.suffix), origin

@@ -43,11 +43,11 @@ def work(
         nonlocal last
         if time.monotonic() - last > 0.2:
             last = time.monotonic()
-            tell("step", step)
+            send("step", step)
 
-    def tell(kind: str, value: object = "", message: str = "", run_id: str = "") -> None:
+    def send(event: str, value: object = "", message: str = "", run_id: str = "") -> None:
         try:
-            connection.send((kind, value, message, run_id))
+            connection.send((event, value, message, run_id))
         except OSError:
             os._exit(1)  # the launcher is gone: leave the run as it is, for the next launch
 
@@ -61,8 +61,8 @@ def work(
         execute_bundle(
             [(spec, Results(results).run(spec.id)) for spec in specs],
             settings,
-            lambda run_id, state, message: tell("end", state, message, run_id),
+            lambda run_id, state, message: send("end", state, message, run_id),
             progress,
             interrupts,
         )
-        tell("idle")
+        send("idle")

@@ -1,5 +1,4 @@
 import contextlib
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -254,28 +253,3 @@ def test_two_launches_at_once_train_each_run_once(tmp_path: Path) -> None:
     for state, records in outcome(Results(out)).values():
         assert state == "done"
         assert [r["step"] for r in records] == [100, 200, 300, 400, 500, 600]
-
-
-def test_workers_end_with_their_launcher(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    plan = tiny(steps=200_000, evaluate_every=100_000, trials=1)
-    process = context.Process(target=local, args=(job(plan, tmp_path),))
-    process.start()
-    wait_for_records(tmp_path, 2)
-    beats = [Results(tmp_path).run(i).heartbeat() for i in plan.runs]
-    process.kill()
-    process.join()
-    deadline = time.monotonic() + 20
-    alive = {beat.pid for beat in beats if beat is not None}
-    assert alive
-    while alive and time.monotonic() < deadline:
-        alive = {pid for pid in alive if Path(f"/proc/{pid}").exists() and not _zombie(pid)}
-        time.sleep(0.1)
-    assert not alive
-
-
-def _zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True

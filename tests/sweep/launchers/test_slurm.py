@@ -12,8 +12,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launchers import layered_resources
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
-from oodbench.sweep.launchers.slurm import Request, Slurm
-from oodbench.sweep.launchers.snapshot import fingerprint, take_snapshot
+from oodbench.sweep.launchers.slurm import Request, Slurm, fingerprint, take_snapshot
 from oodbench.terminal import terminal
 from oodbench.yaml_values import parse_yaml
 from tests.helpers.sweeps import job, tiny, tiny_file
