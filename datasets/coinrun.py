@@ -72,12 +72,12 @@ class CoinRun(FileDataset):
     def load(self, trial: int) -> dict[str, Environment]:
         """The levels, the same in every trial; raises UserError for missing or damaged data."""
         options = self.options
-        found = {
+        environments = {
             f"level{i}": self._environment([Shard(TRAINING, i)], options.states)
             for i in range(options.levels)
         }
         unseen = [Shard(UNSEEN, i) for i in range(options.test_levels)]
-        return found | {UNSEEN: self._environment(unseen, options.test_levels)}
+        return environments | {UNSEEN: self._environment(unseen, options.test_levels)}
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Bytes (N, 64, 64, 3) to (N, 3, 64, 64) in [0, 1]."""
@@ -102,9 +102,9 @@ class CoinRun(FileDataset):
             )
         has = manifest.settings
         for name, wanted in asdict(self.options).items():
-            found = getattr(has, name)
-            if found != wanted if name == "expert" else found < wanted:
-                raise UserError(f"{path}: the set has {name} {found!r}, not {wanted!r}")
+            made = getattr(has, name)
+            if made != wanted if name == "expert" else made < wanted:
+                raise UserError(f"{path}: the set has {name} {made!r}, not {wanted!r}")
         return manifest
 
     def _environment(self, parts: list[Shard], count: int) -> Environment:
@@ -130,7 +130,7 @@ class CoinRun(FileDataset):
 def _actions(path: Path) -> NDArray[np.float32]:
     """The distributions of a shard, (n, 15)."""
     try:
-        found: NDArray[np.float32] = np.load(path, allow_pickle=False)
+        distributions: NDArray[np.float32] = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise UserError(f"{path} is not a whole .npy file: {error}") from error
-    return found
+    return distributions

@@ -60,7 +60,7 @@ class DigitsOnBackgrounds(Dataset):
         """The environments of a trial."""
         images, digits = read_digits()
         order = permutation(self, len(images), trial)
-        found = {}
+        environments = {}
         for i, share in enumerate(AGREEMENT):
             scans = order[i :: len(AGREEMENT)]
             agreement = AGREEMENT[-1] if self.options.as_test else share
@@ -70,8 +70,8 @@ class DigitsOnBackgrounds(Dataset):
             upright = label ^ contradicts
             stripes = self.options.contrast * _stripes(upright, noise)
             x = torch.maximum(images[scans], stripes).unsqueeze(1)
-            found[f"{share:g}"] = Environment(x, label.float(), attributes=upright.long())
-        return found
+            environments[f"{share:g}"] = Environment(x, label.float(), attributes=upright.long())
+        return environments
 
 
 def _stripes(upright: Tensor, generator: torch.Generator) -> Tensor:

@@ -107,7 +107,7 @@ class Flights(FileDataset):
         days = torch.unique(flights.day[in_test])
         order = torch.randperm(len(days), generator=self._generator(trial, "days"))
         on_test_day = _any_of(flights.day, days[order[: len(days) // 2]])
-        found = {}
+        environments = {}
         for i, (name, months) in enumerate(MONTHS.items()):
             if name == TEST:
                 rows = (in_test & on_test_day).nonzero()
@@ -117,8 +117,10 @@ class Flights(FileDataset):
                 rows = _any_of(flights.month, months).nonzero()
             order = torch.randperm(len(rows), generator=self._generator(trial, name))
             chosen = rows.squeeze(1)[order[: self.options.num_examples]]
-            found[name] = Environment(flights.x[chosen], flights.late[chosen], flights.day[chosen])
-        return found
+            environments[name] = Environment(
+                flights.x[chosen], flights.late[chosen], flights.day[chosen]
+            )
+        return environments
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
         """A function that standardises the numbers and clips them; the one-hot columns stay."""

@@ -39,8 +39,8 @@ class FourPoints(Dataset):
 
     def load(self, trial: int) -> dict[str, Environment]:
         """An input (1, 5) and a target (1, 1) of each environment, the same in every trial."""
-        own = torch.cat([3 * torch.eye(4), torch.zeros(1, 4)])
-        x = torch.cat([own, torch.full((5, 1), 0.3)], 1)
+        own_coordinates = torch.cat([3 * torch.eye(4), torch.zeros(1, 4)])
+        x = torch.cat([own_coordinates, torch.full((5, 1), 0.3)], 1)
         rows = zip(self.environments, x, strict=True)
         return {name: Environment(row[None], torch.ones(1, 1)) for name, row in rows}
 

@@ -110,13 +110,13 @@ class FrozenFeatures(FileDataset):
                     f"--data-dir {self.data_dir}`, with the same options, extracts them"
                 )
             self._extract(environments, folder, 0)
-        found = {}
+        featured = {}
         for i, (name, environment) in enumerate(environments.items()):
             file = folder / f"{i}.npy"
             small = file.stat().st_size <= IN_MEMORY
             x = torch.from_numpy(np.load(file)) if small else MemoryMapped(file)
-            found[name] = replace(environment, x=x)
-        return found
+            featured[name] = replace(environment, x=x)
+        return featured
 
     def check(self) -> None:
         """Check the images; raises UserError as their dataset does."""
@@ -137,12 +137,12 @@ class FrozenFeatures(FileDataset):
 
     def _extract(self, environments: Mapping[str, Environment], folder: Path, workers: int) -> None:
         def rows(x: Tensor | Stored) -> Rows:
-            def found() -> Iterator[Tensor]:
+            def pieces_of_features() -> Iterator[Tensor]:
                 if isinstance(x, Stored):
                     return self._features(pieces(x, workers))
                 return self._features(torch.split(x, CHUNK))
 
-            return Rows(len(x), self.input_shape, np.float32, found)
+            return Rows(len(x), self.input_shape, np.float32, pieces_of_features)
 
         arrays = {str(i): rows(each.x) for i, each in enumerate(environments.values())}
         keep(folder, f"features of {self.options.of} under {self.options.network}", arrays)
@@ -207,11 +207,11 @@ class FrozenFeatures(FileDataset):
 
 def _digest(environments: Mapping[str, Environment]) -> str:
     """A hash of all inputs in memory, and of the number of those on disk and some of them."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for environment in environments.values():
         x = environment.x
-        found.update(f"{len(x)} {x.shape[1:]}".encode())
+        digest.update(f"{len(x)} {x.shape[1:]}".encode())
         if isinstance(x, Stored):
             x = x.read(torch.linspace(0, len(x) - 1, min(len(x), SAMPLE)).long())
-        found.update(x.contiguous().numpy().data)
-    return found.hexdigest()
+        digest.update(x.contiguous().numpy().data)
+    return digest.hexdigest()

@@ -51,8 +51,8 @@ class ImageFolder(OwnImages, ImageFolders):
         self.classes = tuple(sorted({c for name in names for c in class_folders(root / name)}))
         if options.attributes:
             classes = [folder for name in names for folder in (root / name).iterdir()]
-            found = {a for folder in classes if folder.is_dir() for a in class_folders(folder)}
-            self.attributes = tuple(sorted(found))
+            folders = {a for folder in classes if folder.is_dir() for a in class_folders(folder)}
+            self.attributes = tuple(sorted(folders))
         super().__init__(options, data_dir)
         if self.places:
             self.fit_size()

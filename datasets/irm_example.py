@@ -50,14 +50,16 @@ class IRMExample(Dataset):
 
     def load(self, trial: int) -> dict[str, Environment]:
         """Inputs (N, 4) and targets (N, 1) of each environment."""
-        found = {}
+        environments = {}
         for name, scale in SCALES.items():
             generator = torch.Generator().manual_seed(self.seed(trial, name))
             noise = torch.randn(3, self.options.num_examples, 2, generator=generator)
             x = scale * noise[0]
             y = x + scale * noise[1]
-            found[name] = Environment(torch.cat([x, y + noise[2]], 1), y.sum(1, keepdim=True))
-        return found
+            environments[name] = Environment(
+                torch.cat([x, y + noise[2]], 1), y.sum(1, keepdim=True)
+            )
+        return environments
 
     def predictor_metrics(
         self, predict: Callable[[Tensor], Tensor], trial: int

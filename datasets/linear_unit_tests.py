@@ -80,7 +80,7 @@ class LinearUnitTests(Dataset):
         if self.options.scrambled:
             normal = self._normal(self._generator(trial, "rotation"), 2 * DIM, 2 * DIM)
             rotation = torch.linalg.qr(normal).Q
-        found = {}
+        environments = {}
         for name in self.environments:
             place = int(name.partition("-")[0].removeprefix("E"))
             generator = self._generator(trial, name)
@@ -88,8 +88,8 @@ class LinearUnitTests(Dataset):
             order = torch.randperm(len(z), generator=generator)
             if self.options.oracle or name in self.test_environments:
                 z = z[order]
-            found[name] = Environment((torch.cat([x, z], 1) @ rotation).float(), y.float())
-        return found
+            environments[name] = Environment((torch.cat([x, z], 1) @ rotation).float(), y.float())
+        return environments
 
     def _generator(self, trial: int, *names: object) -> torch.Generator:
         seed = self.seed(trial, self.options.example, *names)
@@ -103,8 +103,8 @@ class LinearUnitTests(Dataset):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x and z, (N, 5) each, and the targets of the environment at a place."""
         n = self.options.num_examples
-        own = self._generator(trial, "environment", place)
-        first, second = torch.rand(2, generator=own, dtype=torch.double).tolist()
+        of_environment = self._generator(trial, "environment", place)
+        first, second = torch.rand(2, generator=of_environment, dtype=torch.double).tolist()
         noise_x, noise_z = self._normal(generator, 2, n, DIM)
         if self.options.example == 1:
             scale = SCALES[place] if place < len(SCALES) else 10 ** (3 * first - 2)
@@ -122,5 +122,5 @@ class LinearUnitTests(Dataset):
             return x, background + noise_z / 10**0.5, x.sum(1) > 0
         y = torch.arange(n) >= n / 2
         sign = torch.where(y, -1.0, 1.0).unsqueeze(1)
-        mu = self._normal(own, DIM)
+        mu = self._normal(of_environment, DIM)
         return 0.1 * (sign + noise_x), sign * mu + 0.1 * noise_z, y

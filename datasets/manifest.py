@@ -43,15 +43,15 @@ class Manifest(Listed, OwnImages):
     @cached_property
     def files(self) -> list[Path]:
         """The image of each row; raises UserError, with the line, for one that is not there."""
-        found = []
+        files = []
         for row, text in enumerate(self.rows.texts("path")):
             file = self.root / text
             if not file.is_file() or not file.is_relative_to(self.root):
                 raise UserError(
                     f"{self.rows.place(row)}: there is no image '{text}' in {self.root}"
                 )
-            found.append(file)
-        return found
+            files.append(file)
+        return files
 
     def listing(self) -> Listing:
         """All images with their targets, by environment."""

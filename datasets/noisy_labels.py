@@ -179,10 +179,10 @@ class NoisyLabels(FileDataset):
         y[redrawn] = torch.randint(CLASSES, (len(x),), generator=redraw)[: len(redrawn)]
         tests = self._drawn(trial, "test", self.options.num_test_examples, len(test_images))
         test = Environment(self._normalised(test_images[tests]), test_labels[tests])
-        found = {"train": Environment(x, y), "test": test}
+        environments = {"train": Environment(x, y), "test": test}
         if self.options.fraction:
-            found["mislabeled"] = Environment(x[y != right], y[y != right])
-        return found
+            environments["mislabeled"] = Environment(x[y != right], y[y != right])
+        return environments
 
     def _generator(self, trial: int, what: str) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed(trial, what))
@@ -238,14 +238,14 @@ def _read(base: str, files: tuple[Path, ...]) -> tuple[Tensor, ...]:
     if base == "cifar10":
         from torchvision.datasets import CIFAR10
 
-        found: list[Tensor] = []
+        parts: list[Tensor] = []
         for train in (True, False):
             try:
                 part = CIFAR10(files[0].parent.parent, train=train)
             except RuntimeError as error:
                 raise UserError(f"{files[0].parent} is damaged: {error}") from error
-            found += [torch.from_numpy(part.data).permute(0, 3, 1, 2), torch.tensor(part.targets)]
-        return tuple(found)
+            parts += [torch.from_numpy(part.data).permute(0, 3, 1, 2), torch.tensor(part.targets)]
+        return tuple(parts)
     shapes = [(count, *size) for count in (60_000, 10_000) for size in (BASES[base].shape[1:], ())]
     x, y, test_x, test_y = (read_idx(f, shape) for f, shape in zip(files, shapes, strict=True))
     return x.unsqueeze(1), y.long(), test_x.unsqueeze(1), test_y.long()

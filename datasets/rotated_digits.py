@@ -53,7 +53,7 @@ class RotatedDigits(Dataset):
         """The environments of a trial."""
         images, digits = read_digits()
         order = permutation(self, len(images), trial)
-        found = {}
+        environments = {}
         for i, degree in enumerate(DEGREES):
             scans = order[i :: len(DEGREES)]
             angle = DEGREES[-1] if self.options.as_test else degree
@@ -61,5 +61,5 @@ class RotatedDigits(Dataset):
                 images[scans].numpy(), angle, axes=(2, 1), reshape=False, order=1
             )
             x = torch.from_numpy(turned).clamp(0, 1).unsqueeze(1)
-            found[str(degree)] = Environment(x, digits[scans].long())
-        return found
+            environments[str(degree)] = Environment(x, digits[scans].long())
+        return environments

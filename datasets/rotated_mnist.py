@@ -44,14 +44,14 @@ class DealtMNIST(FileDataset):
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = _mnist(*(self.file(path) for path in sorted(CHECKSUMS)))
         order = permutation(self, len(images), trial)
-        found = {}
+        environments = {}
         for i, (name, degree) in enumerate(
             zip(self.environments, self.degrees_of_change, strict=True)
         ):
             part = order[i :: len(self.environments)]
-            own = torch.Generator().manual_seed(self.seed(trial, name))
-            found[name] = self.changed(images[part.numpy()], digits[part], degree, own)
-        return found
+            generator = torch.Generator().manual_seed(self.seed(trial, name))
+            environments[name] = self.changed(images[part.numpy()], digits[part], degree, generator)
+        return environments
 
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged with torchvision; raises UserError if that fails."""

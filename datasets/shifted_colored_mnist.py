@@ -70,15 +70,15 @@ class ShiftedColoredMNIST(ColoredImages):
         order = permutation(self, NUM_TRAIN, trial)
         parts = [order[::2], order[1::2], torch.arange(NUM_TRAIN, len(images))]
         shares = [self.options.share, 1 - self.options.share, 0.5]
-        found = {}
+        environments = {}
         for i, (part, share) in enumerate(zip(parts, shares, strict=True)):
             kept = part[self._kept(digits[part], share)]
             colored = self.colored(i, images[kept], digits[kept], trial)
             if colored.x.shape[1] < self.input_shape[0]:
                 seed = self.seed(trial, self.environments[i], "shade")
                 colored = replace(colored, x=self._shaded(colored.x, share, seed))
-            found[self.environments[i]] = colored
-        return found
+            environments[self.environments[i]] = colored
+        return environments
 
     def _kept(self, digits: Tensor, share: float) -> Tensor:
         """Which images (N,) an environment keeps: the first ones of every group of digits."""

@@ -93,17 +93,17 @@ class Spawrious(Images):
         """All files of the variant; raises UserError if a folder has fewer than it takes."""
         training, test, filler = GROUPS[self.options.variant]
         seen, unseen = training.split(), test.split()
-        found: Listing = {name: [] for name in self.environments}
+        listing: Listing = {name: [] for name in self.environments}
         for half, environment in enumerate(self.environments[1:]):
             folder = half if filler else 0
             for k, breed in enumerate(ORDER):
-                own = k if filler or half == 0 else SWAPPED[k]
+                pair = k if filler or half == 0 else SWAPPED[k]
                 count = int(SHARES[half] * TOTAL) if filler else TOTAL
-                found[environment] += self._files(folder, seen[own], breed, count)
-                found["Test"] += self._files(folder, unseen[own], breed, None)
+                listing[environment] += self._files(folder, seen[pair], breed, count)
+                listing["Test"] += self._files(folder, unseen[pair], breed, None)
                 if filler:
-                    found[environment] += self._files(folder, filler, breed, TOTAL - count)
-        return found
+                    listing[environment] += self._files(folder, filler, breed, TOTAL - count)
+        return listing
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor:
         """The backgrounds, by the folders that hold those of the breeds."""

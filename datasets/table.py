@@ -165,14 +165,14 @@ class Listed(Dataset):
         self.path = (data_dir or Path()) / options.file
         if not self.path.is_file():
             raise UserError(f"{self.name}: there is no file {self.path}")
-        found = md5(self.path)
-        if options.md5 not in ("", found):
+        checksum = md5(self.path)
+        if options.md5 not in ("", checksum):
             raise UserError(
                 f"{self.path} has changed since these runs were planned (its md5 was {options.md5} "
-                f"and is {found}); use another file name, or plan anew with another --out"
+                f"and is {checksum}); use another file name, or plan anew with another --out"
             )
-        super().__init__(replace(options, md5=found), data_dir)
-        self.rows = _rows(self.path, found)
+        super().__init__(replace(options, md5=checksum), data_dir)
+        self.rows = _rows(self.path, checksum)
         names = np.array(self.rows.texts(options.environment))
         self.places = {
             name: torch.from_numpy(np.flatnonzero(names == name))

@@ -59,5 +59,5 @@ class ThreeInputs(Dataset):
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
         """The predicted P(y = 1 | x) as `p_0`, `p_1` and `p_2`."""
-        found = predict(torch.eye(3)).sigmoid().flatten().tolist()
-        return {f"p_{x}": p for x, p in enumerate(found)}
+        probabilities = predict(torch.eye(3)).sigmoid().flatten().tolist()
+        return {f"p_{x}": p for x, p in enumerate(probabilities)}

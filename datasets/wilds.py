@@ -127,10 +127,10 @@ class WILDS(FileDataset):
         weights = self.row.weights
         if weights == "-" or self.network == "TextCNN":
             return {}
-        found = {"weights": "none" if self.options.from_scratch else weights}
+        hparams = {"weights": "none" if self.options.from_scratch else weights}
         if self.network.startswith(("ResNet", "DenseNet")):
-            return found | {"freeze_batch_norm": False, "dropout": 0.0}
-        return found
+            return hparams | {"freeze_batch_norm": False, "dropout": 0.0}
+        return hparams
 
     @cached_property
     def data(self) -> Any:
@@ -158,8 +158,8 @@ class WILDS(FileDataset):
         return None if self.row.folder else self.row.version
 
     def _settings(self) -> tuple[tuple[str, Any], ...]:
-        found = {"split_scheme": self.options.split_scheme} | dict(self.row.settings)
-        return tuple(found.items())
+        settings = {"split_scheme": self.options.split_scheme} | dict(self.row.settings)
+        return tuple(settings.items())
 
     @cached_property
     def places(self) -> dict[str, Tensor]:
@@ -253,8 +253,8 @@ class WILDS(FileDataset):
         if row.modality == "molecule":
             return inputs.molecule(size)
         if row.modality == "tracks":
-            return lambda found: found.float()
-        return inputs.bands(size) if row.modality == "bands" else lambda found: found
+            return lambda x: x.float()
+        return inputs.bands(size) if row.modality == "bands" else lambda x: x
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Bytes to floats, standardised by ImageNet's channels; RxRx1 by each image's own.

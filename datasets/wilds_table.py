@@ -191,16 +191,16 @@ def _rows(table: str) -> dict[str, dict[str, Any]]:
 
 def _sets() -> dict[str, Set]:
     data, *others = map(_rows, (DATA, TRAINING, ABOUT, FILES))
-    found = {}
+    sets = {}
     for name, row in data.items():
         for other in others:
             row |= other[name]
         for lists in ("group_by", "files"):
             row[lists] = row[lists].split(", ")
-        found[name] = TypeAdapter(Set).validate_python(
+        sets[name] = TypeAdapter(Set).validate_python(
             row | MORE.get(name, {}) | {"classes": CLASSES.get(name, ())}
         )
-    return found
+    return sets
 
 
 SETS = _sets()

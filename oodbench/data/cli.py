@@ -54,35 +54,39 @@ def check(
     from oodbench.data.preparation import inspect
 
     dataset = _dataset(name, data_dir, set_, plugin)
-    found = inspect(dataset)
+    environments = inspect(dataset)
     console = terminal()
     console.say(facts.label(dataset))
-    rows = [(contents.name, f"{contents.size:,}", contents.balance) for contents in found]
+    rows = [(contents.name, f"{contents.size:,}", contents.balance) for contents in environments]
     targets = "classes" if dataset.task.has_classes else "targets"
     tables = console.tables(("environment", "examples", targets), rows, prose=(2,))
     console.print(tables, soft_wrap=True)
     if dataset.attributes:
-        sizes = [(c.name, name, f"{size:,}") for c in found for name, size in _listed(c.groups)]
+        sizes = [
+            (c.name, name, f"{size:,}") for c in environments for name, size in _listed(c.groups)
+        ]
         tables = console.tables(("environment", "group", "examples"), sizes, prose=(1,))
         console.print(tables, soft_wrap=True)
         if (count := len(facts.group_names(dataset))) > MAX_GROUPS:
             console.say(f"of {count} groups the smallest and the largest are shown")
-    told: set[str] = set()
-    for contents in found:
+    reported: set[str] = set()
+    for contents in environments:
         if contents.repeated:
             console.say(
                 f"{contents.name}: {contents.repeated} of its examples repeat earlier ones' inputs"
             )
         for other, count in contents.shared.items():
-            if other not in told:
+            if other not in reported:
                 console.say(f"{contents.name} and {other} share the inputs of {count} examples")
-        told.add(contents.name)
-    problems = [problem for contents in found for problem in contents.unreadable]
+        reported.add(contents.name)
+    problems = [problem for contents in environments for problem in contents.unreadable]
     for problem in problems:
         console.say(problem)
     if problems:
         raise UserError(f"{len(problems)} examples of {facts.label(dataset)} cannot be read")
-    console.say(f"{facts.label(dataset)}: all {sum(c.size for c in found):,} examples can be read")
+    console.say(
+        f"{facts.label(dataset)}: all {sum(c.size for c in environments):,} examples can be read"
+    )
 
 
 def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""What a package gives for an example, an image, text or molecule, as a tensor of a fixed shape."""
+"""Encodings of images, texts and molecules, as the package `wilds` gives them, in fixed shapes."""
 
 import importlib
 import re
@@ -33,8 +33,8 @@ def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[An
 
     larger = int(size * margin)
 
-    def prepare(found: Any) -> Tensor:
-        rgb = found.convert("RGB")
+    def prepare(picture: Any) -> Tensor:
+        rgb = picture.convert("RGB")
         if crop:
             rgb = functional.center_crop(rgb, [min(rgb.size)])
         if rgb.size != (larger, larger):
@@ -47,7 +47,7 @@ def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[An
 
 def bands(size: int) -> Callable[[Tensor], Tensor]:
     """Images (C, H, W) of any channels to (C, size, size), by means over areas."""
-    return lambda found: torch.nn.functional.adaptive_avg_pool2d(found, size)
+    return lambda image: torch.nn.functional.adaptive_avg_pool2d(image, size)
 
 
 def molecule(size: int) -> Callable[[Any], Tensor]:
@@ -77,8 +77,8 @@ def hashed_words(length: int) -> Callable[[str], Tensor]:
     def prepare(text: str) -> Tensor:
         words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]
         ids = torch.zeros(length, dtype=torch.long)
-        found = [1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words]
-        ids[: len(found)] = torch.tensor(found, dtype=torch.long)
+        hashes = [1 + zlib.crc32(word.encode()) % (VOCABULARY - 1) for word in words]
+        ids[: len(hashes)] = torch.tensor(hashes, dtype=torch.long)
         return ids
 
     return prepare

@@ -48,10 +48,10 @@ class ImageFiles(Stored):
 
     def read(self, index: Tensor) -> Tensor:
         """The images at `index`; raises UserError for a file that cannot be read."""
-        found = np.empty((len(index), *self.shape), np.uint8)
-        for row, place in zip(found, index.tolist(), strict=True):
+        pixels = np.empty((len(index), *self.shape), np.uint8)
+        for row, place in zip(pixels, index.tolist(), strict=True):
             row[:] = decoded(self._files[place], self.shape[1]).transpose(2, 0, 1)
-        return torch.from_numpy(found)
+        return torch.from_numpy(pixels)
 
 
 def decoded(file: Path, size: int) -> np.ndarray:
@@ -66,7 +66,7 @@ def decoded(file: Path, size: int) -> np.ndarray:
 
 def typical_side(listing: Listing) -> int:
     """The median of the longer sides of some of the images, in pixels; `USUAL_SIZE` if none can be read."""
-    files = [file for found in listing.values() for file, _ in found]
+    files = [file for images in listing.values() for file, _ in images]
     sides = []
     for file in files[:: max(1, len(files) // SAMPLE)]:
         with suppress(*UNREADABLE), Image.open(file) as image:  # reads the header alone
@@ -75,7 +75,7 @@ def typical_side(listing: Listing) -> int:
 
 
 def _problem(file: Path) -> str:
-    """The reason why a file cannot be decoded, or nothing; a low resolution of JPEGs is faster."""
+    """The error of decoding a file, or nothing; JPEGs are decoded at a low resolution, which is faster."""
     try:
         with Image.open(file) as image:
             image.draft("RGB", (64, 64))
@@ -128,15 +128,15 @@ class Images(FileDataset):
         """The environments, the same in every trial; decoded images from the cache if there is one."""
         listing = self.listing()
         cache = self.cache_folder(listing)
-        found = {}
+        environments = {}
         for i, (name, files) in enumerate(listing.items()):
             paths, labels = zip(*files, strict=True)
             x: Stored = ImageFiles(paths, self.size)
             if cache.is_dir():
                 x = self._cached(cache / f"{i}.npy")
             attributes = self.attribute_numbers(paths)
-            found[name] = Environment(x, torch.tensor(labels), attributes=attributes)
-        return found
+            environments[name] = Environment(x, torch.tensor(labels), attributes=attributes)
+        return environments
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
         """The attributes of the images in `files`, (N,), if they have one."""
@@ -144,8 +144,8 @@ class Images(FileDataset):
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
         """Images as bytes (N, 3, size, size); raises UserError for a file that cannot be read."""
-        found = ImageFiles(map(Path, files), self.size)
-        return found.read(torch.arange(len(found)))
+        images = ImageFiles(map(Path, files), self.size)
+        return images.read(torch.arange(len(images)))
 
     def _cached(self, file: Path) -> Stored:
         try:
@@ -174,7 +174,7 @@ class Images(FileDataset):
         stamp = self.root / ".oodbench" / f"read-{self.fingerprint(listing)}"
         if stamp.exists() or self.cache_folder(listing).is_dir():
             return
-        files = [file for found in listing.values() for file, _ in found]
+        files = [file for images in listing.values() for file, _ in images]
         problems = []
         with ThreadPoolExecutor() as pool:
             for start in track(
@@ -190,7 +190,7 @@ class Images(FileDataset):
 
     def fingerprint(self, listing: Listing) -> str:
         """A hash of every file's name, size and time of change, and of its class; or UserError."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, files in listing.items():
             for file, number in files:
                 try:
@@ -199,8 +199,8 @@ class Images(FileDataset):
                     raise UserError(f"{self.name}: {file}: {error.strerror}") from error
                 place = file.relative_to(self.root)
                 line = f"{name}\t{place}\t{number}\t{stat.st_size}\t{stat.st_mtime_ns}\n"
-                found.update(line.encode())
-        return found.hexdigest()[:16]
+                digest.update(line.encode())
+        return digest.hexdigest()[:16]
 
     def cache_folder(self, listing: Listing) -> Path:
         """The folder in which the decoded images of this size are, or would be."""
@@ -281,7 +281,7 @@ class ImageFolders(Images):
 
     def listing(self) -> Listing:
         """All files in the order of their names; the same class folders are in every environment."""
-        found: Listing = {}
+        listing: Listing = {}
         for environment, folder, _ in self.places:
             at = self.root / folder
             if not at.is_dir():
@@ -303,8 +303,8 @@ class ImageFolders(Images):
             if len(seen) < 2:
                 what = f"only images of '{self.classes[seen[0]]}'" if seen else "no images"
                 raise UserError(f"{self.name}: environment '{environment}' has {what} in {at}")
-            found[environment] = files
-        return found
+            listing[environment] = files
+        return listing
 
 
 class Suite(ImageFolders):
@@ -341,12 +341,12 @@ class Suite(ImageFolders):
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names of the class folders."""
         first = self.root / self.places[0].folder
-        found = class_folders(first) if first.is_dir() else ()
-        if found and len(found) != self.num_classes:
+        folders = class_folders(first) if first.is_dir() else ()
+        if folders and len(folders) != self.num_classes:
             raise UserError(
-                f"{self.name} has {self.num_classes} classes, and {first} holds {len(found)} folders"
+                f"{self.name} has {self.num_classes} classes, and {first} holds {len(folders)} folders"
             )
-        return found
+        return folders
 
     def check(self) -> None:
         """Check all files, and that their number is the published one, unless `subset`."""

@@ -1,4 +1,4 @@
-"""Between `Dataset.load` and a run: checks of the data, inspections, and what is fitted to a part."""
+"""Between `Dataset.load` and a run: the data are checked, inspected, and changed by `Dataset.fit`."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +26,10 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
     memory are finite numbers, targets are those of the task, and groups, attributes and the `out` split
     belong to the examples.
     """
-    found = dataset.load(trial)
-    if set(found) != set(dataset.environments):
+    environments = dataset.load(trial)
+    if set(environments) != set(dataset.environments):
         raise UserError(
-            f"{label(dataset)}: the environments that were loaded are {', '.join(found)}, "
+            f"{label(dataset)}: the environments that were loaded are {', '.join(environments)}, "
             f"and those that it names are {', '.join(dataset.environments)}"
         )
     count = max(2, dataset.task.num_outputs)
@@ -37,20 +37,20 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
         raise UserError(
             f"{label(dataset)}: `classes` has {len(dataset.classes)} names, and there are {count} classes"
         )
-    for name, environment in found.items():
+    for name, environment in environments.items():
         mistake = _mistake(environment) or dataset.task.mistake(environment.y)
         mistake = mistake or _mistake_of_attributes(environment.attributes, dataset.attributes)
         if mistake is not None:
             raise _error(dataset, name, mistake)
-    return found
+    return environments
 
 
 def fitted(
     dataset: Dataset, environments: dict[str, Environment], training: Mapping[str, Tensor]
 ) -> dict[str, Environment]:
-    """The environments with all inputs as `Dataset.fit` changes them.
+    """The environments with all inputs changed by `Dataset.fit`.
 
-    It is shown the examples at the places (n,) in `training`, by environment, and no others. Raises
+    The change is estimated from the examples at the places (n,) in `training`, by environment. Raises
     UserError unless every environment's inputs then fit the network.
     """
     if fits(dataset):
@@ -69,12 +69,12 @@ def fitted(
 def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """What `Dataset.fit` makes of the examples at the places (n,) in `training`, by environment."""
+    """The change that `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
     return dataset.fit({name: _part(environments[name], at) for name, at in training.items()})
 
 
 def fits(dataset: Dataset) -> bool:
-    """Whether the inputs depend on what is trained on."""
+    """Whether the dataset estimates a change of its inputs from the training examples."""
     return type(dataset).fit is not Dataset.fit
 
 
@@ -103,7 +103,7 @@ def _error(dataset: Dataset, environment: str, mistake: str) -> UserError:
 
 
 def _mistake(environment: Environment) -> str | None:
-    """What is wrong with an environment, whatever the task."""
+    """The first mistake in an environment, whatever the task."""
     x, y = environment.x, environment.y
     if not isinstance(x, Tensor | Stored):
         return f"inputs are a tensor or oodbench.data.streams.Stored, not {type(x).__name__}"
@@ -125,21 +125,21 @@ def _mistake(environment: Environment) -> str | None:
     return None
 
 
-def _mistake_of_attributes(found: Tensor | None, names: Sequence[str]) -> str | None:
-    """What keeps attributes from being those that the dataset names."""
-    if (found is None) != (not names):
+def _mistake_of_attributes(attributes: Tensor | None, names: Sequence[str]) -> str | None:
+    """The first mistake in an environment's attributes, given their names in the dataset."""
+    if (attributes is None) != (not names):
         return "it has attributes and the dataset names none, or none of those that it names"
-    if found is not None:
-        if found.dtype != torch.int64:
-            return f"attributes are torch.int64, not {found.dtype}"
-        if len(found) and not (0 <= found.min() and found.max() < len(names)):
-            odd = int(found.min()) if found.min() < 0 else int(found.max())
+    if attributes is not None:
+        if attributes.dtype != torch.int64:
+            return f"attributes are torch.int64, not {attributes.dtype}"
+        if len(attributes) and not (0 <= attributes.min() and attributes.max() < len(names)):
+            odd = int(attributes.min()) if attributes.min() < 0 else int(attributes.max())
             return f"an example has the attribute {odd}, and there are {len(names)}, from 0 on"
     return None
 
 
 def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None:
-    """What keeps the inputs from being those of the dataset's networks."""
+    """The first mistake in the inputs as the dataset's networks receive them."""
     if not len(environment.y):
         return None
     x = _first(dataset, environment)
@@ -178,7 +178,7 @@ class Contents:
     """The number of examples of each group, by its name, empty ones too; where examples have an
     attribute."""
     unreadable: list[str] = field(default_factory=list)
-    """What is wrong with each example that cannot be read."""
+    """The error of each example that cannot be read."""
     repeated: int = 0
     """The number of examples whose inputs, bit for bit, an earlier example of the environment has.
     It stays 0 for a dataset whose inputs repeat by design."""
@@ -192,7 +192,7 @@ def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
 
     Raises UserError for data that cannot be loaded at all, or that do not fit their task.
     """
-    found, hashes = [], {}
+    every, hashes = [], {}
     environments = load_checked(dataset, trial)
     for name, environment in environments.items():
         unreadable: list[str] = []
@@ -201,20 +201,20 @@ def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
         balance = _balance(environment.y, dataset.task, dataset.classes)
         repeated = 0 if facts.repeats(dataset) else len(read) - len(hashes[name])
         groups = _group_sizes(dataset, environment)
-        found.append(Contents(name, len(environment.y), balance, groups, unreadable, repeated))
-    for contents in () if facts.repeats(dataset) else found:
-        for other, theirs in hashes.items():
-            count = len(hashes[contents.name] & theirs)
+        every.append(Contents(name, len(environment.y), balance, groups, unreadable, repeated))
+    for contents in () if facts.repeats(dataset) else every:
+        for other, other_hashes in hashes.items():
+            count = len(hashes[contents.name] & other_hashes)
             if count and other != contents.name:
                 contents.shared[other] = count
-    if not any(contents.unreadable for contents in found):
+    if not any(contents.unreadable for contents in every):
         held_out = {*dataset.test_environments, *dataset.validation_environments}
         places = {
             n: torch.arange(len(environments[n].y))
             for n in facts.training_environments(dataset, held_out)
         }
         fitted(dataset, environments, places)
-    return found
+    return every
 
 
 def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes | None]:
@@ -235,10 +235,10 @@ def _hashes(environment: Environment, unreadable: list[str]) -> Iterator[bytes |
 
 
 def _read(x: Tensor | Stored, places: Tensor) -> Tensor:
-    found = x.read(places) if isinstance(x, Stored) else x[places]
-    if not is_finite(found):
+    inputs = x.read(places) if isinstance(x, Stored) else x[places]
+    if not is_finite(inputs):
         raise UserError(f"the inputs of example {int(places[0])} are not finite")
-    return found
+    return inputs
 
 
 def _hash(example: Tensor) -> bytes:
@@ -255,7 +255,7 @@ def _group_sizes(dataset: Dataset, environment: Environment) -> dict[str, int]:
 
 
 def _balance(y: Tensor, task: Task, classes: Sequence[str]) -> str:
-    """What `Contents.balance` says of targets (N, ...); classes without a name are not named."""
+    """The text of `Contents.balance` for targets (N, ...); classes without a name are not named."""
     if not task.has_classes:
         numbers = y.double().flatten(1)
         if numbers.shape[1] > FEW:

@@ -1,6 +1,4 @@
-"""Data that stay on disk: how they are read ahead of their use by one pool of threads, and how arrays that
-were worked out once are kept.
-"""
+"""Data that stay on disk: reading ahead by one pool of threads, and keeping arrays computed once."""
 
 import math
 import mmap
@@ -112,14 +110,14 @@ class MemoryMapped(Stored):
         """The rows at `index`."""
         places = index.numpy()
         files = np.searchsorted(self._ends, places, side="right")
-        found = np.empty((len(places), *self.shape), self._arrays[0].dtype)
+        rows = np.empty((len(places), *self.shape), self._arrays[0].dtype)
         for file in np.unique(files):
             array, mine = self._arrays[file], files == file
-            found[mine] = array.take(places[mine] - self._ends[file] + len(array), axis=0)
+            rows[mine] = array.take(places[mine] - self._ends[file] + len(array), axis=0)
             pages = array.base
             assert isinstance(pages, mmap.mmap)
             pages.madvise(mmap.MADV_DONTNEED)  # read pages would count as ours ever after
-        return torch.from_numpy(found)
+        return torch.from_numpy(rows)
 
 
 def _mapped(path: Path) -> np.memmap:
@@ -172,7 +170,7 @@ class ReadAhead:
         """The examples at `place` of the series, on the device; the places after it are read ahead."""
         start = time.perf_counter()
         if self._workers == 0:
-            found = self._read(place, self._request(place))
+            examples = self._read(place, self._request(place))
         else:
             wanted = range(place, min(place + self._workers + 1, self._end))
             for other in self._reads.keys() - set(wanted):
@@ -181,9 +179,9 @@ class ReadAhead:
                 if new not in self._reads:
                     wish = self._request(new)
                     self._reads[new] = _pool(self._workers).submit(self._read, new, wish)
-            found = self._reads.pop(place).result()
+            examples = self._reads.pop(place).result()
         self.seconds += time.perf_counter() - start
-        return found.to(self._device, non_blocking=True)
+        return examples.to(self._device, non_blocking=True)
 
     def _read(self, place: int, request: Request) -> Tensor:
         parts = [stored.read(index) for stored, index in request]
@@ -199,7 +197,7 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class Rows:
-    """An array to be kept, a row an example."""
+    """An array to be written, with one row an example."""
 
     count: int
     shape: tuple[int, ...]
@@ -224,8 +222,8 @@ def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
 def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
     """Write each array to `folder`/NAME.npy unless the folder is there; it appears with all of them.
 
-    Says beforehand how much it will be and shows a bar. What a killed attempt left is removed. Raises
-    UserError if the disk has no room for it.
+    It prints the size beforehand and shows a bar. What a killed attempt left is removed. Raises
+    UserError if the disk has too little room.
     """
     # here, as rich draws from Python's generator when it is imported
     from rich.progress import (

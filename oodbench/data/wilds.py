@@ -28,8 +28,8 @@ from oodbench.data.streams import Stored
 from oodbench.errors import MissingError, UserError, missing_package
 
 Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
-"""The outputs that a set's evaluation takes: class numbers, a 0 or 1 a label, the network's outputs
-for labels, real numbers, a class number a token, or boxes with scores."""
+"""The predictions that a set's evaluation expects: class numbers, a 0 or 1 for each label, the network's
+outputs for labels, real numbers, a class number for each token, or boxes with scores."""
 LONGEST_ROW = 2**16
 """The last row of a table is looked for in so many bytes at its end."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs", "pyBigWig": "genome"}
@@ -178,14 +178,14 @@ def _graph_classes(name: str) -> list[Any]:
 def positions(data: Any) -> dict[str, Tensor]:
     """The positions of the examples of each of the package's splits; splits without any are left out."""
     splits = torch.as_tensor(np.asarray(data.split_array, dtype=np.int64))
-    found = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
-    return {name: index for name, index in found.items() if len(index)}
+    places = {name: (splits == code).nonzero().squeeze(1) for name, code in data.split_dict.items()}
+    return {name: index for name, index in places.items() if len(index)}
 
 
 def column(data: Any, field: str) -> Tensor:
     """A metadata field of all of the package's examples, (N,) integers."""
-    found: Tensor = data.metadata_array[:, data.metadata_fields.index(field)].long()
-    return found
+    numbers: Tensor = data.metadata_array[:, data.metadata_fields.index(field)].long()
+    return numbers
 
 
 def values(data: Any, field: str) -> tuple[str, ...]:
@@ -220,11 +220,11 @@ def groups(data: Any, fields: tuple[str, ...], index: Tensor) -> dict[str, Tenso
 def evaluate(
     data: Any, index: Tensor, outputs: Tensor, kind: Prediction, metric: str
 ) -> dict[str, float]:
-    """The package's metrics of what is kept of outputs (n, ...) on the examples at `index` (n,).
+    """The package's metrics of outputs (n, ...), as `Task.kept` keeps them, at the examples `index` (n,).
 
-    What that is says `Task.kept`. Metrics of single groups are left out. A prediction that is not
-    finite is wrong. Where the package would stop, at outputs that are not finite and at the
-    correlation with a constant, `metric` alone is there, and NaN.
+    Metrics of single groups are left out. A prediction that is not finite is wrong. Where the package
+    would stop, at scores that are not finite and at the correlation with a constant, the result is NaN
+    for `metric` alone.
     """
     finite = outputs.isfinite()
     predicted: Any
@@ -276,16 +276,16 @@ class Items(Stored):
 
     def _one(self, row: int) -> Tensor:
         try:
-            found = self._prepare(self._data.get_input(row))
+            prepared = self._prepare(self._data.get_input(row))
         except Exception as error:  # a missing, truncated or foreign file
             text = re.sub(r"\s+", " ", str(error))
             raise UserError(
                 f"{self._name}: the example of row {row} (counted from 0) of the metadata in "
                 f"{self._data.data_dir} cannot be read: {text}"
             ) from error
-        if tuple(found.shape) != self.shape:
+        if tuple(prepared.shape) != self.shape:
             raise UserError(
-                f"{self._name}: the example of row {row} has the shape {tuple(found.shape)}, "
+                f"{self._name}: the example of row {row} has the shape {tuple(prepared.shape)}, "
                 f"not {self.shape}"
             )
-        return found
+        return prepared

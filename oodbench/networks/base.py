@@ -49,8 +49,8 @@ class Network(nn.Module):
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         """The hyperparameters as the spec of a run on `dataset` holds them; a plan asks.
 
-        A network adds what its numbers depend on beside them, such as checksums of files. Raises
-        UserError where it cannot be built.
+        A network adds whatever else its numbers depend on, such as checksums of files. Raises UserError
+        where it cannot be built.
         """
         cls.check(values)
         if cls.check_by_building:
@@ -73,7 +73,7 @@ class Network(nn.Module):
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The names of modules whose outputs are features, from the input on; all of the featurizer's."""
+        """The names of modules whose outputs are features, from the input on; by default the featurizer."""
         return ("featurizer",)
 
     @property

@@ -93,22 +93,22 @@ class FasterRCNN(Network):
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
         """The loss (N,) of each image (N, 3, H, W) with boxes (N, M, 4); empty ones do not count."""
         pyramid = self.featurizer(x)
-        found = []
+        sums = []
         for i, boxes in enumerate(targets):
             true = boxes[(boxes[:, 2:] > boxes[:, :2]).all(1)].to(x.dtype)
             labels = torch.ones(len(true), dtype=torch.long, device=x.device)
-            own = {level: maps[i : i + 1] for level, maps in pyramid.items()}
-            _, losses = self._heads(x[i : i + 1], own, [{"boxes": true, "labels": labels}])
-            found.append(torch.stack(list(losses.values())).sum())
-        return torch.stack(found)
+            maps_here = {level: maps[i : i + 1] for level, maps in pyramid.items()}
+            _, losses = self._heads(x[i : i + 1], maps_here, [{"boxes": true, "labels": labels}])
+            sums.append(torch.stack(list(losses.values())).sum())
+        return torch.stack(sums)
 
     def forward(self, x: Tensor) -> Tensor:
         """Boxes with scores, (N, num_outputs, 5), of images (N, 3, H, W)."""
         detections, _ = self._heads(x, self.featurizer(x))
-        found = x.new_full((len(x), self.num_outputs, 5), torch.nan)
-        for row, seen in zip(found, detections, strict=True):
+        predictions = x.new_full((len(x), self.num_outputs, 5), torch.nan)
+        for row, seen in zip(predictions, detections, strict=True):
             row[: len(seen["boxes"])] = torch.cat([seen["boxes"], seen["scores"][:, None]], 1)
-        return found
+        return predictions
 
     def _heads(
         self, x: Tensor, pyramid: dict[str, Tensor], targets: list[dict[str, Tensor]] | None = None

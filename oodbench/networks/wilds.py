@@ -54,17 +54,17 @@ class TextCNN(Network):
 
 
 class _FirstToken(nn.Module):
-    """Ids (N, L) to (N, F): what a transformer makes of the first token."""
+    """Ids (N, L) to (N, F): a transformer's state at the first token."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, ids: Tensor) -> Tensor:
-        # of a mask that is whole transformers asks nothing; a row of ids it would look through on the host
+        # a whole mask: transformers would look through a row of ids on the host
         seen = (ids != 0)[:, None, None]
-        found: Tensor = self.model(input_ids=ids, attention_mask=seen)[0]
-        return found[:, 0]
+        states: Tensor = self.model(input_ids=ids, attention_mask=seen)[0]
+        return states[:, 0]
 
 
 @register("DistilBERT")
@@ -107,7 +107,7 @@ def _require_text(name: str, input_shape: tuple[int, ...]) -> None:
 
 
 class _States(nn.Module):
-    """Ids (N, L) to (N, L, F): what a transformer knows before each next token."""
+    """Ids (N, L) to (N, L, F): a transformer's state before each next token."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -116,8 +116,8 @@ class _States(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         length = ids.shape[1]
         seen = torch.ones(1, 1, length, length, dtype=torch.bool, device=ids.device).tril()
-        found: Tensor = self.model(input_ids=ids, attention_mask=seen, use_cache=False)[0]
-        return found
+        states: Tensor = self.model(input_ids=ids, attention_mask=seen, use_cache=False)[0]
+        return states
 
 
 @register("CodeGPT")

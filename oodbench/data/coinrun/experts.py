@@ -101,7 +101,7 @@ class Planner:
         queue: list[tuple[float, int, Hashable, bytes]] = []
         heapq.heappush(queue, (_estimate(first), next(order), root, state))
         while queue and len(leads) < LIMIT:
-            _, _, here, found = heapq.heappop(queue)
+            _, _, here, state_here = heapq.heappop(queue)
             if here in self._costs:
                 self._spread(leads)
                 return self._costs[root]
@@ -109,7 +109,7 @@ class Planner:
                 continue
             leads[here] = []
             depth = depths[here] + 1
-            for win, loss, successor in zip(*self._try(found), strict=True):
+            for win, loss, successor in zip(*self._try(state_here), strict=True):
                 if loss:
                     continue
                 there = scene(successor)
@@ -220,8 +220,8 @@ def distributions(program: Any, images: torch.Tensor, name: str = "the policy") 
         reason = str(error).strip().splitlines()[-1]
         raise UserError(f"{name} does not map {CONTRACT}: {reason}") from error
     if not isinstance(logits, torch.Tensor) or logits.shape != (len(images), ACTIONS):
-        found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise UserError(f"{name} does not map {CONTRACT}: it gives {found}")
+        given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise UserError(f"{name} does not map {CONTRACT}: it gives {given}")
     if not logits.isfinite().all():
         raise UserError(f"{name} gives logits that are not finite")
     return logits.double().softmax(-1)

@@ -43,8 +43,8 @@ class Simulator:
 
     def images(self) -> NDArray[np.uint8]:
         """The image that each copy shows, (copies, 64, 64, 3)."""
-        found = self._game.observe()[1]["rgb"] if self._gym3 else self._game.reset()[0]
-        return np.array(found)
+        images = self._game.observe()[1]["rgb"] if self._gym3 else self._game.reset()[0]
+        return np.array(images)
 
     def states(self) -> list[bytes]:
         """The state of each copy, its random numbers included."""

@@ -80,12 +80,6 @@ def test_copies_stay_on_one_side_of_a_split() -> None:
     assert len(sides[1]) == 120
 
 
-def test_trials_deal_the_scans_anew() -> None:
-    first, second = (digits_dataset().load(trial)["0.2"].groups for trial in (0, 1))
-    assert first is not None and second is not None
-    assert 100 < len(set(first.tolist()) & set(second.tolist())) < 300  # 599 / 3 if independent
-
-
 def test_grayscale_sums_the_channels() -> None:
     colored, gray = digits_dataset().load(0), digits_dataset(grayscale=True).load(0)
     for name, environment in gray.items():

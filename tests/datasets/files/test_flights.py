@@ -108,14 +108,6 @@ def test_numbers_are_standardised_by_what_is_trained_on_and_clipped() -> None:
     assert fitted(x[:1]).shape == (1, *dataset.input_shape)
 
 
-def test_trials_draw_anew() -> None:
-    dataset = make("Flights", {})
-    first, again, other = (dataset.load(trial) for trial in (0, 0, 1))
-    assert torch.equal(first["May+Aug"].x, again["May+Aug"].x)
-    assert not torch.equal(first["May+Aug"].x, other["May+Aug"].x)
-    assert days(first[SUMMER]) != days(other[SUMMER])
-
-
 def test_without_the_package_a_plan_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = validate({"name": "s", "datasets": ["Flights"], "algorithms": ["ERM"]}, "a test")
     assert make_plan(sweep).runs
