@@ -68,8 +68,8 @@ class Contents:
     def averages(self, kind: str = METHOD) -> pd.DataFrame:
         """The average over test environments of each row of a kind on each dataset."""
         frame = self.leaderboard.frame
-        own = is_mean(frame) & (frame["kind"] == kind) & (frame["n"] > 0)
-        return frame[own].set_index(["dataset", "label"])
+        rows = is_mean(frame) & (frame["kind"] == kind) & (frame["n"] > 0)
+        return frame[rows].set_index(["dataset", "label"])
 
     def metric(self, dataset: str) -> str:
         """The metric of a dataset."""
@@ -92,16 +92,16 @@ def contents(name: str) -> Contents:
     values = {}
     shipped = [name for name in rule_names() if find_rule(name).frozen]
     for other in dict.fromkeys([rule, *shipped]):
-        own = serving(frames, other)
-        if len(own.runs):
-            values[other] = scores(own, other)
+        served = serving(frames, other)
+        if len(served.runs):
+            values[other] = scores(served, other)
     listed = read_yaml(find_board(name) / PROTOCOL_FILE)["datasets"]
     planned = [d if isinstance(d, str) else str(d.get("label") or d["name"]) for d in listed]
     gains = {
         (dataset, one.label): one
-        for dataset, own in gains_over(values[rule], BASELINE)
+        for dataset, differences in gains_over(values[rule], BASELINE)
         if dataset != OVERALL
-        for one in own
+        for one in differences
     }
     return Contents(
         Path(name).name, planned, frames, rule, leaderboard_by_rule(frames, rule), values, gains
@@ -110,10 +110,10 @@ def contents(name: str) -> Contents:
 
 def results(board: Leaderboard) -> list[Block]:
     """The averages of all rows on all datasets, or the tables of the only one."""
-    found = blocks(replace(board, frame=board.frame.drop(columns=FROM, errors="ignore")))
+    shown = blocks(replace(board, frame=board.frame.drop(columns=FROM, errors="ignore")))
     if board.frame["dataset"].nunique() > 1:
-        return [block for block in found if block.title.startswith("All datasets")]
-    return [block for block in found if not block.metrics]
+        return [block for block in shown if block.title.startswith("All datasets")]
+    return [block for block in shown if not block.metrics]
 
 
 def head_room(contents: Contents) -> Block:
@@ -162,8 +162,8 @@ def gain_text(contents: Contents, dataset: str, label: str) -> str:
     difference = contents.gains.get((dataset, label))
     if difference is None or difference.equal:
         return "-" if difference is None else "equal"
-    metric, found = contents.metric(dataset), difference.gain
-    return f"{gain(found.mean, metric)} [{gain(found.low, metric)}, {gain(found.high, metric)}]"
+    metric, interval = contents.metric(dataset), difference.gain
+    return f"{gain(interval.mean, metric)} [{gain(interval.low, metric)}, {gain(interval.high, metric)}]"
 
 
 def gains(contents: Contents) -> Block:
@@ -188,14 +188,14 @@ def selection_costs(contents: Contents) -> pd.DataFrame:
     """
     parts = []
     for rule, values in contents.values.items():
-        own = values[values["metric"] == "accuracy"]
-        means = 100 * own.groupby(["dataset", "label"], sort=False)["value"].mean()
+        accuracies = values[values["metric"] == "accuracy"]
+        means = 100 * accuracies.groupby(["dataset", "label"], sort=False)["value"].mean()
         parts.append(means.rename("points").reset_index().assign(rule=rule))
     points = pd.concat(parts, ignore_index=True)
     place = ["dataset", "label"]
     oracle = points[points["rule"] == "oracle"].drop(columns="rule")
-    found = points[points["rule"] != "oracle"].merge(oracle, on=place, suffixes=("", "_oracle"))
-    return found.assign(cost=found["points_oracle"] - found["points"])[[*place, "rule", "cost"]]
+    both = points[points["rule"] != "oracle"].merge(oracle, on=place, suffixes=("", "_oracle"))
+    return both.assign(cost=both["points_oracle"] - both["points"])[[*place, "rule", "cost"]]
 
 
 def selection(contents: Contents) -> Block:
@@ -203,8 +203,8 @@ def selection(contents: Contents) -> Block:
     costs = selection_costs(contents)
     there = [dataset for dataset in contents.datasets if dataset in set(costs["dataset"])]
     rows = []
-    for rule, own in costs.groupby("rule", sort=False):
-        of_datasets = own.groupby("dataset")["cost"].mean()
+    for rule, of_rule in costs.groupby("rule", sort=False):
+        of_datasets = of_rule.groupby("dataset")["cost"].mean()
         cells = [f"{of_datasets[d]:z.1f}" if d in of_datasets else "-" for d in there]
         rows.append([str(rule), *cells, f"{of_datasets.mean():z.1f}"])
     return Block("Selection", ["rule", *there, "mean"], rows, len(rows))
@@ -220,7 +220,7 @@ def serving(frames: Frames, rule: str) -> Frames:
 def ranks(contents: Contents) -> Block:
     """The mean rank of each row that is complete on every dataset, and what moves it."""
     rule, runs, table = contents.rule, contents.frames.runs, contents.table
-    own = mean_ranks(table)
+    usual_ranks = mean_ranks(table)
     tables = {r: block_table(v) for r, v in contents.values.items() if r != rule}
     for count in DRAWS:
         if count < runs["draw"].nunique():
@@ -234,17 +234,17 @@ def ranks(contents: Contents) -> Block:
         return [f"{of_one.get(name, math.nan):.2f}" for name in shown]
 
     rows = []
-    for label in own.index:
+    for label in usual_ranks.index:
         others = pd.Series({name: ranks.get(label, math.nan) for name, ranks in shown.items()})
         spread = _spread([ranks[label] for ranks in without])
-        rows.append([str(label), f"{own[label]:.2f}", *cells(others), spread])
+        rows.append([str(label), f"{usual_ranks[label]:.2f}", *cells(others), spread])
     taus = pd.Series(
         {
             name: kendall(mean_ranks(table.loc[table.index.isin(other.index)]), shown[name])
             for name, other in tables.items()
         }
     )
-    spread = _spread([kendall(own, ranks) for ranks in without])
+    spread = _spread([kendall(usual_ranks, ranks) for ranks in without])
     rows.append([f"Kendall's tau with {rule}", "1", *cells(taus), spread])
     titles = [
         name if len(other) == len(table) else f"{name} ({len(other)} datasets)"
@@ -270,13 +270,15 @@ def critical(table: pd.DataFrame) -> float:
 
 def profile(contents: Contents) -> Block:
     """The share of the datasets on which a row's error is close to the best (Dolan and Moré 2002)."""
-    found = {}
+    close = {}
     for dataset in contents.datasets:
         means = contents.averages()["mean"][dataset]
         errors = 1 - means if contents.is_higher_better(dataset) else means
-        found[dataset] = {share: errors <= (1 + share) * errors.min() for share in SHARES}
+        close[dataset] = {share: errors <= (1 + share) * errors.min() for share in SHARES}
     labels = [str(label) for label in mean_ranks(contents.table).index]
-    near = {x: [np.mean([own[s][x] for own in found.values()]) for s in SHARES] for x in labels}
+    near = {
+        x: [np.mean([shares[s][x] for shares in close.values()]) for s in SHARES] for x in labels
+    }
     order = sorted(labels, key=near.__getitem__, reverse=True)
     rows = [[label, *(f"{share:.2f}" for share in near[label])] for label in order]
     header = ["algorithm", *(f"within {100 * share:g} %" for share in SHARES)]
@@ -309,6 +311,6 @@ def worst_group(contents: Contents) -> list[Block]:
     A ceiling is none for groups: the test environment that it is trained like has a smallest group, too.
     """
     rule = f"{contents.rule}:{WORST_GROUP}"
-    own = serving(contents.frames, rule)
-    own = subset(own, own.runs[~own.runs["ceiling"].eq(True)])
-    return results(leaderboard_by_rule(own, rule, WORST_GROUP)) if len(own.runs) else []
+    served = serving(contents.frames, rule)
+    served = subset(served, served.runs[~served.runs["ceiling"].eq(True)])
+    return results(leaderboard_by_rule(served, rule, WORST_GROUP)) if len(served.runs) else []

@@ -136,7 +136,7 @@ class Part:
 
     def specs(self) -> dict[str, RunSpec]:
         """The runs' specs by id; raises DamagedFile if a spec has another id."""
-        found = {}
+        specs = {}
         for row in self.runs().to_dict(orient="records"):
             values = self.about.spec | {name: row[name] for name in OF_A_RUN}
             spec = RunSpec.from_json(values)
@@ -144,8 +144,8 @@ class Part:
                 raise DamagedFile(
                     f"run {row['id']} of {self.label} on {self.dataset} has the spec of {spec.id}"
                 )
-            found[spec.id] = spec
-        return found
+            specs[spec.id] = spec
+        return specs
 
     def runs(self) -> pd.DataFrame:
         """The columns of `RUN` but `step`, a run a row; hyperparameters as mappings, names as tuples."""
@@ -156,19 +156,19 @@ class Part:
         ids = self.table["id"].to_numpy()
         first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]][: len(ids)])
         table = self.table.select(RUN.names[:-1]).take(pa.array(first))
-        found: dict[str, list[Any]] = {n: table[n].to_pylist() for n in table.column_names}
+        columns: dict[str, list[Any]] = {n: table[n].to_pylist() for n in table.column_names}
         for name in ("hparams", "network_hparams"):
-            values = {text: json.loads(text) for text in dict.fromkeys(found[name])}
-            found[name] = [values[text] for text in found[name]]
+            values = {text: json.loads(text) for text in dict.fromkeys(columns[name])}
+            columns[name] = [values[text] for text in columns[name]]
         for name in ("test_environments", "validation_environments", "training_environments"):
-            found[name] = [tuple(names) for names in found[name]]
-        return found
+            columns[name] = [tuple(names) for names in columns[name]]
+        return columns
 
     def equal_numbers(self, other: "Part") -> bool:
         """Whether the other part has the same runs, scores and values, bit for bit."""
         unlike = ("seconds", "vectorized")
-        own, theirs = (part.table.drop_columns(unlike).to_pandas() for part in (self, other))
-        return self.about.spec == other.about.spec and own.equals(theirs)
+        mine, theirs = (part.table.drop_columns(unlike).to_pandas() for part in (self, other))
+        return self.about.spec == other.about.spec and mine.equals(theirs)
 
 
 def write_part(part: Part, path: Path) -> None:

@@ -51,15 +51,15 @@ def restricted(
     protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer trials or
     draws, or no such dataset.
     """
-    own = {label_of(item): item for item in protocol.algorithms}
-    named = [label for row in rows for label in (own if row == "all" else [row])]
+    listed = {label_of(item): item for item in protocol.algorithms}
+    named = [label for row in rows for label in (listed if row == "all" else [row])]
     entries = {_name_of(entry): entry for entry in protocol.datasets}
     for name in datasets:
         if name not in entries:
             raise unknown("dataset", name, entries, f"the protocol {protocol.name}")
     update = {
         "datasets": [entries[name] for name in dict.fromkeys(datasets or entries)],
-        "algorithms": [own.get(name, name) for name in dict.fromkeys(named)],
+        "algorithms": [listed.get(name, name) for name in dict.fromkeys(named)],
         "trials": _first(protocol.trials, trials, "trials", protocol.name),
         "hparam_draws": _first(protocol.hparam_draws, draws, "draws", protocol.name),
         "protocol": protocol.name,
@@ -113,11 +113,11 @@ Rows = dict[tuple[str, str], dict[str, RunSpec]]
 
 def planned_rows(protocol: Sweep, labels: Sequence[str], data_dir: Path | None) -> Rows:
     """What the protocol plans for these rows; raises UserError as a plan does."""
-    found: Rows = {}
+    rows: Rows = {}
     plan = make_plan(restricted(protocol, labels), data_dir, to_train=False)
     for spec in plan.runs.values():
-        found.setdefault((spec.dataset_name, spec.label), {})[spec.id] = spec
-    return found
+        rows.setdefault((spec.dataset_name, spec.label), {})[spec.id] = spec
+    return rows
 
 
 def wrong_results(frames: Frames, protocol: Sweep, data_dir: Path | None) -> list[str]:

@@ -14,7 +14,15 @@ from oodbench.results.frames import Frames, only_dataset
 from oodbench.results.join import joined
 from oodbench.terminal import commands, exit_on_user_error, terminal
 
-app = commands("Leaderboards, figures and pages of results.", no_args_is_help=True)
+app = commands(
+    "Leaderboards, figures and pages of results.",
+    no_args_is_help=True,
+    renamed={
+        "table --board": "type `oodbench board show NAME DIR`",
+        "compare --board": "type `oodbench board compare NAME DIR`",
+        "html --board": "type `oodbench board html NAME DIR`",
+    },
+)
 
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Results directories, shown as one.")

@@ -160,12 +160,12 @@ class RunDirectory:
 
     def records(self) -> list[dict[str, Any]]:
         """The records in the order of their steps, up to a torn or damaged line."""
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         with suppress(DamagedFile):
             for line in (read_bytes(self.path / "metrics.jsonl") or b"").splitlines():
                 record = parse_json(line, RECORD, "")
-                found.append(dict(record))
-        return found
+                records.append(dict(record))
+        return records
 
     def finish(self, status: State, step: int, seconds: float) -> None:
         """Mark the run as `done` or `diverged` at `step`, with its id and what its records are.

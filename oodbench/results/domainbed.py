@@ -53,8 +53,8 @@ def import_sweep(folder: Path, out: Path) -> int:
     """
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out} is not empty; use another --out")
-    found = {file.parent: _records(file) for file in sorted(folder.glob("*/results.jsonl"))}
-    runs = {path: records for path, records in found.items() if records}
+    folders = {file.parent: _records(file) for file in sorted(folder.glob("*/results.jsonl"))}
+    runs = {path: records for path, records in folders.items() if records}
     if not runs:
         raise UserError(
             f"{folder} holds no results of DomainBed (no */results.jsonl with a record)"
@@ -81,7 +81,7 @@ def _order(args: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _records(file: Path) -> list[dict[str, Any]]:
     """The records of a run in the order of the file."""
-    found = []
+    records = []
     lines = file.read_text(errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -94,8 +94,8 @@ def _records(file: Path) -> list[dict[str, Any]]:
             whole = False
         if not whole:
             raise UserError(f"{file}: line {number} is no record of DomainBed")
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def _environments(record: Mapping[str, Any]) -> list[str]:

@@ -37,8 +37,8 @@ def tidy(frames: Frames) -> pd.DataFrame:
     wide = table.iloc[rows].reset_index(drop=True)
     names = list(Frames.METRIC_COLUMNS)
     values = metrics.reset_index(drop=True)
-    parts = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
-    joined: pd.DataFrame = pd.concat(parts, axis=1)
+    columns = [values[["id"]], wide[list(RUN_COLUMNS)], values[names[1:]], wide[list(hparams)]]
+    joined: pd.DataFrame = pd.concat(columns, axis=1)
     return joined
 
 
@@ -82,9 +82,9 @@ def write_tensorboard(frames: Frames, folder: Path) -> int:
     if folder.exists():
         raise UserError(f"{folder} is there already; use another --out")
     table = tidy(frames)
-    with whole_folder(folder) as part:
+    with whole_folder(folder) as temporary:
         for _, records in table.groupby("id", sort=False, observed=True):
-            writer = EventFileWriter(str(part / _run_folder(records.iloc[0])))
+            writer = EventFileWriter(str(temporary / _run_folder(records.iloc[0])))
             for record in records.to_dict(orient="records"):
                 place = [record[k] for k in ("metric", "environment", "split")]
                 tag = "/".join(printable(name) for name in place if isinstance(name, str))

@@ -94,12 +94,12 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
     if "frozen" not in runs:
         return {}
     again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
-    found = {}
+    places = {}
     for label, group in runs.groupby("label", sort=False):
         words = ["board"] if group["frozen"].eq(True).any() else []
         words += ["here"] if (~group["frozen"].eq(True) | again[group.index]).any() else []
-        found[str(label)] = ", ".join(words)
-    return found
+        places[str(label)] = ", ".join(words)
+    return places
 
 
 def only_dataset(frames: Frames, name: str) -> Frames:
@@ -135,9 +135,11 @@ def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The tables one under the other; the names stay categorical."""
     columns: dict[str, Any] = {}
     for name in Frames.METRIC_COLUMNS:
-        parts = [frame[name] for frame in metrics]
+        columns_of = [frame[name] for frame in metrics]
         categorical = name in ("id", "environment", "split", "metric")
-        columns[name] = union_categoricals(parts) if categorical else pd.concat(parts).to_numpy()
+        columns[name] = (
+            union_categoricals(columns_of) if categorical else pd.concat(columns_of).to_numpy()
+        )
     return pd.DataFrame(columns)
 
 

@@ -123,17 +123,16 @@ def _check(runs: pd.DataFrame) -> None:
 
 
 def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
+    """Raise UserError if directories have other values in a column; `where` says which one it is."""
     known = runs.dropna(subset=[column])
     texts = known[column].map(lambda value: json.dumps(value, sort_keys=True, default=str))
-    found = {
-        str(d): tuple(sorted(set(v))) for d, v in texts.groupby(known["directory"], sort=False)
-    }
-    (first, values), *others = found.items() if found else [("", ())]
-    for directory, theirs in others:
-        if theirs != values:
-            told = [", ".join(v) for v in (values, theirs)]
+    groups = texts.groupby(known["directory"], sort=False)
+    values = {str(directory): ", ".join(sorted(set(group))) for directory, group in groups}
+    first = next(iter(values), "")
+    for directory, text in values.items():
+        if text != values[first]:
             raise UserError(
-                f"{first} and {directory} differ {where} ({told[0]} against {told[1]}); "
+                f"{first} and {directory} differ {where} ({values[first]} against {text}); "
                 "--allow-mixed compares them all the same"
             )
 
@@ -171,14 +170,16 @@ def merge(directories: Sequence[Path], out: Path) -> Merged:
     settings = plans[0]["settings"]
     plugins = dict.fromkeys(p for plan in plans for p in plan["settings"].get("plugins", ()))
     out.parent.mkdir(parents=True, exist_ok=True)
-    with whole_folder(out) as part:
-        Results(part).write_plan(plans[0]["name"], settings | {"plugins": list(plugins)}, specs)
+    with whole_folder(out) as temporary:
+        Results(temporary).write_plan(
+            plans[0]["name"], settings | {"plugins": list(plugins)}, specs
+        )
         for run_id in specs:
             copies = [Results(d).run(run_id) for d in directories]
             best = max(copies, key=lambda run: _progress(run.state(), run.records()))
             if best.path.is_dir():
                 ignored = shutil.ignore_patterns(*LEFT_OUT)
-                shutil.copytree(best.path, part / "runs" / run_id, ignore=ignored)
+                shutil.copytree(best.path, temporary / "runs" / run_id, ignore=ignored)
     return Merged(len(specs), tuple(sorted({code(p) for p in runs["provenance"] if p})))
 
 
@@ -198,10 +199,10 @@ def _check_settings(directories: Sequence[Path], plans: Sequence[dict[str, Any]]
             raise UserError(
                 f"{directory} holds a search, whose draws depend on its own runs: it cannot be merged"
             )
-        first, own = plans[0]["settings"].get("sweep", {}), plan["settings"].get("sweep", {})
-        for key in sorted({*first, *own}):
-            if first.get(key) != own.get(key):
+        first, other = plans[0]["settings"].get("sweep", {}), plan["settings"].get("sweep", {})
+        for key in sorted({*first, *other}):
+            if first.get(key) != other.get(key):
                 raise UserError(
                     f"{directories[0]} and {directory} differ in {key} "
-                    f"({first.get(key)} against {own.get(key)}): they are not of one sweep"
+                    f"({first.get(key)} against {other.get(key)}): they are not of one sweep"
                 )

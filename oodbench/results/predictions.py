@@ -90,7 +90,7 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
         ):
             place = {str(name): i for i, name in enumerate(examples["names"])}
             classes = tuple(map(str, examples["classes"])) if "classes" in examples else ()
-            found = {
+            predictions = {
                 str(name): Predictions(
                     str(examples["kind"]),
                     kept[f"logits{i}"],
@@ -100,9 +100,9 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
                 )
                 for i, name in enumerate(kept["names"])
             }
-        if any(not len(p.logits) == len(p.targets) == len(p.out) for p in found.values()):
+        if any(not len(p.logits) == len(p.targets) == len(p.out) for p in predictions.values()):
             raise ValueError("logits and targets differ in length")
-        return found
+        return predictions
     except FileNotFoundError:
         raise UserError(
             f"{folder} keeps no predictions of step {step}; `sweep launch --keep-predictions` does"

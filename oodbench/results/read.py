@@ -109,14 +109,14 @@ def _no_collection() -> Iterator[None]:
 
 def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
     """The stamp of every ended run: what the system says of its STAMPED files."""
-    found = {}
+    stamps = {}
     for run_id in plan:
         try:
             stats = [os.stat(f"{folder}/{run_id}/{name}") for name in STAMPED]  # noqa: PTH116 (fast)
         except OSError:
             continue
-        found[run_id] = [number for s in stats for number in (s.st_mtime_ns, s.st_size, s.st_ino)]
-    return found
+        stamps[run_id] = [number for s in stats for number in (s.st_mtime_ns, s.st_size, s.st_ino)]
+    return stamps
 
 
 def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
@@ -169,11 +169,11 @@ def _merged(plan: Mapping[str, Any], cached: ParsedRuns, fresh: ParsedRuns) -> P
     return ParsedRuns({run_id: runs[run_id] for run_id in plan}, both)
 
 
-def _write_cache(path: Path, found: ParsedRuns) -> None:
+def _write_cache(path: Path, parsed: ParsedRuns) -> None:
     """Write the ended runs into the cache; a directory that cannot be written to has none."""
-    ended = [i for i, run in enumerate(found.runs.values()) if run["stamp"] is not None]
-    metrics = _only(found.metrics, np.array(ended, dtype=np.int64), len(found.runs))
-    runs = {run_id: run for run_id, run in found.runs.items() if run["stamp"] is not None}
+    ended = [i for i, run in enumerate(parsed.runs.values()) if run["stamp"] is not None]
+    metrics = _only(parsed.metrics, np.array(ended, dtype=np.int64), len(parsed.runs))
+    runs = {run_id: run for run_id, run in parsed.runs.items() if run["stamp"] is not None}
     about = json.dumps({"version": VERSION, "runs": runs})
     table = metrics.combine_chunks().replace_schema_metadata({b"oodbench": about.encode()})
     options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -183,7 +183,7 @@ def _write_cache(path: Path, found: ParsedRuns) -> None:
 
 
 def _frames(
-    plan: Mapping[str, Any], found: ParsedRuns, settings: Mapping[str, Any]
+    plan: Mapping[str, Any], parsed: ParsedRuns, settings: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     search = settings.get("search")
     how = {"search": _search_label(search)} if search else NO_SEARCH
@@ -195,13 +195,13 @@ def _frames(
         | {name: info[name] for name in ("last_step", *COSTS)}
         | (NO_SEARCH if (spec.get("average") or {}).get("name") == DIWA else how)
         | of_all
-        for (run_id, spec), info in zip(plan.items(), found.runs.values(), strict=True)
+        for (run_id, spec), info in zip(plan.items(), parsed.runs.values(), strict=True)
     ]
     frame = pd.DataFrame(rows)
     for name in ("test_environments", "validation_environments", "training_environments"):
         if name in frame:
             frame[name] = [tuple(v) if isinstance(v, list | tuple) else () for v in frame[name]]
-    metrics = found.metrics.to_pandas()
+    metrics = parsed.metrics.to_pandas()
     run = metrics.pop("run").to_numpy()
     metrics.insert(0, "id", pd.Categorical.from_codes(run, pd.Index(list(plan))))
     return frame, metrics
@@ -220,7 +220,7 @@ def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[i
     """
     directories = [results.run(run_id) for run_id in ids]
 
-    def part(start: int) -> tuple[dict[str, dict[str, Any]], pa.Table]:
+    def chunk_from(start: int) -> tuple[dict[str, dict[str, Any]], pa.Table]:
         chunk = directories[start : start + CHUNK]
         infos = [_info(directory, stamps) for directory in chunk]
         broken = [info["state"] is State.BROKEN for info in infos]
@@ -229,10 +229,10 @@ def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[i
         return {d.id: i | c for d, i, c in zip(chunk, infos, costs, strict=True)}, table
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # parsing in Arrow leaves Python free
-        parts = list(pool.map(part, range(0, len(ids), CHUNK)))
-    runs = {run_id: info for infos, _ in parts for run_id, info in infos.items()}
+        chunks = list(pool.map(chunk_from, range(0, len(ids), CHUNK)))
+    runs = {run_id: info for infos, _ in chunks for run_id, info in infos.items()}
     return ParsedRuns(
-        runs, pa.concat_tables([METRICS.empty_table(), *(table for _, table in parts)])
+        runs, pa.concat_tables([METRICS.empty_table(), *(table for _, table in chunks)])
     )
 
 
@@ -301,15 +301,15 @@ def _arrow(text: bytes, lines: int) -> pa.Table:
 
 def _records_before_damage(text: bytes) -> list[dict[str, Any]]:
     """The records in Python, up to the first line that is none."""
-    found = []
+    records = []
     for line in text.splitlines():
         try:
             record = parse_json(line, schemas.RECORD, "")
         except DamagedFile:
             break
         cost = {name: record.get("cost", {}).get(name) for name in COSTS}
-        found.append({**record, "cost": cost})
-    return found
+        records.append({**record, "cost": cost})
+    return records
 
 
 def _long(table: pa.Table, run: "np.ndarray[Any, np.dtype[np.int32]]") -> pa.Table:
@@ -337,12 +337,12 @@ def _costs(table: pa.Table, lines: Sequence[int]) -> list[dict[str, Any]]:
     """
     step = table["step"].to_pylist()
     recorded = {name: pc.struct_field(table["cost"], name).to_pylist() for name in COSTS}
-    found: list[dict[str, Any]] = []
+    costs: list[dict[str, Any]] = []
     end = 0
     for count in lines:
         begin, end = end, end + count
         known = {name: values[end - 1] if count else None for name, values in recorded.items()}
         spent = [s for s in recorded["evaluation_seconds"][begin:end] if s is not None]
         known["evaluation_seconds"] = sum(spent) if spent else None
-        found.append({"last_step": step[end - 1] if count else None, **known})
-    return found
+        costs.append({"last_step": step[end - 1] if count else None, **known})
+    return costs

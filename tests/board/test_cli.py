@@ -10,11 +10,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from oodbench.board.files import part_path
 from oodbench.board.parts import Part, read_part, write_part
 from oodbench.datasets import datasets
 from oodbench.errors import missing_package
+from oodbench.report.cli import app as report
 from tests.helpers.boards import ONE_RUN, invoke, trained
 
 PLUGIN = '''
@@ -269,3 +271,12 @@ def test_a_new_board_needs_a_protocol(half: Path, tmp_path: Path) -> None:
 )
 def test_an_option_that_is_gone_says_what_to_type(arguments: tuple[str, ...], now: str) -> None:
     assert now in " ".join(invoke(*arguments, code=2).split())
+
+
+@pytest.mark.parametrize(
+    ("verb", "now"), [("table", "show"), ("compare", "compare"), ("html", "html")]
+)
+def test_the_reports_board_is_a_command_of_boards(verb: str, now: str) -> None:
+    refused = CliRunner().invoke(report, [verb, "results/mine", "--board", "small.v1"])
+    assert refused.exit_code == 2
+    assert f"`oodbench board {now} NAME DIR`" in " ".join(refused.output.split())
