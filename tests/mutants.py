@@ -237,13 +237,9 @@ def run_pytest(tree: Path, arguments: list[str], limit_s: int) -> None:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            own = [
-                "--basetemp",
-                str(tree.parent / "tests"),
-            ]  # elsewhere pytest clears up after others
-            status = pytest.main(
-                ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *own, *arguments]
-            )
+            options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not nightly"]
+            options += ["--basetemp", str(tree.parent / "tests")]  # pytest clears it up
+            status = pytest.main([*options, *arguments])
     os._exit(int(status))
 
 
@@ -292,14 +288,7 @@ def preload() -> None:
 
     Nothing of oodbench itself is imported, as that is what changes.
     """
-    for name in (
-        "pytest",
-        "pandas",
-        "pyarrow.parquet",
-        "scipy.stats",
-        "sklearn.datasets",
-        "torchvision",
-    ):
+    for name in "pytest pandas pyarrow.parquet scipy.stats sklearn.datasets torchvision".split():
         importlib.import_module(name)
 
 

@@ -1,5 +1,4 @@
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +6,7 @@ import pytest
 
 from oodbench.errors import UserError
 from oodbench.registry import Registry, load_plugins
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
 
@@ -56,10 +56,7 @@ class Foreign(Algorithm):
 
 def run(code: str, folder: Path) -> str:
     """What a fresh interpreter prints that finds `folder` on its path and works elsewhere."""
-    environment = {"PYTHONPATH": f"{folder}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd="/"
-    )
+    done = python(Path("/"), "-c", code, PYTHONPATH=f"{folder}:{ROOT}")
     return (done.stdout + done.stderr).strip()
 
 
@@ -142,8 +139,7 @@ algorithms.get("ERM"), datasets.get("Spirals"), networks.get("MLP")
 heavy = {"matplotlib", "numba", "pandas", "scipy.stats", "sklearn", "torchvision", "transformers", "wilds"}
 print(*sorted(heavy & set(sys.modules)))
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "\n"
+    assert python(ROOT, "-c", code).stdout == "\n"
 
 
 @pytest.mark.parametrize("name", ["", ".", "a b", "mine.py/", "../mine"])

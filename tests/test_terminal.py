@@ -1,18 +1,230 @@
-"""Commands where stdin is closed, and where the output's encoding lacks our signs."""
+"""What commands print: whatever is named as text, one line an error; with a closed stdin, without UTF-8."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from oodbench.__main__ import main
+from oodbench.errors import UserError
+from oodbench.report.formats import FORMATS
 from oodbench.results.directory import Results
+from oodbench.terminal import exit_on_user_error, printable
+from tests.helpers.commands import python
 from tests.helpers.made import Made, rising
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny_file
 
-pytestmark = pytest.mark.slow
+NASTY = "[bold]b[/x] :M: \x1b]0;owned\x07\x9b31m\u202e%s{0}<b>"
+SHOWN = "[bold]b[/x] :M: \\x1b]0;owned\\x07\\x9b31m\\u202e%s{0}<b>"
+HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    class Nasty(Made):
+        environments = (NASTY, "b", "c")
+
+    made = Nasty(tmp_path_factory.mktemp("nasty"))
+    for label in ("ERM", NASTY):
+        for trial in range(2):
+            made.add(NASTY, label, (NASTY,), trial, rising(0.5 + trial / 8), metric="accuracy")
+    made.add(NASTY, NASTY, (NASTY,), 2, rising(0.5), state="failed", error=f"ValueError: {NASTY}")
+    return made.results.path
+
+
+def output(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(a) for a in arguments], env={"COLUMNS": "500"})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+def test_control_characters_become_escapes() -> None:
+    assert printable(NASTY) == SHOWN
+    assert printable("a\nb\tc") == r"a\nb\tc" and printable("a\nb\tc", keep="\n") == "a\nb\\tc"
+    assert printable("Bühne ± 1 日本") == "Bühne ± 1 日本"
+    assert printable("\udc80").encode() == rb"\udc80"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("report", "table", "--format", format_) for format_ in FORMATS),
+        *(("report", "compare", "--format", format_) for format_ in FORMATS),
+        ("report", "why", "--algorithm", NASTY),
+        ("report", "why", "--algorithm", f"no such {NASTY}"),
+        ("report", "table", "--dataset", f"{NASTY}?"),
+        ("sweep", "status"),
+        ("diagnose", "trials", "--selection", "train_val"),
+    ],
+)
+def test_every_command_prints_names_as_they_are(
+    results: Path, tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = output(*command[:2], results, *command[2:])
+    assert "Traceback" not in text and not HIDDEN.search(text)
+    if command[-1] == "json":
+        assert any(row["label"] == NASTY for row in json.loads(text)), "JSON has escapes of its own"
+    elif command[-1] not in ("latex", "markdown", "html"):
+        assert SHOWN in text
+
+
+def test_merged_results_and_figures_are_made_of_such_names(results: Path, tmp_path: Path) -> None:
+    text = output("report", "merge", results, results, "--out", tmp_path / f"merged {NASTY[:9]}")
+    assert "5 runs of 2 directories" in text and not HIDDEN.search(text)
+    text = output("report", "merge", results, tmp_path / NASTY.replace("/", ""), "--out", "x")
+    assert text.startswith("error: ") and not HIDDEN.search(text)
+    for kind in ("curves", "scatter", "gains"):
+        out = tmp_path / f"{kind}.svg"
+        assert "Traceback" not in output("report", "figure", kind, results, "--out", out)
+        assert out.stat().st_size > 1000
+    wrong = output("report", "figure", NASTY, results, "--out", tmp_path / "x.svg")
+    assert wrong.startswith("error: ") and SHOWN in wrong and not HIDDEN.search(wrong)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("data", "check", NASTY),
+        ("data", "download", NASTY, "--data-dir", "data"),
+        ("data", "verify", NASTY, "--data-dir", "data"),
+        ("data", "verify", "Spirals", "--data-dir", "data", "--set", f"{NASTY}=1"),
+        ("data", "list", "--plugin", NASTY),
+        ("verify", NASTY),
+        ("verify", "--only", NASTY),
+        ("verify", "--format", NASTY, "--read"),
+        ("sweep", "retry", NASTY),
+        ("sweep", "clean", NASTY),
+        ("sweep", "cancel", NASTY),
+        ("list", NASTY),
+    ],
+)
+def test_a_wrong_name_is_text_in_its_error(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = output(*command)
+    assert "error: " in text.lower() and not HIDDEN.search(text)
+    assert r"\x1b]0;owned" in text
+
+
+def test_exported_files_have_no_control_characters(results: Path, tmp_path: Path) -> None:
+    output("report", "export", results, "--format", "csv", "--out", tmp_path / "all.csv")
+    output("report", "html", results, "--out", tmp_path / "page.html")
+    for name in ("all.csv", "page.html"):
+        assert not HIDDEN.search((tmp_path / name).read_text()), name
+
+
+@pytest.mark.slow
+def test_a_plan_a_launch_and_its_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"name": "ERM", "label": NASTY}]
+    data = [{"name": "LinearSEM", "num_examples": 40, "label": NASTY}]
+    sweep = tiny_file(tmp_path, algorithms=rows, datasets=data, trials=1, steps=2, evaluate_every=1)
+    for command in (("plan",), ("launch", "--launcher", "debug", "--yes", "--out", "out")):
+        text = output("sweep", command[0], sweep, *command[1:])
+        assert SHOWN in text and not HIDDEN.search(text)
+    text = output("sweep", "retry", "out", "--launcher", "debug")
+    assert "1 done of 1 runs" in text and not HIDDEN.search(text)
+    (tmp_path / "out" / "runs" / NASTY.replace("/", "")).mkdir()
+    text = output("sweep", "clean", "out", "--yes")
+    assert "1 runs that are not in the sweep" in text and not HIDDEN.search(text)
+    for wrong in ({"algorithms": [NASTY]}, {"datasets": [NASTY]}, {NASTY: 1}, {"network": NASTY}):
+        text = output("sweep", "plan", tiny_file(tmp_path, **wrong))
+        assert "error: " in text and not HIDDEN.search(text)
+
+
+def test_a_mistake_ends_a_command_with_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    @exit_on_user_error
+    def command(what: str) -> str:
+        if what == "mistake":
+            raise UserError("the sentence")
+        if what == "file":
+            (tmp_path / "missing").read_text()
+        if what == "bug":
+            raise KeyError(what)
+        return what
+
+    assert command("fine") == "fine"
+    for what, line in {
+        "mistake": "error: the sentence\n",
+        "file": f"error: {tmp_path / 'missing'}: No such file or directory\n",
+    }.items():
+        with pytest.raises(SystemExit) as left:
+            command(what)
+        assert left.value.code == 2
+        assert capsys.readouterr() == ("", line)
+    with pytest.raises(KeyError):
+        command("bug")
+
+
+@pytest.mark.parametrize("path", ["results", None])
+def test_a_working_directory_that_is_gone_costs_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    path: str | None,
+) -> None:
+    @exit_on_user_error
+    def command() -> None:
+        print(Path(path).stat() if path else Path.cwd())
+
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit) as left:
+        command()
+    sentence = "error: the working directory has been removed; change to one that is there\n"
+    assert (left.value.code, capsys.readouterr().err) == (2, sentence)
+
+
+def test_a_mistake_is_wrapped_at_words_as_wide_as_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @exit_on_user_error
+    def command() -> None:
+        raise UserError("here has 2 problems:\n- steps must be a number\n- a/path/that/stays/whole")
+
+    monkeypatch.setenv("COLUMNS", "20")
+    with pytest.raises(SystemExit):
+        command()
+    assert capsys.readouterr().err.splitlines() == [
+        "error: here has 2",
+        "problems:",
+        "- steps must be a",
+        "  number",
+        "- a/path/that/stays/whole",
+    ]
+
+
+def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code(tmp_path: Path) -> None:
+    code = (
+        "import warnings; from oodbench.terminal import exit_on_user_error as r\n"
+        "r(lambda: warnings.warn('the images are small'))()\n"
+        "warnings.warn('afterwards')\n"
+    )
+    done = python(tmp_path, "-c", code, PYTHONWARNINGS="default")
+    first, second, *_ = done.stderr.splitlines()
+    assert first == "warning: the images are small"
+    assert "UserWarning: afterwards" in second
+
+
+def test_an_operating_system_error_without_a_path_is_a_bug() -> None:
+    @exit_on_user_error
+    def command() -> None:
+        raise OSError("no path")
+
+    with pytest.raises(OSError, match="no path"):
+        command()
+
 
 CLOSED = 'exec "$@" <&-'
 
@@ -20,7 +232,7 @@ CLOSED = 'exec "$@" <&-'
 def oodbench(
     folder: Path, *arguments: str, closed: bool = False, **environment: str
 ) -> "subprocess.CompletedProcess[bytes]":
-    """A command in a process of its own."""
+    """A command in a process of its own, whose stdin may be closed."""
     command = [sys.executable, "-m", "oodbench", *arguments]
     if closed:
         command = ["sh", "-c", CLOSED, "sh", *command]
@@ -28,6 +240,7 @@ def oodbench(
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_launch_asks_nothing_of_a_closed_stdin(tmp_path: Path) -> None:
     tiny_file(tmp_path, algorithms=["ERM"], trials=1, steps=4, evaluate_every=2)
     launch = ("sweep", "launch", "tiny.yaml", "--workers", "1")
@@ -36,6 +249,7 @@ def test_a_launch_asks_nothing_of_a_closed_stdin(tmp_path: Path) -> None:
     assert b"1 done of 1 runs" in done.stdout
 
 
+@pytest.mark.slow
 def test_clean_deletes_nothing_where_it_cannot_ask(tmp_path: Path) -> None:
     made = Made(tmp_path / "out")
     made.add("D", "ERM", ("a",), 0, rising(0.5))
@@ -53,7 +267,7 @@ def test_clean_deletes_nothing_where_it_cannot_ask(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ascii")
     made = Made(folder / "out")
     for label in ("ERM", "Bühne 日本"):
@@ -62,6 +276,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -72,8 +287,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("sweep", "status", "out"),
     ],
 )
-def test_output_without_utf_8_is_whole(results: Path, arguments: tuple[str, ...]) -> None:
-    done = oodbench(results, *arguments, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
+def test_output_without_utf_8_is_whole(foreign: Path, arguments: tuple[str, ...]) -> None:
+    done = oodbench(foreign, *arguments, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode("ascii")
     assert "ERM" in text
@@ -83,9 +298,10 @@ def test_output_without_utf_8_is_whole(results: Path, arguments: tuple[str, ...]
         assert "+- " in text
 
 
-def test_an_error_without_utf_8_is_one_sentence(results: Path) -> None:
+@pytest.mark.slow
+def test_an_error_without_utf_8_is_one_sentence(foreign: Path) -> None:
     why = ("report", "why", "out", "--algorithm", "Bühn")
-    done = oodbench(results, *why, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
+    done = oodbench(foreign, *why, LANG="C", LC_ALL="C", PYTHONIOENCODING="ascii")
     assert done.returncode == 2 and done.stdout == b""
     text = done.stderr.decode("ascii")
     assert text.startswith("error: ") and text.count("\n") == 1

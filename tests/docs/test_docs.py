@@ -2,11 +2,8 @@
 
 import importlib
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +15,7 @@ from typer.testing import CliRunner
 
 import oodbench
 from oodbench.sweep.file import Sweep, validate
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 from tests.install.lowest import lowest
 
@@ -95,14 +93,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
 
 
-GUIDES = [
-    "RiskSpread",
-    "MedianGradient",
-    "SignGradient",
-    "RunningRisks",
-    "NextDoorMixup",
-    "TwoViews",
-]
+GUIDES = "RiskSpread MedianGradient SignGradient RunningRisks NextDoorMixup TwoViews".split()
 """The methods of the guide."""
 
 
@@ -127,12 +118,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = python(folder, *command)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder
-
-
-def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.slow
@@ -183,9 +168,8 @@ def test_every_command_that_is_shown_is_there(line: str) -> None:
     verbs = verbs if groups or len(app.registered_commands) > 1 else []
     shown = CliRunner().invoke(app, [*verbs, "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
-    assert {a for a in arguments if a.startswith("-")} <= set(
-        re.findall(r"--[a-z-]+", shown.output)
-    )
+    options = set(re.findall(r"--[a-z-]+", shown.output))
+    assert {argument for argument in arguments if argument.startswith("-")} <= options
 
 
 def test_the_guide_has_every_key_of_a_sweep() -> None:

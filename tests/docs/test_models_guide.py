@@ -1,14 +1,13 @@
 """The guide of trained models, run as a script that imports nothing else of ours."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
 PAGE = ROOT / "docs" / "guide" / "models.md"
@@ -30,19 +29,13 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path) -> None:
     for name, keys in sweeps.items():
         text = f"name: {name}\nalgorithms: [ERM]\ntrials: 1\nsteps: 4\nevaluate_every: 2\n{keys}\n"
         (tmp_path / f"{name}.yaml").write_text(text)
-        command = [sys.executable, "-m", "oodbench.sweep", "launch", f"{name}.yaml"]
-        command += ["--launcher", "debug", "--yes", "--keep-weights", "train_val,last"]
-        command += ["--data-dir", "pictures"] if name == "pictures" else []
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        launch = ["launch", f"{name}.yaml", "--launcher", "debug", "--yes"]
+        launch += ["--keep-weights", "train_val,last"]
+        launch += ["--data-dir", "pictures"] if name == "pictures" else []
+        python(tmp_path, "-m", "oodbench.sweep", *launch).check_returncode()
     script = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S))
     assert set(re.findall(r"import (\S+)", script)) == {"oodbench", "torch"}
     script += "\nassert len(guesses) == 2 and set(guesses) <= {'cat', 'dog'}"
     script += "\nassert set(table['metric']) > {'accuracy', 'brier'} and model.step == 20"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(tmp_path, "-W", "error", "-c", script)
     assert done.returncode == 0, done.stderr

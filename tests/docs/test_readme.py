@@ -1,9 +1,6 @@
 """What README.md shows works as it stands there."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from oodbench.report.leaderboard import leaderboard_by_rule
 from oodbench.report.numbers import number
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
+from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
 
 PLACES = ("Leiden", "Rotterdam", "Utrecht")
@@ -80,13 +78,10 @@ def test_its_algorithm_runs_as_a_plug_in(tmp_path: Path) -> None:
     (tmp_path / "my_method.py").write_text(method)
     sweep = {"name": "mine", "datasets": ["Spirals"], "algorithms": ["ERM", "MySD"], "trials": 2}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(sweep | {"steps": 40}))
-    command = [sys.executable, "-m", "oodbench.sweep", "launch", "mine.yaml", "--yes"]
-    command += ["--plugin", "my_method", "--workers", "1"]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    launch = ("launch", "mine.yaml", "--yes", "--plugin", "my_method", "--workers", "1")
+    done = python(tmp_path, "-m", "oodbench.sweep", *launch)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 done of 4 runs" in done.stdout
     check = "import my_method; from oodbench.conformance import check_algorithm; check_algorithm('MySD')"
-    command = [sys.executable, "-c", check]
-    checked = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    checked = python(tmp_path, "-c", check)
     assert checked.returncode == 0, checked.stderr

@@ -1,14 +1,25 @@
-"""`python -m oodbench.sweep` as a user types it."""
+"""Commands as a user types them: `python -m oodbench.sweep` in this process, any in one of its own."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from typer.testing import CliRunner, Result
 
 from oodbench.sweep.cli import app
+from tests.helpers.paths import ROOT
 
 
 def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def python(folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Python in a process of its own that finds the project, with a folder as its working directory."""
+    env = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
 def mistake(result: Result) -> str:

@@ -67,11 +67,11 @@ def test_ranges_and_bounds_are_those_of_the_draws() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", [n for r in (algorithms, datasets, networks) for n in r])
-def test_everything_has_a_page_that_keeps_its_width(name: str) -> None:
-    text = page(details(name), 80)
-    assert text.startswith(f"{name} (")
-    assert [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()] == []
+def test_everything_has_a_page_that_keeps_its_width() -> None:
+    for name in [*algorithms, *datasets, *networks]:
+        text = page(details(name), 80)
+        assert text.startswith(f"{name} (")
+        assert not [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()]
 
 
 def test_an_algorithm_says_what_it_changes_and_what_it_cannot_do() -> None:
@@ -93,8 +93,3 @@ def test_the_cost_is_that_of_the_page() -> None:
         assert cost is not None and f"| {name} | {cost:.2f} |" in page_
         assert details(name)["costs"].startswith(f"{cost:g} times a step of ERM")
     assert step_cost("LeastSquares") is None and "costs" not in details("LeastSquares")
-
-
-def test_every_algorithm_has_a_page() -> None:
-    for name in algorithms:
-        assert page(details(name), 80).startswith(f"{name} (algorithm)")

@@ -19,6 +19,11 @@ def target(**fields: object) -> Target:
     return Target.model_validate(usual | fields)
 
 
+def experiment(*targets: Target, **fields: object) -> Experiment:
+    usual = {"name": "n", "title": "T", "paper": "p", "sweeps": ("made",), "about": "a"}
+    return Experiment.model_validate({**usual, "targets": targets or (target(),), **fields})
+
+
 @pytest.fixture
 def frames(tmp_path: Path) -> Frames:
     """Two test sets and two trials; values name environment, split, step and trial."""
@@ -81,16 +86,9 @@ def test_a_curve_has_no_mean_where_a_trial_has_diverged(tmp_path: Path) -> None:
     made.add("D", "A", ("a",), 0, flat(0.25))
     made.add("D", "A", ("a",), 1, flat(0.5), steps=(10, 17), state="diverged")
     curve = Curve(title="c", sweep="made", environment="test")
-    experiment = Experiment(
-        name="n",
-        title="T",
-        paper="p",
-        sweeps=("made",),
-        about="a",
-        targets=(target(),),
-        curves=(curve, curve.model_copy(update={"x": "hparams.lr"})),
-    )
-    found = measure_experiment(experiment, {"made": load_frames(made.results)}, 1)
+    curves = (curve, curve.model_copy(update={"x": "hparams.lr"}))
+    frames = {"made": load_frames(made.results)}
+    found = measure_experiment(experiment(curves=curves), frames, 1)
     steps, ends = (panel.lines[0] for panel in found.panels)
     assert steps.x == [10, 17, 20, 30]
     assert steps.y == pytest.approx([0.375, *[math.nan] * 3], nan_ok=True)
@@ -153,20 +151,12 @@ def test_a_computation_and_curves(frames: Frames) -> None:
         target(),
         target(row="A", environment="training"),
     )
-    experiment = Experiment(
-        name="n",
-        title="T",
-        paper="p",
-        sweeps=("made",),
-        compute="of a test",
-        curves=(
-            Curve(title="over steps", sweep="made", environment="test", scale=10),
-            Curve(title="at the end", sweep="made", environment="training", x="hparams.lr"),
-        ),
-        about="a",
-        targets=targets,
+    curves = (
+        Curve(title="over steps", sweep="made", environment="test", scale=10),
+        Curve(title="at the end", sweep="made", environment="training", x="hparams.lr"),
     )
-    found = measure_experiment(experiment, {"made": frames}, 3)
+    with_both = experiment(*targets, compute="of a test", curves=curves)
+    found = measure_experiment(with_both, {"made": frames}, 3)
     assert found.values[targets[0].key] == [50.0] * 3
     assert found.values[targets[1].key] == [5.0]
     assert [panel.title for panel in found.panels] == ["t", "over steps", "at the end"]
@@ -177,7 +167,7 @@ def test_a_computation_and_curves(frames: Frames) -> None:
     (end,) = found.panels[2].lines
     assert (end.label, end.x, found.panels[2].x) == ("ERM", [0.1], "lr")
     assert end.y == pytest.approx([0.26])
-    without = measure_experiment(experiment, {}, 3)
+    without = measure_experiment(with_both, {}, 3)
     assert targets[2].key not in without.values
 
 
@@ -205,16 +195,8 @@ def test_curves_against_environments_and_options(tmp_path: Path) -> None:
         made.add("D", "A", ("0.5",), trial, lambda e, s, t, n=trial: float(e) + n)  # type: ignore[misc]
     frames = load_frames(made.results)
     curve = Curve(title="c", sweep="made", environment="every", x="environment")
-    experiment = Experiment(
-        name="n",
-        title="T",
-        paper="p",
-        sweeps=("made",),
-        about="a",
-        targets=(target(),),
-        curves=(curve, curve.model_copy(update={"where": {"none": 1}})),
-    )
-    (panel,) = measure_experiment(experiment, {"made": frames}, 1).panels
+    curves = (curve, curve.model_copy(update={"where": {"none": 1}}))
+    (panel,) = measure_experiment(experiment(curves=curves), {"made": frames}, 1).panels
     (line,) = panel.lines
     assert (line.label, line.x) == ("A", [0.1, 0.5])
     assert line.y == pytest.approx([0.6, 1.0])
