@@ -1,4 +1,4 @@
-"""What the harness costs: ratios and seconds on one thread, as medians. Lists its parts without torch."""
+"""What the harness costs: ratios and seconds on one thread, as medians. Imports no torch to list them."""
 
 import tempfile
 from collections.abc import Callable

@@ -99,7 +99,7 @@ def evaluations() -> list[tuple[int, float]]:
 
 
 def sweep_of(runs: int) -> dict[str, Any]:
-    """A sweep of so many runs of ERM that differ in trial and draw alone."""
+    """A sweep of that many runs of ERM, which differ in trial and draw alone."""
     trials = min(runs, TRIALS)
     return {
         "name": "costs",
@@ -201,7 +201,7 @@ def finding(figures: Mapping[str, Any]) -> Finding:
     header.append("largest deviation")
     work = SWEEP_STEPS * figures["steps"]["ERM"][ENVIRONMENTS.index(FIXED_ENVIRONMENTS)][2]
     work += dict(figures["evaluations"])[(FIXED_ENVIRONMENTS + 1) * 1024]
-    notes = [f"{SWEEP_STEPS} steps and an evaluation of a run of these sweeps: {1e3 * work:.0f} ms"]
+    notes = [f"{SWEEP_STEPS} steps and an evaluation of a run of the sweeps: {1e3 * work:.0f} ms"]
     notes += [f"{key}: {value}" for key, value in figures["machine"].items()]
     return Finding("CPU time", header, rows, notes, plot, (11.0, 3.6))
 

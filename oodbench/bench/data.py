@@ -115,18 +115,18 @@ def cpu_seconds() -> float:
     return used
 
 
-def ratios(run: Run, theirs: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and CPU seconds, of their batches over ours, measured in turn.
+def ratios(run: Run, peer: Callable[[], object]) -> tuple[float, float]:
+    """Seconds, and CPU seconds, of the peer's batches over ours, measured in turn.
 
     Whatever was ready before is left out of the seconds.
     """
     steps = itertools.count()
-    works: tuple[Callable[[], object], ...] = (theirs, lambda: run.batches[next(steps)])
+    works: tuple[Callable[[], object], ...] = (peer, lambda: run.batches[next(steps)])
     seconds: tuple[list[float], list[float]] = ([], [])
     used = [0.0, 0.0]
     for _ in range(ROUNDS):
         for k, work in enumerate(works):
-            time.sleep(1.0)  # until the others' workers rest
+            time.sleep(1.0)  # until the other's workers rest
             cpu = cpu_seconds()
             for _ in range(PREFETCHED):
                 work()
@@ -144,10 +144,10 @@ def loading_rows(folder: Path) -> list[Row]:
     root = folder / "images"
     write_images(root, 300)
     settings = TrainSettings(loader_workers=WORKERS)
-    theirs = domainbeds(root)
-    direct = ratios(Run(erm(root, "ConvNet", 0), settings), theirs)
+    peer = domainbeds(root)
+    direct = ratios(Run(erm(root, "ConvNet", 0), settings), peer)
     facts.require_files(make("ImageFolder", {"root": str(root), "size": SIZE})).cache(WORKERS)
-    cached = ratios(Run(erm(root, "ConvNet", 1), settings), theirs)
+    cached = ratios(Run(erm(root, "ConvNet", 1), settings), peer)
     what = f"augmented {SIZE} x {SIZE} images a {{}} / one loader an environment, {WORKERS} workers"
     rows = [
         Row(f"{what.format(unit)}, {how}", reach, f"{value:.1f}", "1")
@@ -157,7 +157,7 @@ def loading_rows(folder: Path) -> list[Row]:
         )
         for unit, value in zip(("second", "CPU second"), both, strict=True)
     ]
-    del theirs  # and its processes
+    del peer  # and its processes
     for network in NETWORKS:
         run = Run(erm(root, network, 1), settings)
         share = waiting_share(run, 30 if network == "ConvNet" else 5)

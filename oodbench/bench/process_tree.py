@@ -89,11 +89,11 @@ def observe(command: Sequence[str]) -> Cost:
 
 def _megabytes() -> list[float]:
     """The proportional set size of every descendant of this process."""
-    found = []
+    sizes = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
-            found.append(process.memory_full_info().pss / 2**20)
-    return found
+            sizes.append(process.memory_full_info().pss / 2**20)
+    return sizes
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Spirals x ERM, IRM, VREx, ANDMask x 2 draws x 2 trials, the environment `test` held out and the 16
 others trained on, an evaluation of everything every 15 steps, the same data, network and batch
-sizes. Each side runs as its users start it: ours by `sweep launch` with two workers, theirs by their
-sweep script with its launcher `local`. Learning rates and penalties, which cost nothing, are each
+sizes. Each side runs as its users start it: ours by `sweep launch` with two workers, DomainBed by its
+sweep script with the launcher `local`. Learning rates and penalties, which cost nothing, are each
 side's own. Linux only.
 """
 

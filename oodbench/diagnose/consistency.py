@@ -45,7 +45,7 @@ def inconsistency(hessians: ArrayLike, ridge: float = 0.0) -> float:
     `hessians` are (E, P, P), symmetric, or their diagonals (E, P); `ridge` is added to every
     diagonal, as the paper advises. With x' H_A x / 2 <= epsilon the largest x' H_B x / 2 is
     epsilon times the largest eigenvalue of H_A^-1 H_B, so the paper's consistency score (in the
-    thesis version, against the loss at the minimum) is -epsilon times the largest of these over all
+    thesis version, against the loss at the minimum) is -epsilon times the largest eigenvalue over all
     pairs of environments. Raises UserError for a Hessian that is not positive definite.
     """
     h = _checked(hessians, ridge)

@@ -1,6 +1,6 @@
 """How much of a mean gradient is noise, how much the mechanism and how much the shortcut.
 
-Noise: proposition 2 and figure 4 of arXiv:2009.00329: n components, each environment's gradient is drawn
+Noise: proposition 2 and figure 4 of arXiv:2009.00329: n components, each environment's gradient is
 from N(0, sigma^2), d environments. The paper bounds the masked size; here it is exact.
 
 Signals: figure 3.7 in its thesis version (there figure 7): a randomly initialised network on `Spirals`.

@@ -51,7 +51,7 @@ class Measured(BaseModel):
     """A value for each trial, by the target's key (of a computation: by the target's row)."""
     panels: list[Panel] = []
     provenance: dict[str, list[str]] = {}
-    """The protocols, code, libraries and data that the numbers come from, by kind."""
+    """The protocols, code, libraries and data that the numbers come from."""
 
     def text(self) -> str:
         """The numbers as JSON, with a line for each target and panel."""
@@ -85,7 +85,7 @@ def read_values(target: Target, frames: Frames) -> list[float]:
 
 
 def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """The records of these runs that a reading refers to: `id`, `step`, `environment`, `value`.
+    """The records of the runs that a reading refers to: `id`, `step`, `environment`, `value`.
 
     The last values of a diverged run are NaN: an accuracy would look like that of a network.
     """

@@ -54,18 +54,18 @@ class Reading(BaseModel):
 
 
 class Curve(Reading):
-    """Values to draw: a line for each row of a sweep, the mean over the trials."""
+    """Values to plot: a line for each row of a sweep, the mean over the trials."""
 
     title: str
     x: str = Field(default="step", pattern=r"^(step|environment|hparams\.\w+|options\.\w+)$")
-    """`step`; or against what the last step's values are drawn: a hyperparameter (with a line for each
+    """`step`; or against what the last step's values are plotted: a hyperparameter (with a line for each
     algorithm), an option of the dataset, or `environment`, whose names are then numbers."""
     where: dict[str, Any] = {}
-    """Only runs whose dataset has these options."""
+    """Options that the dataset of a run must have."""
 
 
 class Target(Reading):
-    """A printed number, how to read ours, and what is known of theirs."""
+    """A printed number, how the source got it, and how to read ours."""
 
     source: str = Field(min_length=1)
     """The paper, and the table, figure or file in it."""
@@ -125,8 +125,8 @@ class Target(Reading):
         """The text that tells this target from the experiment's other targets."""
         place = (self.environment, self.split if self.environment else None)
         tests = None if self.test_environments is None else "+".join(self.test_environments)
-        parts = (self.source, self.sweep, self.row, self.dataset, tests, *place, self.metric)
-        return "|".join(str(p) for p in (*parts, self.selection, self.step) if p not in (None, ""))
+        fields = (self.source, self.sweep, self.row, self.dataset, tests, *place, self.metric)
+        return "|".join(str(f) for f in (*fields, self.selection, self.step) if f not in (None, ""))
 
 
 class Experiment(BaseModel):
@@ -150,12 +150,12 @@ class Experiment(BaseModel):
     curves: tuple[Curve, ...] = ()
     """What the page's picture shows beside the targets."""
     marks: dict[str, float] = {}
-    """Lines to draw beside the values, such as that of chance."""
+    """Name -> value at which the picture has a line, such as that of chance."""
     about: str
     """What the paper did and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()
     shared: dict[str, Any] = {}
-    """Fields that every target has which does not give its own."""
+    """Fields of every target that does not give others."""
     targets: tuple[Target, ...] = Field(min_length=1)
 
     @cached_property
@@ -183,7 +183,7 @@ def load_experiment(name: str) -> Experiment:
         experiment = Experiment(name=name, **values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(map(str, first["loc"]))
         raise UserError(f"{path}: {place}: {first['msg']}, not {first['input']!r}") from error
     for reading in (*experiment.targets, *experiment.curves):
         if reading.sweep and reading.sweep not in experiment.sweeps:

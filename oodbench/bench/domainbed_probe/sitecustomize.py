@@ -66,8 +66,8 @@ def enter(race: dict[str, Any]) -> None:
 
     setattr(datasets, NAME, Race)
 
-    def sized(own: Callable[..., dict[str, Any]], size: int) -> Callable[..., dict[str, Any]]:
-        return lambda *given: {**own(*given), **race["network"], "batch_size": size}
+    def sized(hparams: Callable[..., dict[str, Any]], size: int) -> Callable[..., dict[str, Any]]:
+        return lambda *given: {**hparams(*given), **race["network"], "batch_size": size}
 
     first, second = race["batch_sizes"]
     hparams_registry.default_hparams = sized(hparams_registry.default_hparams, first)
@@ -82,10 +82,10 @@ def enter(race: dict[str, Any]) -> None:
 
     fast_data_loader.InfiniteDataLoader.__iter__ = iterate
     misc.accuracy = timed("evaluating", misc.accuracy)
-    found = algorithms.get_algorithm_class
+    algorithm_class = algorithms.get_algorithm_class
 
     def algorithm(name: str) -> Any:
-        cls = found(name)
+        cls = algorithm_class(name)
         cls.update = timed("stepping", cls.update)
         return cls
 
