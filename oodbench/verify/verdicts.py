@@ -63,7 +63,7 @@ class Comparison:
         """The difference in its standard errors; NaN where there is none, as beside an exact value.
 
         Where the source's repetitions all gave the value, there is no error to measure it in: z is
-        the normal deviate of Fisher's exact test of how many of our values differ (none of the source's does).
+        the normal deviate of Fisher's exact test of how many values differ: ours, and none of the source.
         """
         if self.diverged or self.target.error_is in ("tolerance", "at least", "at most"):
             return math.nan
