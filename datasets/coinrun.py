@@ -21,7 +21,7 @@ from oodbench.data.coinrun.making import (
     shards,
 )
 from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, KEYS
-from oodbench.data.streams import MemoryMapped, Part
+from oodbench.data.streams import MemoryMapped, Subset
 from oodbench.datasets import Environment, FileDataset, Metadata, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
@@ -115,7 +115,7 @@ class CoinRun(FileDataset):
         y = torch.from_numpy(np.concatenate([_actions(path) for path in actions]))
         if x.shape != IMAGE or len(x) != len(y):
             raise UserError(f"{images[0]} does not hold the images of {actions[0]}")
-        return Environment(x if len(x) == count else Part(x, torch.arange(count)), y[:count])
+        return Environment(x if len(x) == count else Subset(x, torch.arange(count)), y[:count])
 
     def command(self, data_dir: object) -> str:
         """The command that makes the data, as a user types it."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oodbench.data import facts
 from oodbench.data.facts import label
-from oodbench.data.streams import Changed, Part, Stored, chunk_size
+from oodbench.data.streams import Changed, Stored, Subset, chunk_size
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.tasks import Task
@@ -154,7 +154,7 @@ def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None
 def _part(environment: Environment, places: Tensor) -> Environment:
     x = environment.x
     return Environment(
-        Part(x, places.cpu()) if isinstance(x, Stored) else x[places], environment.y[places]
+        Subset(x, places.cpu()) if isinstance(x, Stored) else x[places], environment.y[places]
     )
 
 

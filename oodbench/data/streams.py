@@ -53,7 +53,7 @@ class Stored(ABC):
         """
 
 
-class Part(Stored):
+class Subset(Stored):
     """Some of the examples of other stored data, in the order of `index`."""
 
     def __init__(self, whole: Stored, index: Tensor) -> None:

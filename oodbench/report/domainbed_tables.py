@@ -30,7 +30,7 @@ NOTHING = "X"
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Accuracies:
     """Accuracies of the runs of one dataset."""
 
     runs: pd.DataFrame
@@ -44,7 +44,7 @@ Choice = tuple[float, float]
 """A run's value for selection and the accuracy that is reported."""
 
 
-def _training_domain(sweep: Sweep, run: Any) -> Choice | None:
+def _training_domain(sweep: Accuracies, run: Any) -> Choice | None:
     values = sweep.values.get(run.id)
     if values is None:
         return None
@@ -52,7 +52,7 @@ def _training_domain(sweep: Sweep, run: Any) -> Choice | None:
     return _first_best(values[others].to_numpy().mean(axis=1), _tested(values, run.test))
 
 
-def _leave_one_out(sweep: Sweep, run: Any) -> Choice | None:
+def _leave_one_out(sweep: Accuracies, run: Any) -> Choice | None:
     values = sweep.values.get(run.id)
     if values is None:
         return None
@@ -75,7 +75,7 @@ def _leave_one_out(sweep: Sweep, run: Any) -> Choice | None:
     return _first_best(table.to_numpy().mean(axis=1), _tested(values, run.test)[table.index])
 
 
-def _oracle(sweep: Sweep, run: Any) -> Choice | None:
+def _oracle(sweep: Accuracies, run: Any) -> Choice | None:
     values = sweep.values.get(run.id)
     if values is None:
         return None
@@ -93,7 +93,7 @@ def _first_best(scores: Sequence[float], tests: "pd.Series[float]") -> Choice:
     return float(scores[best]), float(tests.iloc[best])
 
 
-METHODS: Sequence[tuple[str, str, Callable[[Sweep, Any], Choice | None]]] = (
+METHODS: Sequence[tuple[str, str, Callable[[Accuracies, Any], Choice | None]]] = (
     ("training-domain validation set", "train_val", _training_domain),
     ("leave-one-domain-out cross-validation", "leave_one_out", _leave_one_out),
     ("test-domain validation set (oracle)", "oracle", _oracle),
@@ -139,7 +139,7 @@ def _sorted(datasets: Iterable[str]) -> list[str]:
     return sorted(datasets, key=lambda d: ([*ENVIRONMENTS, d].index(d), d))
 
 
-def _sweep(frames: Frames, runs: pd.DataFrame, dataset: str) -> Sweep:
+def _sweep(frames: Frames, runs: pd.DataFrame, dataset: str) -> Accuracies:
     own = runs[runs["dataset_label"] == dataset]
     tests = own["test_environments"]
     own = own.assign(test=tests.map(lambda t: t[0] if len(t) == 1 else ""))
@@ -155,11 +155,11 @@ def _sweep(frames: Frames, runs: pd.DataFrame, dataset: str) -> Sweep:
         complete = pd.MultiIndex.from_product([("in", "out"), environments])
         wide = wide.reindex(columns=complete)
         values[str(run_id)] = wide.loc[of_run["step"].drop_duplicates()]
-    return Sweep(own, values, environments)
+    return Accuracies(own, values, environments)
 
 
 def _cells(
-    sweep: Sweep, choose: Callable[[Sweep, Any], Choice | None]
+    sweep: Accuracies, choose: Callable[[Accuracies, Any], Choice | None]
 ) -> list[tuple[str, str, int, float]]:
     """Label, environment, trial and accuracy of the best draw of each cell that has a draw."""
     found = []

@@ -148,7 +148,7 @@ class Search(TypedDict):
     draws: Count
 
 
-class Settings(TypedDict, total=False):
+class LaunchSettings(TypedDict, total=False):
     """What a launch decided for all runs of a sweep."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
@@ -167,7 +167,7 @@ class SweepFile(_File):
 
     schema_: Literal[1] = Field(alias="schema")
     name: str
-    settings: Settings
+    settings: LaunchSettings
     runs: dict[str, RunSpec]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from oodbench.algorithms import BALANCED, Algorithm
 from oodbench.data.facts import training_environments
 from oodbench.data.preparation import fit, fits, fitted, load_checked
-from oodbench.data.streams import Part, Stored
+from oodbench.data.streams import Stored, Subset
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
@@ -185,7 +185,7 @@ def batches(
         if not len(index):
             raise UserError(f"{spec.dataset}: nothing to train on in environment '{name}'")
         x = environment.x
-        inputs = Part(x, index.cpu()) if isinstance(x, Stored) else x[index]
+        inputs = Subset(x, index.cpu()) if isinstance(x, Stored) else x[index]
         y = environment.y[index]
         training.append((inputs, y))
         if environment.attributes is not None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.data import facts
 from oodbench.data.preparation import is_discrete
-from oodbench.data.streams import Part, Stored
+from oodbench.data.streams import Stored, Subset
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import checked, neutral_values
@@ -225,7 +225,7 @@ class Run:
             if len(index):
                 whole = self.data.environments[name]
                 x = whole.x
-                part = Part(x, index.cpu()) if isinstance(x, Stored) else x[index]
+                part = Subset(x, index.cpu()) if isinstance(x, Stored) else x[index]
                 environments[name] = Environment(part, whole.y[index])
                 places[name] = {"out": torch.arange(len(index), device=index.device)}
         if not environments:

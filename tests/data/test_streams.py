@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from oodbench.data.streams import CHUNK_EXAMPLES, MemoryMapped, Part, ReadAhead, Stored, chunk_size
+from oodbench.data.streams import (
+    CHUNK_EXAMPLES,
+    MemoryMapped,
+    ReadAhead,
+    Stored,
+    Subset,
+    chunk_size,
+)
 from oodbench.datasets import Environment
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
@@ -75,7 +82,7 @@ def test_files_are_read_as_one_after_the_other(tmp_path: Path) -> None:
 
 def test_parts_of_parts(tmp_path: Path) -> None:
     stored = MemoryMapped(saved(tmp_path, 6, 6))
-    part = Part(Part(stored, torch.tensor([8, 1, 11, 3])), torch.tensor([3, 0, 2]))
+    part = Subset(Subset(stored, torch.tensor([8, 1, 11, 3])), torch.tensor([3, 0, 2]))
     assert len(part) == 3 and part.shape == (5,)
     assert part.read(torch.tensor([2, 0]))[:, 0].tolist() == [110, 30]
 
