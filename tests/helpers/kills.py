@@ -1,10 +1,18 @@
 """Runs that are killed, with checkpoints as often as a test asks for."""
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import RunSpec
 from oodbench.train import loop
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import records_of
 
 
 class Killed(BaseException):
@@ -17,3 +25,31 @@ def checkpoint_every(steps: int, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(loop, name, -1.0)
     patch.setattr(loop, "CHECKPOINT_SHARE", math.inf)
     patch.setattr(loop, "CHECK_EVERY", steps)
+
+
+def kill_at(
+    stop: int, spec: RunSpec, directory: RunDirectory, settings: TrainSettings | None = None
+) -> None:
+    """Train a run until it is killed at a step."""
+
+    def progress(step: int) -> None:
+        if step >= stop:
+            raise Killed
+
+    directory.path.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(Killed):
+        execute(spec, directory, settings or TrainSettings(), progress)
+    assert directory.end() is None
+
+
+def killed_and_resumed(
+    spec: RunSpec, folder: Path, stops: Sequence[int], settings: TrainSettings | None = None
+) -> list[dict[str, Any]]:
+    """The records of a run that is killed at each of these steps: those of an undisturbed run."""
+    undisturbed, killed = RunDirectory(folder / "undisturbed"), RunDirectory(folder / "killed")
+    for stop in stops:
+        kill_at(stop, spec, killed, settings)
+    for directory in (killed, undisturbed):
+        assert execute(spec, directory, settings or TrainSettings()) == ("done", "")
+    assert records_of(killed) == records_of(undisturbed)
+    return records_of(killed)

@@ -24,7 +24,7 @@ from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
-from tests.helpers.kills import Killed, checkpoint_every
+from tests.helpers.kills import checkpoint_every, killed_and_resumed
 from tests.helpers.sweeps import tiny
 
 SPIRALS: dict[str, Any] = {
@@ -297,25 +297,9 @@ def test_a_killed_run_goes_on_to_the_same_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checkpoint_every(5, monkeypatch)
-    settings = TrainSettings(vectorize=vectorize)
     (spec,) = specs(average, algorithm)
-    undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    assert execute(spec, undisturbed, settings) == ("done", "")
-    killed.path.mkdir()
-    for stop in (20, 25, 36, 54):
-
-        def progress(step: int, stop: int = stop) -> None:
-            if step >= stop:
-                raise Killed
-
-        with pytest.raises(Killed):
-            execute(spec, killed, settings, progress)
-    assert execute(spec, killed, settings) == ("done", "")
-    records = [
-        [{k: v for k, v in r.items() if k != "cost"} for r in d.records()]
-        for d in (undisturbed, killed)
-    ]
-    assert records[0] == records[1] and len(records[0]) == 10
+    settings = TrainSettings(vectorize=vectorize)
+    assert len(killed_and_resumed(spec, tmp_path, (20, 25, 36, 54), settings)) == 10
 
 
 def test_training_goes_on_from_the_last_weights() -> None:

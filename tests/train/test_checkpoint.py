@@ -16,8 +16,8 @@ from oodbench.train.execute import execute
 from oodbench.train.loop import save_checkpoint
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.kills import Killed, checkpoint_every
-from tests.helpers.sweeps import tiny
+from tests.helpers.kills import checkpoint_every, kill_at
+from tests.helpers.sweeps import records_of, tiny
 
 SETTINGS = TrainSettings()
 
@@ -34,20 +34,10 @@ def spec(**changes: Any) -> RunSpec:
     return next(iter(tiny(**{"algorithms": ["IRM"]} | changes).runs.values()))
 
 
-def records(directory: RunDirectory) -> list[dict[str, Any]]:
-    return [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
-
-
 def killed(run: RunSpec, path: Path, at: int = 90) -> RunDirectory:
     """A run that was killed at step 90, with records of steps 40 and 80."""
-
-    def progress(step: int) -> None:
-        if step >= at:
-            raise Killed
-
     directory = RunDirectory(path)
-    with pytest.raises(Killed):
-        execute(run, directory, SETTINGS, progress)
+    kill_at(at, run, directory)
     return directory
 
 
@@ -55,7 +45,7 @@ def first_step_of(run: RunSpec, directory: RunDirectory, wanted: list[dict[str, 
     """Train a run to its end, to the wanted records; returns the step that it had after a while."""
     steps: list[int] = []
     assert execute(run, directory, SETTINGS, steps.append) == ("done", "")
-    assert records(directory) == wanted
+    assert records_of(directory) == wanted
     end, text = directory.end(), (directory.path / "metrics.jsonl").read_text()
     assert end is not None and end.records == len(text.splitlines()) == 3
     return steps[0]
@@ -65,7 +55,7 @@ def first_step_of(run: RunSpec, directory: RunDirectory, wanted: list[dict[str, 
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     directory = RunDirectory(tmp_path_factory.mktemp("undisturbed") / "a")
     execute(spec(), directory, SETTINGS)
-    return records(directory)
+    return records_of(directory)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
 import math
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from oodbench.registry import load_plugins
-from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.train import loop as training
 from oodbench.train.execute import execute
@@ -15,8 +16,8 @@ from oodbench.train.loading import load_data
 from oodbench.train.loop import Training
 from oodbench.train.run import Run, build_algorithm
 from oodbench.train.settings import Interrupts, TrainSettings
-from tests.helpers.kills import Killed, checkpoint_every
-from tests.helpers.sweeps import tiny
+from tests.helpers.kills import checkpoint_every, kill_at, killed_and_resumed
+from tests.helpers.sweeps import records_of, tiny
 
 SETTINGS = TrainSettings()
 
@@ -25,23 +26,9 @@ def first(**changes: Any) -> RunSpec:
     return next(iter(tiny(**changes).runs.values()))
 
 
-def records(directory: RunDirectory) -> list[dict[str, Any]]:
-    return [{k: v for k, v in r.items() if k != "cost"} for r in directory.records()]
-
-
 @pytest.fixture
 def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint_every(15, monkeypatch)
-
-
-def train_killed_at(steps: int, spec: RunSpec, directory: RunDirectory) -> None:
-    def progress(step: int) -> None:
-        if step >= steps:
-            raise Killed
-
-    directory.path.mkdir(parents=True, exist_ok=True)
-    with pytest.raises(Killed):
-        execute(spec, directory, SETTINGS, progress)
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "IRM", "DANN", "ANDMask"])
@@ -53,14 +40,8 @@ def test_a_killed_run_goes_on_to_the_same_records(
     network = {"name": "MLP", "hparams": {"width": 8, "dropout": dropout}}
     entry = {"name": algorithm, "hparams": {"batch_size": 8}}
     spec = first(algorithms=[entry], network=network)
-    undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    assert execute(spec, undisturbed, SETTINGS) == ("done", "")
-    for steps in (30, 75, 80):
-        train_killed_at(steps, spec, killed)
-        assert killed.end() is None
-    assert execute(spec, killed, SETTINGS) == ("done", "")
-    assert records(killed) == records(undisturbed)
-    assert [r["step"] for r in records(killed)] == [40, 80, 120]
+    records = killed_and_resumed(spec, tmp_path, (30, 75, 80))
+    assert [r["step"] for r in records] == [40, 80, 120]
 
 
 @pytest.mark.parametrize(
@@ -81,12 +62,7 @@ def test_a_killed_run_that_knows_groups_goes_on_to_the_same_records(
     entry = {"name": algorithm, "hparams": {"batch_size": 8, **hparams}}
     digits = {"name": "ColoredDigits", "copies": 1}
     spec = first(datasets=[digits], algorithms=[entry], steps=60, evaluate_every=20)
-    undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    assert execute(spec, undisturbed, SETTINGS) == ("done", "")
-    for steps in (15, 45):
-        train_killed_at(steps, spec, killed)
-    assert execute(spec, killed, SETTINGS) == ("done", "")
-    assert records(killed) == records(undisturbed)
+    assert len(killed_and_resumed(spec, tmp_path, (15, 45))) == 3
 
 
 def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> None:
@@ -104,7 +80,7 @@ def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> Non
     steps: list[int] = []
     assert execute(spec, asked, SETTINGS, steps.append) == ("done", "")
     assert steps[0] > 40
-    assert records(asked) == records(undisturbed)
+    assert records_of(asked) == records_of(undisturbed)
     saved = RunDirectory(tmp_path / "c")
     save = Interrupts(save=True)
 
@@ -130,7 +106,7 @@ def test_a_run_of_slow_steps_stops_between_two_looks_at_its_losses(
     monkeypatch.setenv("SLOW_SECONDS", "0")
     steps: list[int] = []
     assert execute(spec, asked, SETTINGS, steps.append) == ("done", "")
-    assert steps[0] > 1 and records(asked) == records(undisturbed)
+    assert steps[0] > 1 and records_of(asked) == records_of(undisturbed)
 
 
 @pytest.mark.parametrize("lr", [1e-3, 1e30])
@@ -143,7 +119,7 @@ def test_how_often_the_clock_is_looked_at_changes_no_record(
         monkeypatch.setattr(training, "BLOCK_SECONDS", seconds)
         directory = RunDirectory(tmp_path / str(seconds))
         execute(spec, directory, SETTINGS)
-        found.append((directory.state(), records(directory)))
+        found.append((directory.state(), records_of(directory)))
     assert found[0] == found[1] == found[2]
     assert [r["step"] for r in found[0][1]] == ([60, 120] if lr < 1 else [50])
 
@@ -164,27 +140,16 @@ def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
     spec = first()
     undisturbed, torn = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
     execute(spec, undisturbed, SETTINGS)
-    train_killed_at(90, spec, torn)
-    whole = torn.checkpoint.read_bytes()
-    torn.checkpoint.write_bytes(whole[: len(whole) // 2])
+    kill_at(90, spec, torn)
     with (torn.path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 120, "evaluat')
-    with pytest.warns(UserWarning, match="cannot be read .* the run starts anew"):
-        execute(spec, torn, SETTINGS)
-    assert records(torn) == records(undisturbed)
-
-
-@pytest.mark.usefixtures("always_checkpoint")
-def test_a_torn_line_after_a_whole_checkpoint_is_dropped(tmp_path: Path) -> None:
-    spec = first()
-    undisturbed, torn = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    execute(spec, undisturbed, SETTINGS)
-    train_killed_at(90, spec, torn)
-    lines = (torn.path / "metrics.jsonl").read_text().splitlines()
-    (torn.path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 100')
+        file.write('{"step": 100, "evaluat')
     assert torn.records()[-1]["step"] == 80
+    again = RunDirectory(Path(shutil.copytree(torn.path, tmp_path / "c")))
     execute(spec, torn, SETTINGS)
-    assert records(torn) == records(undisturbed)
+    again.checkpoint.write_bytes(again.checkpoint.read_bytes()[:1000])
+    with pytest.warns(UserWarning, match="cannot be read .* the run starts anew"):
+        execute(spec, again, SETTINGS)
+    assert records_of(torn) == records_of(again) == records_of(undisturbed)
 
 
 def test_a_checkpoint_of_another_method_is_not_used(tmp_path: Path) -> None:
@@ -196,7 +161,7 @@ def test_a_checkpoint_of_another_method_is_not_used(tmp_path: Path) -> None:
         assert execute(spec, directory, SETTINGS) == ("done", "")
     reference = RunDirectory(tmp_path / "b")
     execute(spec, reference, SETTINGS)
-    assert records(directory) == records(reference)
+    assert records_of(directory) == records_of(reference)
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
@@ -284,8 +249,7 @@ def test_trials_differ_in_data_weights_and_batches() -> None:
 
 
 def test_data_are_loaded_once_for_a_trial() -> None:
-    specs = list(tiny().runs.values())
-    assert load_data(specs[0], SETTINGS) is load_data(specs[0], SETTINGS)
+    assert load_data(first(), SETTINGS) is load_data(first(), SETTINGS)
 
 
 def test_a_method_that_cannot_be_run_says_why() -> None:
@@ -303,12 +267,10 @@ def test_build_is_the_same_every_time() -> None:
 
 
 def test_provenance_and_context_are_recorded(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    spec = first()
-    execute(spec, results.run(spec.id), SETTINGS)
-    info = results.run(spec.id).info()
-    assert info is not None
-    assert info.spec.id == spec.id
+    directory = RunDirectory(tmp_path)
+    execute(first(), directory, SETTINGS)
+    info = directory.info()
+    assert info is not None and info.spec.id == first().id
     assert info.context["metric"] == "mse"
     assert info.context["training_environments"] == ["0.2", "2"]
     assert info.provenance["torch"] == torch.__version__.split("+")[0]

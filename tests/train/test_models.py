@@ -244,7 +244,7 @@ def test_the_file_of_pretrained_weights_is_not_needed_any_more(
     else:
         own |= {"weights": str(resnet_file(tmp_path / "w.pth"))}
     data = {"name": "ColoredDigits", "copies": 1}
-    keys = {"trials": 1, "steps": 4, "evaluate_every": 2}
+    keys = {"trials": 1, "steps": 2, "evaluate_every": 2}
     plan = tiny(
         datasets=[data], algorithms=[algorithm], network={"name": network, "hparams": own}, **keys
     )

@@ -10,21 +10,19 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
-from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
 from oodbench.steps import outputs, prepared
 from oodbench.sweep.cli import app
 from oodbench.sweep.file import read_sweep, validate
 from oodbench.sweep.launch import LaunchOptions, launch
 from oodbench.sweep.plan import make_plan
-from oodbench.train.execute import execute
 from oodbench.train.process import check_precision, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
-from tests.helpers.kills import Killed, checkpoint_every
+from tests.helpers.kills import checkpoint_every, killed_and_resumed
 from tests.helpers.sweeps import tiny_file
 
 DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
@@ -109,23 +107,7 @@ def test_a_killed_run_with_all_options_goes_on_to_the_same_records(
     checkpoint_every(1, monkeypatch)
     options = {"precision": "bfloat16", "channels_last": True}
     (spec,) = specs(algorithm, ALL, **options)
-    undisturbed, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    assert execute(spec, undisturbed, TrainSettings()) == ("done", "")
-    killed.path.mkdir()
-    for stop in (2, 3, 7):
-
-        def progress(step: int, stop: int = stop) -> None:
-            if step >= stop:
-                raise Killed
-
-        with pytest.raises(Killed):
-            execute(spec, killed, TrainSettings(), progress)
-    assert execute(spec, killed, TrainSettings()) == ("done", "")
-    first, second = (
-        [{k: v for k, v in r.items() if k != "cost"} for r in d.records()]
-        for d in (undisturbed, killed)
-    )
-    assert first == second and len(first) == 3
+    assert len(killed_and_resumed(spec, tmp_path, (2, 3, 7))) == 3
 
 
 def test_options_are_in_the_id_where_they_are_not_neutral() -> None:
