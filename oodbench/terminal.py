@@ -31,6 +31,9 @@ from oodbench.errors import UserError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+RENAMED = {"--selection": "--rule", "--rules": "--rule", "--algorithms": "--algorithm"}
+"""What options of version 0.2.0 are called now, in every command that has the new one."""
+
 
 class _Commands(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's, not its first words."""
@@ -41,8 +44,11 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Refuse an option that is gone with the sentence that says what to type now."""
         name, command, rest = super().resolve_command(ctx, args)
+        options = {option for param in command.params for option in param.opts} if command else ()
         for argument in rest:
             option, _, _ = argument.partition("=")
+            if RENAMED.get(option) in options:
+                ctx.fail(f"{option} is now {RENAMED[option]}")
             if sentence := self.renamed.get(f"{name} {option}"):
                 ctx.fail(f"{option} is gone: {sentence}")
         return name, command, rest

@@ -27,7 +27,7 @@ from scipy.optimize import nnls
 from tabulate import tabulate
 
 from oodbench.bench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
-from oodbench.report.figures import Finding, save
+from oodbench.report.figures import Finding, save_finding
 from oodbench.terminal import commands, exit_on_user_error
 
 BLOCKS = 5
@@ -229,7 +229,7 @@ def costs(
     text = "\n".join([table, "", *shown.notes])
     (out / "costs.md").write_text(text + "\n")
     print(text)
-    save(shown, "costs", out)
+    save_finding(shown, "costs", out)
 
 
 if __name__ == "__main__":

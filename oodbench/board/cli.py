@@ -146,7 +146,8 @@ def run(
     algorithms: Annotated[
         list[str],
         typer.Option(
-            help="A method, or a row of the protocol; with commas, or several times; or all."
+            "--algorithm",
+            help="A method, or a row of the protocol; with commas, or several times; or all.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The results directory.")],
@@ -176,7 +177,7 @@ def run(
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
     if not labels:
-        raise UserError("--algorithms names no method")
+        raise UserError("--algorithm names no method")
     load_plugins(plugin or ())
     parts = read_parts(board) if any(part_files(board)) else []
     frozen = list(dict.fromkeys(part.dataset for part in parts))

@@ -23,8 +23,8 @@ from oodbench.board.page_tables import (
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import markdown
 from oodbench.report.leaderboard import leaderboard_by_rule
-from oodbench.report.ranking import block_table, mean_ranks
 from oodbench.report.sheet import Block, Sheet
+from oodbench.report.statistics import block_table, mean_ranks
 from oodbench.selection import USUAL
 
 NAMED = 6

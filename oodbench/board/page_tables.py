@@ -13,12 +13,24 @@ from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL
 from oodbench.report.comparison import gains as gains_over
-from oodbench.report.leaderboard import FROM, Leaderboard, is_mean, leaderboard_by_rule, scores
+from oodbench.report.leaderboard import (
+    CEILING,
+    FROM,
+    METHOD,
+    Leaderboard,
+    is_mean,
+    leaderboard_by_rule,
+    scores,
+)
 from oodbench.report.numbers import gain, number
-from oodbench.report.ranking import block_table, critical_difference, kendall, mean_ranks
-from oodbench.report.references import CEILING, METHOD
 from oodbench.report.sheet import Block, blocks
-from oodbench.report.statistics import Difference
+from oodbench.report.statistics import (
+    Difference,
+    block_table,
+    critical_difference,
+    kendall,
+    mean_ranks,
+)
 from oodbench.results.frames import Frames, subset
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import find_rule, rule_names, usual

@@ -14,6 +14,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import comparison
 from oodbench.report.leaderboard import (
+    METHOD,
     Leaderboard,
     is_mean,
     leaderboard,
@@ -21,11 +22,9 @@ from oodbench.report.leaderboard import (
     scores,
 )
 from oodbench.report.numbers import gain, number
-from oodbench.report.ranking import block_table
-from oodbench.report.ranking import ranks as ranks_of
-from oodbench.report.references import METHOD
 from oodbench.report.sheet import Block, Sheet, sheet
-from oodbench.report.statistics import BAND, paired_differences
+from oodbench.report.statistics import BAND, block_table, paired_differences
+from oodbench.report.statistics import ranks as ranks_of
 from oodbench.results.frames import Frames, only_dataset, origins, subset
 from oodbench.results.run_spec import CONSTANT
 from oodbench.terminal import terminal
@@ -178,7 +177,7 @@ def quick_sheet(frames: Frames, directory: Path) -> Sheet:
 
 def next_lines(frames: Frames, page: Path) -> list[str]:
     """What the quickstart's runs beside the board show, where the page is, and what to type next."""
-    mine = f"python -m oodbench.board run {QUICK_BOARD} --plugin my_method --algorithms MyMethod"
+    mine = f"python -m oodbench.board run {QUICK_BOARD} --plugin my_method --algorithm MyMethod"
     return [
         f"What this shows: {_best_by_rules(frames)}",
         f"The page: open {page}",

@@ -101,7 +101,9 @@ def memorization(
 @exit_on_user_error
 def trials(
     results: Annotated[Path, typer.Argument(help="Of a sweep on one dataset.")],
-    selection: Annotated[str, typer.Option(help="Rules, with commas.")] = "train_val,val_env",
+    selection: Annotated[
+        str, typer.Option("--rule", help="Rules, with commas.")
+    ] = "train_val,val_env",
     threshold: Annotated[float, typer.Option(help="What a trial must reach to count.")] = 0.9,
     out: Out = OUT,
 ) -> None:

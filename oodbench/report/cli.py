@@ -28,13 +28,14 @@ Directories = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Results directories, shown as one.")
 ]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
-TABLES = ("ours", "domainbed")
+DOMAINBED = "domainbed"
 Selection = Annotated[
     str | None,
     typer.Option(
-        help="train_val, val_env, leave_one_out, oracle or a plug-in's, or RULE:METRIC to judge by "
-        "another metric; by default what the sweep names, else val_env where it holds validation "
-        "environments out, else train_val."
+        "--rule",
+        help="The selection rule: train_val, val_env, leave_one_out, oracle or a plug-in's, or "
+        "RULE:METRIC to judge by another metric; by default what the sweep names, else val_env where "
+        "it holds validation environments out, else train_val.",
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
@@ -62,16 +63,16 @@ def table(
     format_: Format = "terminal",
     metric: Metric = None,
     dataset: Dataset = None,
-    rules: Annotated[str, typer.Option(help=f"{', '.join(TABLES)}: whose tables.")] = "ours",
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
-    """Print the leaderboard: test environments, their average, mean ± standard error, counts."""
+    """Print the leaderboard: test environments, mean ± standard error, counts of trials.
+
+    `--rule domainbed` prints DomainBed's own tables, by its three rules, and ours beside them.
+    """
     load_plugins(plugin or [])
-    if rules not in TABLES:
-        raise unknown("rules", rules, TABLES)
     frames = _frames(directories, allow_mixed, dataset)
-    if rules == "domainbed":
+    if selection == DOMAINBED:
         from oodbench.report.domainbed_tables import tables
 
         print_sheet(tables(frames), format_)
@@ -154,16 +155,15 @@ def figure(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
     directories: Directories,
     out: Annotated[Path, typer.Option(help="The file: .pdf, .svg or .png.")],
-    columns: Annotated[int, typer.Option(min=1, max=2, help="Of a paper, for the width.")] = 1,
     baseline: Baseline = "ERM",
     selection: Selection = None,
     dataset: Dataset = None,
     allow_mixed: AllowMixed = False,
 ) -> None:
-    """Draw a figure for a paper: a vector with embedded fonts, one or two columns wide."""
-    from oodbench.report.paper_figures import draw, save
+    """Plot a figure for a paper: a vector with embedded fonts, two columns wide for several datasets."""
+    from oodbench.report.figures import plot, save
 
-    save(draw(kind, _frames(directories, allow_mixed, dataset), selection, baseline, columns), out)
+    save(plot(kind, _frames(directories, allow_mixed, dataset), selection, baseline), out)
     terminal().say(str(out))
 
 

@@ -9,13 +9,22 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.leaderboard import leaderboard, scores
+from oodbench.report.leaderboard import METHOD, leaderboard, scores
 from oodbench.report.numbers import gain, number
-from oodbench.report.ranking import block_table, kendall, mean_ranks, rank_stability, ranked
-from oodbench.report.references import METHOD
 from oodbench.report.remarks import shared
 from oodbench.report.sheet import Block, Sheet, sheet
-from oodbench.report.statistics import BAND, FEWEST, Difference, noise, paired_differences
+from oodbench.report.statistics import (
+    BAND,
+    FEWEST,
+    Difference,
+    block_table,
+    kendall,
+    mean_ranks,
+    noise,
+    paired_differences,
+    rank_stability,
+    ranked,
+)
 from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
 from oodbench.selection import candidates, choose, rule_names, usual
 

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from oodbench.metrics import is_proportion
-from oodbench.report.leaderboard import COLUMN, Leaderboard, is_mean
+from oodbench.report.leaderboard import COLUMN, METHOD, TRANSDUCTIVE, Leaderboard, is_mean
 from oodbench.report.numbers import number
-from oodbench.report.references import METHOD, TRANSDUCTIVE
 
 APART = "of transductive methods"
 """The end of the title of the table of methods whose predictions depend on test inputs."""

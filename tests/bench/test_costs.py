@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from oodbench.bench import costs
-from oodbench.report.figures import save
+from oodbench.report.figures import save_finding
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 
@@ -76,7 +76,7 @@ def test_the_figure_and_its_table(tmp_path: Path) -> None:
         ["sweep by default", "5000", "", "", "200", "0 %"],
         ["sweep --vectorize auto", "5000", "", "", "50", "0 %"],
     ]
-    png, svg = save(shown, "costs", tmp_path)
+    png, svg = save_finding(shown, "costs", tmp_path)
     assert png.stat().st_size > 10_000
     text = svg.read_text()
     for part in ("ANDMask", "environments", "examples of an environment", "--vectorize auto"):

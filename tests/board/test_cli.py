@@ -60,7 +60,7 @@ def test_a_method_of_ones_own_stands_in_the_board(
 ) -> None:
     out = tmp_path / "mine"
     text = invoke(
-        *("run", board, "--algorithms", "TwiceTheRisk", "--plugin", plugin("TwiceTheRisk")),
+        *("run", board, "--algorithm", "TwiceTheRisk", "--plugin", plugin("TwiceTheRisk")),
         *("--out", out, "--trials", 2, "--draws", 2, "--workers", 1),
     )
     assert "Partial: 2 of 4 trials, 2 of 4 draws" in text
@@ -146,8 +146,8 @@ def test_a_board_as_csv_says_where_rows_are_from(board: Path, mine: Path) -> Non
 
 
 def test_no_method_at_all_is_one_sentence(board: Path, tmp_path: Path) -> None:
-    text = one_sentence("run", board, "--algorithms", ",", "--out", tmp_path / "x")
-    assert "--algorithms names no method" in text
+    text = one_sentence("run", board, "--algorithm", ",", "--out", tmp_path / "x")
+    assert "--algorithm names no method" in text
 
 
 def test_an_unknown_baseline_is_one_sentence(board: Path, mine: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_directory_without_a_sweep_is_one_sentence(board: Path, tmp_path: Path
 
 
 def test_more_trials_than_the_protocol_has_are_one_sentence(board: Path, tmp_path: Path) -> None:
-    text = one_sentence("run", board, "--algorithms", "VREx", "--out", tmp_path, "--trials", 9)
+    text = one_sentence("run", board, "--algorithm", "VREx", "--out", tmp_path, "--trials", 9)
     assert "has 4 trials, not 9" in text
 
 
@@ -204,7 +204,7 @@ def test_a_plugin_that_needs_more_than_the_protocol_gives_is_told(
     board: Path, tmp_path: Path, plugin: Callable[..., str]
 ) -> None:
     name = plugin("NeedsMore", needs=True)
-    arguments = ("--algorithms", "NeedsMore", "--plugin", name, "--out", tmp_path / "out")
+    arguments = ("--algorithm", "NeedsMore", "--plugin", name, "--out", tmp_path / "out")
     text = invoke("run", board, *arguments, code=2)
     assert "no possible run: NeedsMore on SEM: it needs nine attributes" in text
     assert not (tmp_path / "out").exists()
@@ -213,7 +213,7 @@ def test_a_plugin_that_needs_more_than_the_protocol_gives_is_told(
 def test_runs_that_could_not_stand_in_the_board_are_not_trained(copy: Path, tmp_path: Path) -> None:
     file = copy / "protocol.yaml"
     file.write_text(re.sub(r"steps: \d+", "steps: 30", file.read_text()))
-    text = one_sentence("run", copy, "--algorithms", "VREx", "--out", tmp_path / "out")
+    text = one_sentence("run", copy, "--algorithm", "VREx", "--out", tmp_path / "out")
     assert "the plan is not under the protocol of the board tiny.v1: steps of" in text
     assert not (tmp_path / "out").exists()
 
@@ -225,7 +225,7 @@ def test_a_dataset_without_its_package_is_left_out_unless_it_is_named(
         raise missing_package("digits", "digits-of-a-package", "digits")
 
     monkeypatch.setattr(datasets.get("ColoredDigits"), "check", check)
-    few = ("run", board, "--algorithms", "VREx", "--trials", 1, "--draws", 1, "--workers", 1)
+    few = ("run", board, "--algorithm", "VREx", "--trials", 1, "--draws", 1, "--workers", 1)
     text = invoke(*few, "--out", tmp_path / "out")
     assert "digits is left out: it needs `pip install 'oodbench[digits]'`" in text
     assert "1 of 2 datasets" in text and "SEM" in text
@@ -241,16 +241,16 @@ def test_a_board_may_be_trained_dataset_by_dataset(
     shutil.copy(folder / "tiny-v1.yaml", empty / "protocol.yaml")
     out = tmp_path / "out"
     invoke(
-        *("run", empty, "--algorithms", "all", "--dataset", "SEM"),
+        *("run", empty, "--algorithm", "all", "--dataset", "SEM"),
         *("--out", out, "--workers", 1),
     )
     assert "3 parts are new" in invoke("freeze", out, empty)
     for row in ("ERM", "IRM"):
         first, second = (read_part(part_path(b, "SEM", row)) for b in (board, empty))
         assert first.equal_numbers(second)
-    text = one_sentence("run", empty, "--algorithms", "all", "--dataset", "SEN", "--out", out)
+    text = one_sentence("run", empty, "--algorithm", "all", "--dataset", "SEN", "--out", out)
     assert "unknown dataset 'SEN' in the protocol tiny.v1; did you mean SEM?" in text
-    few = ("run", empty, "--algorithms", "IRM", "--trials", 1, "--draws", 1, "--workers", 1)
+    few = ("run", empty, "--algorithm", "IRM", "--trials", 1, "--draws", 1, "--workers", 1)
     text = invoke(*few, "--out", tmp_path / "frozen")
     assert "here" in text and "digits" not in text  # what is not frozen yet is not trained
     text = invoke(*few, "--dataset", "digits", "--out", tmp_path / "new")

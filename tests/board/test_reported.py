@@ -44,7 +44,7 @@ def test_its_averages_are_those_of_its_environments() -> None:
 
 
 def test_errata_are_footnotes() -> None:
-    text = invoke("show", "domainbed-2020", "--dataset", "PACS", "--selection", "oracle")
+    text = invoke("show", "domainbed-2020", "--dataset", "PACS", "--rule", "oracle")
     assert "MTL *" in text and "MLDG *" in text
     assert "overwrites the environments' embeddings with noise" in text
     assert "results.tex is github.com/facebookresearch/DomainBed" in text
@@ -55,7 +55,7 @@ def test_reported_numbers_stand_below_ours_and_are_ranked_with_nothing(tmp_path:
     for trial in (0, 1):
         for label in ("ERM", "IRM"):
             made.add("PACS", label, ("a",), trial, lambda environment, split, step: 0.99)
-    text = invoke("show", "domainbed-2020", tmp_path / "mine", "--selection", "train_val")
+    text = invoke("show", "domainbed-2020", tmp_path / "mine", "--rule", "train_val")
     ours, theirs = text.split("PACS: accuracy (%) as reported, selection train_val")
     assert "99.0" in ours and "99.0" not in theirs.split("Sources")[0]
     assert "VLCS" not in text

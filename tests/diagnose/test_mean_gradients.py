@@ -18,7 +18,7 @@ from oodbench.diagnose.mean_gradients import (
     sampled_sizes,
 )
 from oodbench.errors import UserError
-from oodbench.report.figures import save
+from oodbench.report.figures import save_finding
 from oodbench.verify.computations import and_mask
 
 
@@ -133,7 +133,7 @@ def test_correlation_shows_both_masks_at_every_threshold(tmp_path: Path) -> None
         [mask, tau] for mask in ("XOR-mask", "AND-mask") for tau in ("0.2", "0.6", "1")
     ]
     assert float(finding.rows[3][4]) == 1
-    assert all(path.stat().st_size > 1000 for path in save(finding, "c", tmp_path))
+    assert all(path.stat().st_size > 1000 for path in save_finding(finding, "c", tmp_path))
 
 
 @pytest.mark.parametrize(("count", "trials"), [(1, 2), (4, 1)])

@@ -89,7 +89,7 @@ def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
         chosen = choose(frames, f"train_val:{metric}")
         own = records.query(f"metric == '{metric}' and split == 'out' and environment != '0.9'")
         assert chosen["score"].tolist() == [own.groupby("step")["value"].mean().agg(best)]
-        judged = invoke("table", str(out), "--selection", f"train_val:{metric}", *OWN)
+        judged = invoke("table", str(out), "--rule", f"train_val:{metric}", *OWN)
         assert f"Selection train_val:{metric}" in " ".join(judged.stdout.split())
 
 

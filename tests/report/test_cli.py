@@ -344,7 +344,7 @@ def command(*arguments: object) -> tuple[int, str, str]:
 @pytest.mark.slow
 def test_the_command_prints_every_format(sweep: Sweep) -> None:
     for format_ in ("markdown", "latex", "csv", "json"):
-        arguments = (sweep.results.path, "--selection", "oracle", "--format", format_)
+        arguments = (sweep.results.path, "--rule", "oracle", "--format", format_)
         assert command(*arguments) == (0, sweep.text(format_, "oracle"), "")
     code, text, _ = command(sweep.results.path)
     assert code == 0 and "Digits: accuracy (%)" in text and "mean rank" in text
@@ -354,10 +354,10 @@ def test_the_command_prints_every_format(sweep: Sweep) -> None:
     ("arguments", "message"),
     [
         (["--format", "latx"], "unknown format 'latx'; did you mean latex?"),
-        (["--selection", "orcale"], "unknown selection rule 'orcale'; did you mean oracle?"),
+        (["--rule", "orcale"], "unknown selection rule 'orcale'; did you mean oracle?"),
         (["--metric", "acuracy"], "unknown metric 'acuracy' in Digits; did you mean accuracy?"),
-        (["--selection", "val_env"], "selection val_env needs `validation_environments:`"),
-        (["--selection", "leave_one_out"], "selection leave_one_out needs each test environment"),
+        (["--rule", "val_env"], "selection val_env needs `validation_environments:`"),
+        (["--rule", "leave_one_out"], "selection leave_one_out needs each test environment"),
     ],
 )
 def test_a_mistake_is_one_sentence(sweep: Sweep, arguments: list[str], message: str) -> None:
@@ -382,7 +382,7 @@ def test_a_sweep_with_nothing_complete_shows_its_counts(
     assert over.rows == [["ERM", "-", "-", "-", "-"]]
 
 
-@pytest.mark.parametrize("arguments", [["table"], ["compare"], ["table", "--rules", "domainbed"]])
+@pytest.mark.parametrize("arguments", [["table"], ["compare"], ["table", "--rule", "domainbed"]])
 def test_a_directory_without_a_sweep(tmp_path: Path, arguments: list[str]) -> None:
     verb, *options = arguments
     result = CliRunner().invoke(app, [verb, str(tmp_path), *options])

@@ -308,5 +308,5 @@ def test_runs_without_their_records_are_broken(tmp_path: Path) -> None:
     for verb in ("table", "compare"):
         code, text, _ = command(verb, tmp_path)
         assert code == 0 and "4 broken" in text
-    code, _, error = command("table", tmp_path, "--rules", "domainbed")
+    code, _, error = command("table", tmp_path, "--rule", "domainbed")
     assert code == 2 and error.startswith("error: DomainBed's rules need accuracies")

@@ -104,7 +104,7 @@ def test_the_commands(tmp_path: Path) -> None:
     run = CliRunner().invoke
     made = run(app, ["import-domainbed", str(tmp_path / "in"), "--out", str(tmp_path / "out")])
     assert made.exit_code == 0 and made.stdout.startswith("24 runs of")
-    shown = run(app, ["table", str(tmp_path / "out"), "--rules", "domainbed", "--format", "latex"])
+    shown = run(app, ["table", str(tmp_path / "out"), "--rule", "domainbed", "--format", "latex"])
     assert shown.exit_code == 0 and "Debug28: test-domain validation set" in shown.stdout
-    wrong = run(app, ["table", str(tmp_path / "out"), "--rules", "domanbed"])
-    assert wrong.exit_code == 2 and "did you mean domainbed?" in wrong.stderr
+    renamed = run(app, ["table", str(tmp_path / "out"), "--rules", "domainbed"])
+    assert renamed.exit_code == 2 and "--rules is now --rule" in renamed.stderr

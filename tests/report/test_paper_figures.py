@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app
-from oodbench.report.paper_figures import FIGURES, SUFFIXES, WIDTHS, draw, save
+from oodbench.report.figures import FIGURES, SUFFIXES, WIDTHS, plot, save
 from oodbench.results.frames import Frames, load_frames
 from tests.helpers.made import Made, rising
 
@@ -44,15 +44,14 @@ def frames(made: Made) -> Frames:
 def test_every_figure_is_written(made: Made, tmp_path: Path, kind: str, suffix: str) -> None:
     out = tmp_path / f"f{suffix}"
     arguments = ["figure", kind, str(made.results.path), "--out", str(out)]
-    for columns in WIDTHS:
-        result = CliRunner().invoke(app, [*arguments, "--columns", str(columns)])
-        assert (result.exit_code, result.output) == (0, f"{out}\n")
+    result = CliRunner().invoke(app, arguments)
+    assert (result.exit_code, result.output) == (0, f"{out}\n")
     before = out.read_bytes()
-    CliRunner().invoke(app, [*arguments, "--columns", "2"])
+    CliRunner().invoke(app, arguments)
     assert out.read_bytes() == before, "the same figure is the same file"
     if suffix == ".svg":
         root = ElementTree.fromstring(before)
-        assert root.get("width") == f"{72 * WIDTHS[2]:g}pt"
+        assert root.get("width") == f"{72 * WIDTHS[1 if kind == 'ranks' else 2]:g}pt"
         assert not list(root.iter("{http://www.w3.org/2000/svg}image")), "it is a vector"
 
 
@@ -66,7 +65,7 @@ def test_fonts_are_embedded(made: Made, tmp_path: Path) -> None:
 
 
 def test_curves_are_means_with_their_errors(frames: Frames) -> None:
-    axes = draw("curves", frames).axes[0]
+    axes = plot("curves", frames).axes[0]
     assert [np.size(line.get_xdata()) for line in axes.get_lines()] == [3, 3, 3]
     erm = axes.get_lines()[0]
     wanted = [100 * (0.5 + 0.02 + step / 1000 - 0.2) for step in (10, 20, 30)]
@@ -75,7 +74,7 @@ def test_curves_are_means_with_their_errors(frames: Frames) -> None:
 
 
 def test_a_scatter_shows_every_run_once_and_the_diagonal(frames: Frames) -> None:
-    axes = draw("scatter", frames).axes[0]
+    axes = plot("scatter", frames).axes[0]
     *points, diagonal = axes.get_lines()
     assert sum(np.size(line.get_xdata()) for line in points) == 3 * 3 * 2
     chosen = [line for line in points if line.get_markerfacecolor() == "none"]
@@ -94,7 +93,7 @@ def test_differences_within_the_noise_look_small(tmp_path: Path) -> None:
         for trial in range(3):
             made.add("D", label, ("a",), trial, rising(0.5 + trial / 1000))
     for kind in ("curves", "gains"):
-        (axes,) = draw(kind, load_frames(made.results)).axes
+        (axes,) = plot(kind, load_frames(made.results)).axes
         low, high = axes.get_ylim() if kind == "curves" else axes.get_xlim()
         assert high - low >= 10
 
@@ -110,16 +109,16 @@ def test_long_names_leave_room_for_the_axes(tmp_path: Path, kind: str, columns: 
                 made.add(dataset, label, ("a",), trial, rising(0.5 + i / 9 + trial / 99))
     frames = load_frames(made.results)
     baseline = str(frames.runs["label"].iloc[0])
-    figure = draw(kind, frames, baseline=baseline, columns=columns)
+    figure = plot(kind, frames, baseline=baseline, columns=columns)
     save(figure, tmp_path / "long.png")  # a warning, which is an error, where no room is left
     assert all(axes.get_position().width > 0.3 / columns for axes in figure.axes)
 
 
 def test_a_mistake_is_one_sentence(frames: Frames, made: Made, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown figure 'scater'; did you mean scatter"):
-        draw("scater", frames)
+        plot("scater", frames)
     with pytest.raises(UserError, match="unknown baseline 'EMR'; did you mean ERM"):
-        draw("gains", frames, baseline="EMR")
+        plot("gains", frames, baseline="EMR")
     arguments = ["figure", "ranks", str(made.results.path), "--out", str(tmp_path / "f.jpg")]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2 and "must end with one of .pdf, .svg, .png" in result.stderr

@@ -75,7 +75,7 @@ def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
     """On the command line, with a metric of kept predictions, and as the sweep's own rule."""
     out, rule = str(kept.path), "train_val:worst_group_accuracy"
     for metric in ("macro_f1", "auroc", "calibration_error", "brier", "accuracy[0 to 4, colour 1]"):
-        options = ["--selection", rule, "--metric", metric]
+        options = ["--rule", rule, "--metric", metric]
         shown = CliRunner().invoke(report.app, ["table", out, *options])
         assert shown.exit_code == 0 and f"Selection {rule}: worst_group_accuracy, mean" in (
             " ".join(shown.stdout.split())

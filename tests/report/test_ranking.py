@@ -9,7 +9,7 @@ import scipy.stats
 from statsmodels.stats.multitest import multipletests
 
 from oodbench.errors import UserError
-from oodbench.report import ranking
+from oodbench.report import statistics as ranking
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what scikit-posthocs imports is not ours

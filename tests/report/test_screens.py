@@ -31,7 +31,7 @@ SCREENS = {
     "why": ["report", "why", "results", "--dataset", "Photographs", "--algorithm", "ERM",
             "--test-env", "a"],
     "status": ["sweep", "status", "results"],
-    "trials": ["diagnose", "trials", "one", "--selection", "train_val,oracle", "--out", "out"],
+    "trials": ["diagnose", "trials", "one", "--rule", "train_val,oracle", "--out", "out"],
     "data-list": ["data", "list"],
     "report-help": ["report", "--help"],
     "data-check": ["data", "check", "Table", "--set", "file=patients.csv"],

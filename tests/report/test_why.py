@@ -123,8 +123,8 @@ def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: dict[str, str], me
 
 def test_the_command_prints_it(made: Made) -> None:
     arguments = ["why", str(made.results.path), "--dataset", "D", "--algorithm", "ERM"]
-    arguments += ["--test-env", "a", "--selection", "train_val"]
+    arguments += ["--test-env", "a", "--rule", "train_val"]
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, result.stdout) == (0, text(why(load_frames(made.results))))
-    result = CliRunner().invoke(app, ["why", str(made.results.path), "--selection", "val_env"])
+    result = CliRunner().invoke(app, ["why", str(made.results.path), "--rule", "val_env"])
     assert result.exit_code == 2 and result.stderr.startswith("error: selection val_env needs")

@@ -47,7 +47,7 @@ REPORTS: dict[str, tuple[typer.Typer, Sequence[str]]] = {
     "table": (report, ["table", "{dir}"]),
     "table as csv": (report, ["table", "{dir}", "--format", "csv"]),
     WITH_PREDICTIONS: (report, ["table", "{dir}", "--metric", "calibration_error"]),
-    "table by DomainBed's rules": (report, ["table", "{dir}", "--rules", "domainbed"]),
+    "table by DomainBed's rules": (report, ["table", "{dir}", "--rule", "domainbed"]),
     "compare": (report, ["compare", "{dir}"]),
     "html": (report, ["html", "{dir}", "--out", "{out}/report.html"]),
     "why": (report, ["why", "{dir}", "--algorithm", "ERM"]),

@@ -25,9 +25,8 @@ from oodbench.report.leaderboard import (
 )
 from oodbench.report.numbers import number
 from oodbench.report.prediction_metrics import with_prediction_metric
-from oodbench.report.ranking import ranked
 from oodbench.report.remarks import shared
-from oodbench.report.statistics import BAND, Difference
+from oodbench.report.statistics import BAND, Difference, ranked
 from oodbench.report.traces import (
     ROLES,
     SPLITS,
