@@ -145,6 +145,14 @@ def test_a_board_as_csv_says_where_rows_are_from(board: Path, mine: Path) -> Non
     }
 
 
+def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Path) -> None:
+    arguments = (board, mine, "--dataset", "digits", "--metric", "loss", "--format", "csv")
+    gains = pd.read_csv(io.StringIO(invoke("compare", *arguments)))
+    assert set(gains["label"]) == {"IRM", "VREx"} and set(gains["dataset"]) == {"digits"}
+    assert "loss" in invoke("show", *arguments)
+    assert "did you mean ERM" in one_sentence("compare", board, mine, "--baseline", "ERMM")
+
+
 def test_no_method_at_all_is_one_sentence(board: Path, tmp_path: Path) -> None:
     text = one_sentence("run", board, "--algorithm", ",", "--out", tmp_path / "x")
     assert "--algorithm names no method" in text
