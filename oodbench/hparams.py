@@ -161,8 +161,8 @@ def defaults(space: type, family: str = "") -> dict[str, Value]:
 
 def neutral_values(space: type) -> dict[str, Value]:
     """The neutral values of the fields that have one: what a run without them in its spec has."""
-    found = ((f.name, f.metadata.get("neutral")) for f in fields(space))
-    return {name: value for name, value in found if value is not None}
+    neutral = ((f.name, f.metadata.get("neutral")) for f in fields(space))
+    return {name: value for name, value in neutral if value is not None}
 
 
 def identity(space: type, values: Mapping[str, Value]) -> dict[str, Value]:

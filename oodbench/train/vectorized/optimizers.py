@@ -72,14 +72,14 @@ USUAL: dict[type[torch.optim.Optimizer], Numbers] = {
     torch.optim.SGD: {"dampening": 0, "nesterov": False, "maximize": False},
 }
 """Option values that a rule assumes; an optimizer with other values is trained run by run."""
-OWN = {"params", "lr", "weight_decay"}
+VARYING = {"params", "lr", "weight_decay"}
 """Options that every rule takes as numbers, so that runs may differ in them."""
 
 
 def rule_of(optimizer: torch.optim.Optimizer) -> UpdateRule | None:
     """The rule of an optimizer, or None if there is none."""
-    found = RULES.get(type(optimizer))
-    return getattr(type(optimizer), "rule", None) if found is None else found
+    rule = RULES.get(type(optimizer))
+    return getattr(type(optimizer), "rule", None) if rule is None else rule
 
 
 def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
@@ -87,10 +87,10 @@ def shared_options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
     rule = rule_of(optimizer)
     if rule is None or len(optimizer.param_groups) != 1:
         return None
-    own = OWN | rule.varying
-    found = {k: v for k, v in optimizer.param_groups[0].items() if k not in own}
-    usual = USUAL.get(type(optimizer), found)
-    return found if all(found.get(k, v) == v for k, v in usual.items()) else None
+    varying = VARYING | rule.varying
+    options = {k: v for k, v in optimizer.param_groups[0].items() if k not in varying}
+    usual = USUAL.get(type(optimizer), options)
+    return options if all(options.get(k, v) == v for k, v in usual.items()) else None
 
 
 class VectorizedOptimizer:
@@ -116,9 +116,9 @@ class VectorizedOptimizer:
 
     def _row(self, k: int, slot: str) -> Tensor:
         states = self._optimizers[k].state
-        found = [(states.get(p, {}).get(slot), p) for p in self._parameters[k]]
-        parts = [torch.zeros_like(p) if value is None else value for value, p in found]
-        return torch.cat([part.detach().flatten() for part in parts])
+        kept = [(states.get(p, {}).get(slot), p) for p in self._parameters[k]]
+        values = [torch.zeros_like(p) if value is None else value for value, p in kept]
+        return torch.cat([value.detach().flatten() for value in values])
 
     def restart(self, k: int) -> None:
         """Set the state of row k to that of a new optimizer."""
@@ -135,8 +135,8 @@ class VectorizedOptimizer:
         """
         counts, rows = list(self._counts), []
         for of_step, anew in zip(rates, restarted, strict=True):
-            for k, (group, own) in enumerate(zip(self._groups, of_step, strict=True)):
-                group["lr"], group["weight_decay"] = own.lr, own.weight_decay
+            for k, (group, given) in enumerate(zip(self._groups, of_step, strict=True)):
+                group["lr"], group["weight_decay"] = given.lr, given.weight_decay
                 counts[k] = 1 if k in anew else counts[k] + 1
                 rows.append(self._rule.numbers(group, counts[k]))
         like = self._parameters[0][0]
