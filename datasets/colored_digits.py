@@ -49,14 +49,14 @@ class ColoredDigits(ColoredImages):
         super().__init__(options, data_dir, side=8)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial; `groups` are the numbers of the scans."""
+        """The environments of a trial; `clusters` are the numbers of the scans."""
         images, digits = read_digits()
         order = permutation(self, len(images), trial)
         environments = {}
         for i, name in enumerate(self.environments):
             scans = order[i :: len(self.environments)].repeat_interleave(self.options.copies)
             colored = self.colored(i, images[scans], digits[scans], trial)
-            environments[name] = replace(colored, groups=scans)
+            environments[name] = replace(colored, clusters=scans)
         return environments
 
 

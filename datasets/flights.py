@@ -65,7 +65,7 @@ class Flights(FileDataset):
     airport and airline, one-hot; nothing of them is known only later. Environments are pairs of
     months: June and July, when it is hot and storms delay flights, are the test, May and August, their
     neighbours, for validation. A trial draws 2,000 flights of each; those of the test are of a half of
-    its days, which the trial draws, too. Groups are days, so that splits share none.
+    its days, which the trial draws, too. Clusters are days, so that splits share none.
 
     The board `small.v1` has (8 draws, two trials, by `val_env`) 53 % for the constant answer, 61 % for
     ERM and 66 % with `as_test`; by `train_val` ERM has 59 %.
@@ -101,7 +101,7 @@ class Flights(FileDataset):
         return "pip install 'oodbench[flights]'"
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial, not standardised; their groups are days."""
+        """The environments of a trial, not standardised; their clusters are days."""
         flights = _read(*map(self.file, self.checksums))
         in_test = _any_of(flights.month, MONTHS[TEST])
         days = torch.unique(flights.day[in_test])

@@ -45,7 +45,7 @@ SAMPLE = 4
 class FrozenFeatures(FileDataset):
     """The features of any dataset of images under a network with given weights.
 
-    Environments, splits, groups, attributes and metrics are that dataset's. Features are extracted once,
+    Environments, splits, clusters, attributes and metrics are that dataset's. Features are extracted once,
     without augmentation, into the data directory: of image files and other inputs on disk by
     `python -m oodbench.data cache FrozenFeatures`, of inputs in memory when they are first loaded. The key
     of the files is made of the inputs, the network and its weights; of image files their names, sizes and

@@ -203,12 +203,12 @@ class Listed(Dataset):
 
     def examples(self, inputs: Mapping[str, Any]) -> dict[str, Environment]:
         """The environments, given the inputs of each."""
-        groups = _numbered(self.rows.texts("group")) if "group" in self.rows.columns else None
+        clusters = _numbered(self.rows.texts("group")) if "group" in self.rows.columns else None
         return {
             name: Environment(
                 inputs[name],
                 self.targets[index],
-                None if groups is None else groups[index],
+                None if clusters is None else clusters[index],
                 None if self.split is None else self.split[index],
                 None if self.attribute_of_rows is None else self.attribute_of_rows[index],
             )

@@ -56,12 +56,25 @@ class Environment:
     (N, *input_shape)."""
     y: Tensor
     """Targets, (N, ...), see `Task`."""
-    groups: Tensor | None = None
-    """(N,) integers: examples of a group stay on one side of a split. None: all differ."""
+    clusters: Tensor | None = None
+    """(N,) integers: examples of a cluster stay on one side of a split. None: all differ."""
     out: Tensor | None = None
     """(N,) booleans: whether an example is of the `out` split. None: the split is drawn."""
     attributes: Tensor | None = None
     """(N,) integers from 0: the attribute of each example, by its place in `Dataset.attributes`."""
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *values: object, **fields: object) -> "Environment":
+            """Refuse the `groups` of version 0.2.0."""
+            if "groups" in fields:
+                cls.__getattr__(cls, "groups")
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, which says what the `groups` of version 0.2.0 are called now."""
+            renamed = ": it is now called `clusters`" if name == "groups" else ""
+            raise RenamedError(f"an environment has no `{name}`{renamed}")
 
 
 def register(name: str, metadata: Metadata) -> Callable[[D], D]:

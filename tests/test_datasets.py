@@ -236,6 +236,14 @@ def test_an_old_dataset_is_told_what_to_ask_instead(name: str) -> None:
         getattr(old_plugin()(None), name)
 
 
+def test_an_old_dataset_is_told_that_groups_of_an_environment_are_clusters() -> None:
+    y: Any = torch.zeros(2)
+    with pytest.raises(UserError, match=r"no `groups`: it is now called `clusters`$"):
+        Environment(y, y, **{"groups": y})
+    with pytest.raises(AttributeError, match=r"no `groups`: it is now called `clusters`$"):
+        getattr(Environment(y, y), "groups")  # noqa: B009
+
+
 def test_md5(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert md5(tmp_path / "empty") == "d41d8cd98f00b204e9800998ecf8427e"

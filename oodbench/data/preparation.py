@@ -23,7 +23,7 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
 
     Raises UserError, with the dataset, the environment and what is wrong, unless the names are the
     dataset's, the names of classes are as many as the classes, every input has a target, inputs in
-    memory are finite numbers, targets are those of the task, and groups, attributes and the `out` split
+    memory are finite numbers, targets are those of the task, and clusters, attributes and the `out` split
     belong to the examples.
     """
     environments = dataset.load(trial)
@@ -107,7 +107,7 @@ def _mistake(environment: Environment) -> str | None:
     x, y = environment.x, environment.y
     if not isinstance(x, Tensor | Stored):
         return f"inputs are a tensor or oodbench.data.streams.Stored, not {type(x).__name__}"
-    parts = {"targets": y, "groups": environment.groups, "out": environment.out}
+    parts = {"targets": y, "clusters": environment.clusters, "out": environment.out}
     for what, values in {**parts, "attributes": environment.attributes}.items():
         if values is None:
             continue

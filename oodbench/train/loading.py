@@ -124,7 +124,7 @@ def split(
 ) -> dict[str, Tensor]:
     """Sorted indices of the splits `in` (trained on, or scored) and `out` (for selection).
 
-    `out` is a share `holdout` of the examples, at least one group: examples of a group stay together.
+    `out` is a share `holdout` of the examples, at least one cluster: examples of a cluster stay together.
     The splits depend on (dataset, environment, trial) alone; data that bring their own keep them. With
     `holdout` 0 everything is `in` and there is no `out`.
     """
@@ -133,14 +133,14 @@ def split(
         return {"in": torch.arange(count)}
     if environment.out is not None:
         return _indices(environment.out)
-    groups = environment.groups if environment.groups is not None else torch.arange(count)
-    _, group = torch.unique(groups, return_inverse=True)
-    total = int(group.max()) + 1 if count else 0
+    clusters = environment.clusters if environment.clusters is not None else torch.arange(count)
+    _, cluster = torch.unique(clusters, return_inverse=True)
+    total = int(cluster.max()) + 1 if count else 0
     generator = torch.Generator().manual_seed(derive("split", dataset, name, trial))
     order = torch.randperm(total, generator=generator)
     chosen = torch.zeros(total, dtype=torch.bool)
     chosen[order[: max(1, round(holdout * total))]] = True
-    return _indices(chosen[group])
+    return _indices(chosen[cluster])
 
 
 def _indices(out: Tensor) -> dict[str, Tensor]:

@@ -87,7 +87,7 @@ def odd(value: float) -> Tensor:
         ),
         (Environment(Numbers(torch.zeros(40, 4)), Y), r"an input has the shape \(4,\)"),
         (Environment(torch.zeros(40, 3).numpy(), Y), "inputs are a tensor or .*, not ndarray"),
-        (Environment(torch.zeros(40, 3), Y, groups=Y[:3]), "it has 40 inputs and 3 groups"),
+        (Environment(torch.zeros(40, 3), Y, clusters=Y[:3]), "it has 40 inputs and 3 clusters"),
         (Environment(torch.zeros(40, 3), Y, out=Y), "`out` is true or false"),
         (Environment(torch.zeros(40, 3), Y, attributes=Y.long()), "it has attributes and"),
     ],

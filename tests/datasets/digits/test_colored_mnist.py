@@ -45,8 +45,8 @@ def test_digits_share_no_scan() -> None:
     assert list(environments) == ["0.2", "0.1", "0.9"]
     scans: list[set[int]] = []
     for environment in environments.values():
-        assert environment.groups is not None
-        numbers, counts = torch.unique(environment.groups, return_counts=True)
+        assert environment.clusters is not None
+        numbers, counts = torch.unique(environment.clusters, return_counts=True)
         assert len(numbers) == 599
         assert (counts == 10).all()
         assert environment.x.shape == (5990, 2, 8, 8)
@@ -59,9 +59,9 @@ def test_digits_are_the_real_scans_and_their_flips_have_their_frequencies() -> N
     bunch = load_digits()
     images, digits = torch.tensor(bunch.images).float(), torch.tensor(bunch.target)
     for flip, environment in zip([0.2, 0.1, 0.9], digits_dataset().load(1).values(), strict=True):
-        assert environment.groups is not None
-        torch.testing.assert_close(environment.x.sum(1) * 16, images[environment.groups])
-        assert_flips(environment, (digits[environment.groups] < 5).long(), 0.25, flip)
+        assert environment.clusters is not None
+        torch.testing.assert_close(environment.x.sum(1) * 16, images[environment.clusters])
+        assert_flips(environment, (digits[environment.clusters] < 5).long(), 0.25, flip)
 
 
 def test_copies_have_noise_of_their_own() -> None:
@@ -73,9 +73,9 @@ def test_copies_have_noise_of_their_own() -> None:
 
 def test_copies_stay_on_one_side_of_a_split() -> None:
     environment = digits_dataset().load(0)["0.1"]
-    assert environment.groups is not None
+    assert environment.clusters is not None
     parts = split(environment, 0.2, "ColoredDigits", "0.1", 0)
-    sides = [set(environment.groups[index].tolist()) for index in parts.values()]
+    sides = [set(environment.clusters[index].tolist()) for index in parts.values()]
     assert not sides[0] & sides[1]
     assert len(sides[1]) == 120
 

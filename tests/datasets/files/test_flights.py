@@ -19,8 +19,8 @@ SUMMER = "Jun-Jul"
 
 def days(environment: Environment) -> set[int]:
     """The days of the year with a flight."""
-    assert environment.groups is not None
-    return set(environment.groups.tolist())
+    assert environment.clusters is not None
+    return set(environment.clusters.tolist())
 
 
 def test_every_environment_has_flights_of_its_months_and_inputs_without_gaps() -> None:
@@ -47,9 +47,9 @@ def test_rows_are_those_of_the_package() -> None:
     dates = pd.to_datetime(table[["year", "month", "day"]])
     by_day = table.groupby(dates.dt.dayofyear)
     environment = dataset.load(2)["Nov-Dec"]
-    assert environment.groups is not None
+    assert environment.clusters is not None
     airports, airlines = CHOICES["origin"], CHOICES["carrier"]
-    rows = zip(environment.x.tolist(), environment.y, environment.groups.tolist(), strict=True)
+    rows = zip(environment.x.tolist(), environment.y, environment.clusters.tolist(), strict=True)
     for (departure, duration, distance, *rest), late, day in rows:
         known, choices = rest[: COUNT - 3], rest[COUNT - 3 :]
         weekday, origin, carrier = choices[:7], choices[7:10], choices[10:]

@@ -140,7 +140,7 @@ def test_features_of_any_dataset_of_images_keep_what_it_says_of_its_examples(
         for name, there in digits.load(trial).items():
             with torch.no_grad():
                 torch.testing.assert_close(found[name].x, network.featurizer(there.x))
-            for part in ("y", "groups", "attributes"):
+            for part in ("y", "clusters", "attributes"):
                 assert torch.equal(getattr(found[name], part), getattr(there, part)), part
     assert len([*(tmp_path / ".oodbench").glob("features-ColoredDigits-*")]) == 2
     for part in ("environments", "test_environments", "classes", "attributes", "task"):

@@ -50,7 +50,7 @@ def test_images_and_targets(tmp_path: Path) -> None:
         red = bool(dusk.y[i])
         assert (image[0 if red else 2] == 255).all() and (image[1] == 4 * (3 * i + 1)).all()
     assert dusk.out is not None and dusk.out.tolist() == [True, True] + [False] * 6
-    assert dusk.groups is not None and len(set(dusk.groups.tolist())) == 4
+    assert dusk.clusters is not None and len(set(dusk.clusters.tolist())) == 4
 
 
 def test_real_targets_and_a_run(tmp_path: Path) -> None:

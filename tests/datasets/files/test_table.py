@@ -51,7 +51,7 @@ def test_environments_inputs_and_targets(tmp_path: Path) -> None:
     for name, part in data[[*"abcd", "constant"]].groupby(data["environment"]):
         assert np.allclose(found[str(name)].x, part, atol=1e-6)
         assert (found[str(name)].y.numpy() == (data.loc[part.index, "target"] == "yes")).all()
-    assert found["north"].groups is None and found["north"].out is None
+    assert found["north"].clusters is None and found["north"].out is None
 
 
 @pytest.mark.parametrize("held_out", ["north", "south", "west"])
@@ -102,7 +102,7 @@ def test_splits_and_groups_of_the_file(tmp_path: Path) -> None:
     assert set(split(north, 0.0, "mine", "north", 0)) == {"in"}
     data = frame().assign(group=lambda d: "patient " + (d.index // 6).astype(str))
     north = table(tmp_path, data).load(0)["north"]
-    assert north.groups is not None and north.groups.tolist() == [i // 2 for i in range(20)]
+    assert north.clusters is not None and north.clusters.tolist() == [i // 2 for i in range(20)]
 
 
 def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
