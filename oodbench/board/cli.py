@@ -24,8 +24,6 @@ app = commands(
     renamed={
         "freeze --as": "type the board after the results: `freeze RESULTS NAME`",
         "freeze --protocol": "copy the sweep of a new board to its folder, as protocol.yaml",
-        "rerun --sample": "type the number of runs after the board: `rerun NAME 20`",
-        "rerun --seed": "a board's sample is the same each time; ask for more runs to see others",
         "validate --board": "type the board after the results: `validate RESULTS NAME`",
     },
 )
@@ -228,9 +226,8 @@ def quickstart(
 @exit_on_user_error
 def rerun(
     name: Name,
-    count: Annotated[
-        int, typer.Argument(metavar="[COUNT]", min=1, help="Runs, chosen at random.")
-    ] = 20,
+    count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
+    seed: Annotated[int, typer.Option(help="Another seed, another choice.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
     plugin: Plugins = None,
     workers: Workers = None,
@@ -251,7 +248,7 @@ def rerun(
             workers=workers,
             data_dir=data_dir,
         )
-        reruns = train_again(find_board(name), count, options)
+        reruns = train_again(find_board(name), count, seed, options)
     for sentence in sentences(reruns, name):
         terminal().say(sentence)
     if not agree(reruns):

@@ -51,7 +51,7 @@ Sample = list[tuple[Part, RunSpec, bool]]
 """Runs of a board: the part, the spec, and whether the run was vectorized."""
 
 
-def sample(parts: Sequence[Part], count: int, seed: int = 0) -> Sample:
+def sample(parts: Sequence[Part], count: int, seed: int) -> Sample:
     """So many random runs of a board; all if there are no more."""
     runs: Sample = []
     for part in parts:
@@ -60,13 +60,13 @@ def sample(parts: Sequence[Part], count: int, seed: int = 0) -> Sample:
     return random.Random(seed).sample(runs, min(count, len(runs)))
 
 
-def rerun(board: Path, count: int, options: LaunchOptions) -> list[Rerun]:
+def rerun(board: Path, count: int, seed: int, options: LaunchOptions) -> list[Rerun]:
     """Train random frozen runs again, vectorized or alone as they were, and compare.
 
     A vectorized run has the same bits in any company, so it is trained with the others of the sample.
     Raises UserError for a method that is not registered, and if the data of a part have changed.
     """
-    chosen = sample(read_parts(board), count)
+    chosen = sample(read_parts(board), count, seed)
     for _, spec, _ in chosen:
         algorithms.get(spec.algorithm)
     _check_data(chosen, options.data_dir)
