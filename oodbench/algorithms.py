@@ -64,6 +64,22 @@ RENAMED = {
 """Names that methods had in version 0.2.0 or that plain methods do not have, and what to write instead."""
 
 
+class _FormerNames:
+    """Data of a step, which tell what to write instead of a name of version 0.2.0."""
+
+    _former: ClassVar[Mapping[str, str]] = {
+        "draws": "it is now called `noise`",
+        "parts": "it is now called `micro_batches`",
+        "made": "what `next_buffers` makes of the outputs stands in `buffers`",
+    }
+
+    if not TYPE_CHECKING:  # which is to find names that there never were
+
+        def __getattr__(self, name: str) -> Any:
+            data, advice = type(self).__name__, self._former.get(name)
+            raise AttributeError(f"`{data}` has no `{name}`" + (f": {advice}" if advice else ""))
+
+
 def register(name: str, *, paper: str) -> Callable[[A], A]:
     """Register a method under `name`; `paper` is where it was published (arXiv:..., or a title)."""
 
@@ -116,7 +132,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(_FormerNames):
     """B examples of each of E training environments."""
 
     x: Tensor
@@ -155,16 +171,9 @@ class Batch:
         rows = zip(*split.values(), strict=True)
         return [replace(self, **dict(zip(split, row, strict=True))) for row in rows]
 
-    if not TYPE_CHECKING:  # which is to find names that there never were
-
-        def __getattr__(self, name: str) -> Any:
-            renamed = {"draws": "noise", "parts": "micro_batches"}
-            advice = f": it is now called `{renamed[name]}`" if name in renamed else ""
-            raise AttributeError(f"a batch has no `{name}`{advice}")
-
 
 @dataclass(frozen=True)
-class Outputs:
+class Outputs(_FormerNames):
     """What a forward pass gives, stacked over the E training environments of B examples each."""
 
     logits: Tensor

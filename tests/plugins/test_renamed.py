@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from oodbench.algorithms import RENAMED, Algorithm, Batch, Needs
-from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_problem
+from oodbench.algorithms import RENAMED, Algorithm, Needs
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import UserError
-from oodbench.steps import CustomStep
+from oodbench.steps import CustomStep, outputs
 
 HOOKS = [name for name in RENAMED if hasattr(CustomStep, name)]
 
@@ -36,13 +36,18 @@ def test_the_old_needs_are_understood() -> None:
     assert method({"needs": frozenset({"attributes", "index"})}).needs.has_attributes({})
 
 
-@pytest.mark.parametrize(("old", "new"), [("draws", "noise"), ("parts", "micro_batches")])
-def test_an_old_name_of_a_batch_is_told(old: str, new: str) -> None:
-    batch = Batch(torch.zeros(1, 2, 3), torch.zeros(1, 2))
-    with pytest.raises(AttributeError, match=f"`{old}`: it is now called `{new}`"):
-        getattr(batch, old)
-    with pytest.raises(AttributeError, match=r"a batch has no `colour`$"):
-        getattr(batch, "colour")  # noqa: B009
+def test_an_old_name_of_what_a_method_is_given_is_told() -> None:
+    batch = tiny_batch(TASKS["binary"])
+    out = outputs(tiny_algorithm(method({}), tiny_problem(TASKS["binary"])), batch, 0)
+    for data, old, new in (
+        (batch, "draws", "noise"),
+        (batch, "parts", "micro_batches"),
+        (out, "made", "buffers"),
+    ):
+        with pytest.raises(AttributeError, match=f"^`.*` has no `{old}`: .*`{new}`"):
+            getattr(data, old)
+        with pytest.raises(AttributeError, match=r"has no `colour`$"):
+            getattr(data, "colour")  # noqa: B009
 
 
 def test_a_method_has_few_names_of_its_own() -> None:
