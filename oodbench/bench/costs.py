@@ -15,7 +15,6 @@ import tempfile
 import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +25,8 @@ from matplotlib.figure import Figure
 from scipy.optimize import nnls
 from tabulate import tabulate
 
-from oodbench.bench.race import ALGORITHMS, DEPTH, WIDTH, launched, machine
+from oodbench.bench import spirals_sweep
+from oodbench.bench.race import ALGORITHMS, NETWORK, launched, machine
 from oodbench.report.figures import Finding, save_finding
 from oodbench.terminal import commands, exit_on_user_error
 
@@ -37,26 +37,20 @@ BATCHES = (4, 16, 64, 256, 1024)
 EXAMPLES = (64, 256, 1024, 4096, 16384)
 RUNS = (1, 4, 16, 64)
 FIXED_ENVIRONMENTS, FIXED_BATCH, SWEEP_STEPS, TRIALS = 16, 32, 60, 4
-NETWORK = {"name": "MLP", "hparams": {"width": WIDTH, "depth": DEPTH}}
 COEFFICIENTS = (("per_environment", 1e3, 3), ("per_example", 1e6, 2), ("per_run", 1e3, 0))
 """What the table shows of a fit beside its first coefficient: the unit's factor and the digits."""
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Non-negative coefficients by name, and the largest relative deviation of a measured point."""
+def fit(terms: Mapping[str, Sequence[float]], seconds: Sequence[float]) -> dict[str, float]:
+    """The model sum_k coefficient_k * term_k of the seconds, by least squares of relative errors.
 
-    coefficients: dict[str, float]
-    deviation: float
-
-
-def fit(terms: Mapping[str, Sequence[float]], seconds: Sequence[float]) -> Fit:
-    """The model sum_k coefficient_k * term_k of the seconds, by least squares of relative errors."""
+    Returns the coefficients, none negative, and the largest relative `deviation` of a measured point.
+    """
     y = np.asarray(seconds, dtype=float)
     matrix = np.stack([np.asarray(t, dtype=float) for t in terms.values()], 1) / y[:, None]
     coefficients, _ = nnls(matrix, np.ones(len(y)))
     deviation = float(np.abs(matrix @ coefficients - 1).max())
-    return Fit(dict(zip(terms, map(float, coefficients), strict=True)), deviation)
+    return {**dict(zip(terms, map(float, coefficients), strict=True)), "deviation": deviation}
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
@@ -101,16 +95,9 @@ def evaluations() -> list[tuple[int, float]]:
 def sweep_of(runs: int) -> dict[str, Any]:
     """A sweep of that many runs of ERM, which differ in trial and draw alone."""
     trials = min(runs, TRIALS)
-    return {
-        "name": "costs",
-        "datasets": ["Spirals"],
-        "algorithms": [{"name": "ERM", "hparams": {"batch_size": FIXED_BATCH}}],
-        "hparam_draws": runs // trials,
-        "trials": trials,
-        "steps": SWEEP_STEPS,
-        "evaluate_every": SWEEP_STEPS,
-        "network": NETWORK,
-    }
+    counts = {"hparam_draws": runs // trials, "trials": trials}
+    steps = {"steps": SWEEP_STEPS, "evaluate_every": SWEEP_STEPS}
+    return spirals_sweep(["ERM"], FIXED_BATCH, **counts, **steps, network=NETWORK)
 
 
 def sweeps(options: Sequence[str]) -> list[dict[str, float]]:
@@ -140,7 +127,7 @@ def measured(launches: Sequence[str]) -> dict[str, Any]:
 
 def fits_of(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The model's coefficients, in seconds, by component."""
-    fits: dict[str, Fit] = {}
+    fits = {}
     for algorithm, points in figures["steps"].items():
         terms = {
             "base": [1.0 for _ in points],
@@ -154,7 +141,7 @@ def fits_of(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     for way, points in figures["sweeps"].items():
         start = {"start": [1.0 for _ in points], "per_run": [p["runs"] for p in points]}
         fits[f"sweep {way}"] = fit(start, [p["cpu_seconds"] for p in points])
-    return {name: {**f.coefficients, "deviation": f.deviation} for name, f in fits.items()}
+    return fits
 
 
 def finding(figures: Mapping[str, Any]) -> Finding:

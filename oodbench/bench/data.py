@@ -5,13 +5,13 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, RandomSampler
 
 from oodbench.bench import Row
 from oodbench.data import facts
@@ -48,18 +48,6 @@ def write_images(root: Path, count: int) -> None:
                 Image.fromarray(pixels).resize((SIZE, SIZE)).save(folder / f"{i}.jpg")
 
 
-class Endless(Sampler[list[int]]):
-    """One pass over some batches after the other."""
-
-    def __init__(self, batches: BatchSampler) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """Without end."""
-        while True:
-            yield from self.batches
-
-
 def domainbeds(root: Path) -> Callable[[], list[Any]]:
     """An endless loader for each training environment, with workers of its own each.
 
@@ -79,8 +67,8 @@ def domainbeds(root: Path) -> Callable[[], list[Any]]:
     loaders = []
     for environment in ENVIRONMENTS[:-1]:
         data = ImageFolder(str(root / environment), transforms.Compose(steps))
-        batches = BatchSampler(RandomSampler(data, replacement=True), BATCH, drop_last=True)
-        loader = DataLoader(data, num_workers=WORKERS, batch_sampler=Endless(batches))
+        endless = RandomSampler(data, replacement=True, num_samples=2**62)
+        loader = DataLoader(data, BATCH, sampler=endless, num_workers=WORKERS)
         loaders.append(iter(loader))
     return lambda: [next(loader) for loader in loaders]
 

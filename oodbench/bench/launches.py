@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from oodbench.bench import Row
+from oodbench.bench import Row, spirals_sweep
 from oodbench.bench.process_tree import cost_of
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
@@ -188,13 +188,7 @@ def shortcut_rows(folder: Path, rounds: int = 3) -> list[Row]:
     """The CPU time of a launch without each shortcut over that with it; a tenth is to be saved."""
     rows = []
     for number, shortcut in enumerate(SHORTCUTS):
-        hparams = {"batch_size": shortcut.batch_size}
-        values = {
-            "name": "shortcuts",
-            "datasets": ["Spirals"],
-            "algorithms": [{"name": name, "hparams": hparams} for name in ALGORITHMS],
-            **shortcut.sweep,
-        }
+        values = spirals_sweep(ALGORITHMS, shortcut.batch_size, **shortcut.sweep)
         sweep = folder / f"{number}.yaml"
         sweep.write_text(yaml.safe_dump(values))
         used: dict[str, list[float]] = {"pass": [], f"local.{shortcut.without}": []}

@@ -25,6 +25,7 @@ import typer
 import yaml
 from tabulate import tabulate
 
+from oodbench.bench import spirals_sweep
 from oodbench.bench.process_tree import Cost, cost_of
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
@@ -36,7 +37,8 @@ ALGORITHMS = ("ERM", "IRM", "VREx", "ANDMask")
 DRAWS, TRIALS, EVALUATE_EVERY, WORKERS = 2, 2, 15, 2
 RUNS = len(ALGORITHMS) * DRAWS * TRIALS
 WIDTH, DEPTH = 256, 2
-BATCHES = {"256": (256, 256), "12 and 29": (12, 29)}
+NETWORK = {"name": "MLP", "hparams": {"width": WIDTH, "depth": DEPTH}}
+BATCHES = {"256": [256, 256], "12 and 29": [12, 29]}
 """Examples of an environment in a step, of the two draws: DomainBed's last default for this dataset,
 and the quartiles of its random ones, int(2^U(3, 5.5))."""
 COSTS = ("wall_seconds", "cpu_seconds", "memory_mb", "processes")
@@ -91,20 +93,6 @@ class Lap:
     """The machine's load average before the sweep."""
 
 
-def our_sweep(sizes: Sequence[int], steps: int) -> dict[str, Any]:
-    """Our sweep file, with the batch size of each draw."""
-    return {
-        "name": "race",
-        "datasets": ["Spirals"],
-        "algorithms": [{"name": a, "hparams": {"batch_size": list(sizes)}} for a in ALGORITHMS],
-        "hparam_draws": DRAWS,
-        "trials": TRIALS,
-        "steps": steps,
-        "evaluate_every": EVALUATE_EVERY,
-        "network": {"name": "MLP", "hparams": {"width": WIDTH, "depth": DEPTH}},
-    }
-
-
 def launched(
     sweep: Mapping[str, Any], folder: Path, options: Sequence[str]
 ) -> tuple[Cost, Results]:
@@ -124,7 +112,9 @@ def run_ours(
     batch: str, steps: int, folder: Path, launch: Sequence[str]
 ) -> tuple[Cost, dict[str, float]]:
     """Our sweep, and where its seconds went."""
-    sweep = our_sweep(BATCHES[batch], steps)
+    counts = {"hparam_draws": DRAWS, "trials": TRIALS}
+    every = {"steps": steps, "evaluate_every": EVALUATE_EVERY}
+    sweep = spirals_sweep(ALGORITHMS, BATCHES[batch], **counts, **every, network=NETWORK)
     cost, results = launched(sweep, folder, ["--workers", str(WORKERS), *launch])
     phases: defaultdict[str, float] = defaultdict(float)
     for run_id in results.plan()["runs"]:
@@ -277,6 +267,8 @@ def race(
         peer = Peer(path=domainbed, python=python.absolute())
     entrants = [e for e in ENTRANTS if peer or not e.of_peer]
     out.mkdir(parents=True, exist_ok=True)
+    facts = machine(peer)
+    notes = "".join(f"\n{key}: {value}" for key, value in facts.items())
     laps: list[Lap] = []
     for _ in range(rounds):
         for batch in (only,) if only else BATCHES:
@@ -291,13 +283,7 @@ def race(
                     cost, phases = run_ours(batch, steps, folder, launch.split())
                 laps.append(Lap(entrant.name, batch, cost, dict(phases), load))
                 print(f"{entrant.name}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
-                _write(out, laps, steps, peer)
+                figures = {"machine": facts, "steps": steps, "laps": [asdict(lap) for lap in laps]}
+                (out / "race.json").write_text(json.dumps(figures, indent=1) + "\n")
+                (out / "race.md").write_text(f"{table(laps)}\n{notes}\n")
     print((out / "race.md").read_text())
-
-
-def _write(out: Path, laps: Sequence[Lap], steps: int, peer: Peer | None) -> None:
-    facts = machine(peer)
-    figures = {"machine": facts, "steps": steps, "laps": [asdict(lap) for lap in laps]}
-    (out / "race.json").write_text(json.dumps(figures, indent=1) + "\n")
-    notes = "".join(f"\n{key}: {value}" for key, value in facts.items())
-    (out / "race.md").write_text(f"{table(laps)}\n{notes}\n")

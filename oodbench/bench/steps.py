@@ -2,7 +2,7 @@
 
 import itertools
 import math
-import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from oodbench.algorithms import Algorithm, Batch, Problem, algorithms, why_skipped
 from oodbench.bench import Row, paired
 from oodbench.networks.base import build
-from oodbench.steps import configure, outputs, trains_network, update
+from oodbench.steps import configure, trains_network, update
 from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.run import Run
@@ -24,13 +24,12 @@ STEPS = 100_000
 WINDOW = 30
 """Steps between two evaluations: a twentieth of a run on Spirals."""
 
-SPIRALS = (("IRM", 32, 1.15, "2.59"), ("VREx", 32, 1.15, "1.26"), ("DANN", 256, 1.6, "3.17"))
-"""Methods on 16 environments: examples of each, the ratio to reach, and DomainBed's."""
 MLP, CONVNET = ("MLP", (18,)), ("ConvNet", (3, 32, 32))
 CASES: tuple[tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], float, str], ...] = (
     ("ANDMask", MLP, (16, 256), 1.15, "1.34"),
     ("ANDMask", MLP, (16, 32), 1.5, "4.22"),
     ("ANDMask", MLP, (64, 16), 2, "-"),
+    ("DANN", MLP, (16, 256), 1.6, "3.17"),
     ("ExampleANDMask", MLP, (1, 128), 1.4, "-"),
     ("ExampleANDMask", MLP, (1, 1024), 1.4, "-"),
     ("ExampleANDMask", CONVNET, (1, 80), 4, "-"),
@@ -40,8 +39,6 @@ CASES: tuple[tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], float, str
 """Methods on a network and random examples (E, B): the ratio to reach, and DomainBed's."""
 
 ENVIRONMENTS, EXAMPLES, INPUTS = 16, 32, 18
-GROWTH = (4, 16, 64)
-"""The numbers of environments at which the cost's growth is measured."""
 METHODS: dict[str, tuple[float | None, float | None]] = {
     "ADRMX": (None, 141.0),
     "ANDMask": (None, 3.40),
@@ -60,7 +57,7 @@ METHODS: dict[str, tuple[float | None, float | None]] = {
     "IB_ERM": (1.2, 2.47),
     "IB_IRM": (1.2, 4.28),
     "IGA": (5.0, 10.8),
-    "IRM": (None, 2.50),
+    "IRM": (1.15, 2.50),
     "MLDG": (5.0, 13.5),
     "MMD": (4.0, 43.0),
     "MTL": (None, 2.95),
@@ -74,7 +71,7 @@ METHODS: dict[str, tuple[float | None, float | None]] = {
     "SelfReg": (6.0, 34.4),
     "Transfer": (None, 14.5),
     "URM": (None, 2.32),
-    "VREx": (None, 1.22),
+    "VREx": (1.15, 1.22),
 }
 """What a step is to cost at most, over ERM's, and what DomainBed's `update` (at b93c22a) costs over that of
 its ERM: CPU time on one thread, medians of 5 interleaved rounds with an MLP 18-256-256-256 at 16
@@ -95,34 +92,19 @@ def warmed(work: Callable[[], object], times: int) -> Callable[[], object]:
     return work
 
 
-def updates(algorithm: str, batch_size: int) -> Callable[[], object]:
-    """The update step of an algorithm, on batches made beforehand and past its annealing."""
-    run = run_on_spirals(algorithm, batch_size)
-    batches = itertools.cycle([run.batches[i] for i in range(4)])
-    steps = itertools.count(STEP)
-    run.algorithm.train()
-    return warmed(lambda: update(run.algorithm, next(batches), next(steps)), 5)
-
-
 def step_rows(folder: Path) -> list[Row]:
-    """Update steps against ERM's, the making of a batch, an evaluation; on a GPU, too, if there is one."""
-    rows = []
-    for size, repeat in ((32, 20), (256, 2)):
-        cases = [case for case in SPIRALS if case[1] == size]
-        works = [updates(name, size) for name in ("ERM", *(case[0] for case in cases))]
-        erm, *others = paired(works, repeat)
-        for (name, _, reach, peer), seconds in zip(cases, others, strict=True):
-            what = f"update step, {name} / ERM at 16 environments x {size}"
-            rows.append(Row(what, f"<= {reach}", f"{seconds / erm:.2f}", peer))
-    rows += [batch_row(), evaluation_row(), *map(case_row, CASES)]
-    return [*rows, *(device_rows() if torch.cuda.is_available() else [])]
+    """Update steps against ERM's, the making of a batch, an evaluation."""
+    return [batch_row(), evaluation_row(), *map(case_row, CASES)]
 
 
 def batch_row() -> Row:
     """The making of a batch against a step."""
     run = run_on_spirals("ERM", 256)
-    steps = itertools.count()
-    batch, step = paired([lambda: run.batches[next(steps)], updates("ERM", 256)], 6)
+    run.algorithm.train()
+    batches, steps = itertools.count(), itertools.count(STEP)
+    ready = itertools.cycle([run.batches[i] for i in range(4)])
+    step_alone = warmed(lambda: update(run.algorithm, next(ready), next(steps)), 5)
+    batch, step = paired([lambda: run.batches[next(batches)], step_alone], 6)
     return Row("making a batch / ERM step at 16 x 256", "<= 0.05", f"{batch / step:.3f}", "0.57")
 
 
@@ -172,7 +154,6 @@ def on_random_data(
     shape: tuple[int, ...],
     size: tuple[int, int],
     device: str = "cpu",
-    **values: object,
 ) -> tuple[Algorithm, Batch]:
     """An algorithm and a batch of E environments of B random examples, `size` = (E, B)."""
     classes = 1 if network == "MLP" else 10
@@ -184,7 +165,7 @@ def on_random_data(
     names = tuple(f"e{i}" for i in range(size[0]))
     sizes = (size[1],) * size[0]
     problem = Problem(shape, task, names, STEPS, attributes=2, sizes=sizes)
-    built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams(**values))
+    built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams())
     built = built.to(device)
     configure(built)
     y = torch.randint(max(2, classes), size, device=device)
@@ -218,80 +199,38 @@ def case_row(case: tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], floa
     return Row(what, f"<= {reach}", f"{seconds / erm:.2f}", peer)
 
 
-def looped(algorithm: Algorithm, batch: Batch) -> None:
-    """A backward pass through the whole batch for each example, as arXiv:2009.00329's code does it."""
-    parameters = list(algorithm.network.parameters())
-    for loss in outputs(algorithm, batch, 0).losses.flatten():
-        torch.autograd.grad(loss, parameters, retain_graph=True)
-
-
-def device_rows(device: str = "cuda", network: str = "FastResNet") -> list[Row]:
-    """The per-example AND-mask at 1 x 80 on a GPU: time and memory; `coupled` against the loop."""
-    shape, size = (3, 32, 32), (1, 80)
-    works, peaks = [], []
-    for name in ("ERM", "ExampleANDMask"):
-        works.append(random_updates(*on_random_data(name, network, shape, size, device)))
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        works[-1]()
-        peaks.append(torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0)
-    erm, masked = paired(works, 1, time.perf_counter)
-    built = on_random_data("ExampleANDMask", network, shape, size, device, batch_norm="coupled")
-
-    def loop() -> None:
-        looped(*built)
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    coupled, loops = paired([random_updates(*built), loop], 1, time.perf_counter)
-    what = f"{network} at 1 x 80, {device}"
-    return [
-        Row(f"update step, ExampleANDMask / ERM, {what}", "<= 4", f"{masked / erm:.2f}"),
-        Row(f"its memory above ERM's, {what}, GB", "<= 2", f"{peaks[1] - peaks[0]:.2f}"),
-        Row(f"coupled / 80 backward passes, {what}", "<= 0.5", f"{coupled / loops:.2f}"),
-    ]
-
-
-def method_updates(environments: int) -> dict[str, Callable[[], object]]:
-    """The update step of every method that trains a network of one logit, by name."""
+def method_seconds(environments: int, repeat: int, rounds: int) -> dict[str, float]:
+    """Seconds of an update step of every method that trains a network of one logit, by name."""
     works = {}
     for name in algorithms:
         if trains_network(algorithms.get(name)):
             built = on_random_data(name, "MLP", (INPUTS,), (environments, EXAMPLES))
             if why_skipped(type(built[0]), built[0].problem) is None:
                 works[name] = random_updates(*built)
-    return works
+    return dict(zip(works, paired(list(works.values()), repeat, rounds=rounds), strict=True))
 
 
 def method_rows(folder: Path, repeat: int = 5, rounds: int = 15) -> list[Row]:
     """The CPU time of each method over ERM's at its default hyperparameters."""
-    works = method_updates(ENVIRONMENTS)
-    seconds = dict(zip(works, paired(list(works.values()), repeat, rounds=rounds), strict=True))
+    seconds = method_seconds(ENVIRONMENTS, repeat, rounds)
     shape = f"{ENVIRONMENTS} environments x {EXAMPLES}"
     rows = []
     for name, of_method in seconds.items():
         what = f"update step, {name} / ERM at {shape}, MLP {INPUTS}-256-256-256, 1 logit"
         reach, peer = METHODS.get(name, (None, None))
-        row = Row(
-            what,
-            "-" if reach is None else f"<= {reach}",
-            f"{of_method / seconds['ERM']:.2f}",
-            "-" if peer is None else f"{peer:.3g}",
-        )
-        rows.append(row)
+        texts = ("-" if reach is None else f"<= {reach}", f"{of_method / seconds['ERM']:.2f}")
+        rows.append(Row(what, *texts, "-" if peer is None else f"{peer:.3g}"))
     return rows
 
 
 def growth_rows(
-    folder: Path, environments: Sequence[int] = GROWTH, repeat: int = 2, rounds: int = 7
+    folder: Path, environments: Sequence[int] = (4, 16, 64), repeat: int = 2, rounds: int = 7
 ) -> list[Row]:
     """The CPU milliseconds of each method at several numbers of environments."""
-    milliseconds: dict[str, list[str]] = {}
+    milliseconds: defaultdict[str, list[str]] = defaultdict(list)
     for count in environments:
-        works = method_updates(count)
-        seconds = paired(list(works.values()), repeat, rounds=rounds)
-        for name, of_method in zip(works, seconds, strict=True):
-            milliseconds.setdefault(name, []).append(f"{1e3 * of_method:.1f}")
+        for name, seconds in method_seconds(count, repeat, rounds).items():
+            milliseconds[name].append(f"{1e3 * seconds:.1f}")
     counts = ", ".join(map(str, environments))
     return [
         Row(f"update step, {name}, ms at {counts} environments x {EXAMPLES}", "-", ", ".join(ms))
