@@ -143,26 +143,26 @@ class WorstGroupAccuracy(Metric):
         return _lowest(np.bincount(classes, right_of(p)).tolist(), np.bincount(classes).tolist())
 
 
-class Correlation(Metric):
-    """A correlation that the package wilds computes, see `Dataset.split_metrics`."""
+class Official(Metric):
+    """A metric of whole splits that the package wilds computes, see `Dataset.split_metrics`."""
 
     higher_is_better = True
 
 
-class Proportion(Metric):
-    """A proportion that the package wilds computes, see `Dataset.split_metrics`."""
+class Percentage(Official):
+    """One of them that is printed in %."""
 
-    higher_is_better = is_proportion = True
+    is_proportion = True
 
 
-for _name in ("r_all", "r_wg"):
-    register(_name)(Correlation)
+for _name in ("r_all", "r_wg", "acc", "detection_acc_avg_dom", "avgprec-macro_all"):
+    register(_name)(Official)
 for _name in (
     *("acc_avg", "acc_all", "acc_wg", "adj_acc_avg", "acc_worst_region", "acc_worst_year"),
     *("10th_percentile_acc", "F1-macro_all", "recall-macro_all", "ap"),
     *("precision_at_global_recall_all", "precision_at_global_recall_wg"),
 ):
-    register(_name)(Proportion)
+    register(_name)(Percentage)
 
 
 def _lowest(right: Sequence[float], counts: Sequence[int]) -> float:
