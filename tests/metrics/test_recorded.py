@@ -2,11 +2,11 @@ import importlib
 
 import pytest
 import torch
+from oodbench.datasets.wilds_table import SETS
 from sklearn.metrics import brier_score_loss, log_loss
 
 from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.data.wilds import package
-from oodbench.datasets.wilds_table import SETS
 from oodbench.metrics import is_higher_better, is_proportion, values_of_examples
 from oodbench.tasks import Task
 
