@@ -7,10 +7,12 @@ from typing import Any
 import yaml
 
 from oodbench.results.directory import Results, RunDirectory
-from oodbench.results.run_spec import State
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import Job, LaunchOptions, states
 from oodbench.sweep.plan import Plan, make_plan
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -37,6 +39,26 @@ ODD_METHODS = "tests.helpers.odd_methods"
 def tiny(**changes: Any) -> Plan:
     """The plan of the tiny sweep with some keys changed."""
     return make_plan(validate(TINY | changes, "tiny"))
+
+
+def first(**changes: Any) -> RunSpec:
+    """The first run of the tiny sweep with some keys changed."""
+    return next(iter(tiny(**changes).runs.values()))
+
+
+def planned(path: Path, plan: Plan) -> Results:
+    """A results directory with a plan, of which nothing is trained."""
+    results = Results(path)
+    results.write_plan("tiny", {"plugins": []}, plan.runs)
+    return results
+
+
+def trained(path: Path, plan: Plan, **settings: Any) -> Results:
+    """A results directory with every run of a plan trained to its end."""
+    results = planned(path, plan)
+    for run_id, spec in plan.runs.items():
+        assert execute(spec, results.run(run_id), TrainSettings(**settings)) == ("done", "")
+    return results
 
 
 def tiny_file(folder: Path, **changes: Any) -> Path:

@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,22 +15,18 @@ from oodbench.results.join import joined
 from oodbench.results.predictions import Predictions
 from oodbench.selection import choose, usual
 from oodbench.sweep import cli as sweep
-from oodbench.train.execute import execute
-from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import SPIRALS, outcome, tiny, tiny_file
+from tests.helpers.sweeps import SPIRALS, outcome, tiny, tiny_file, trained
 
-SHORT = {"steps": 10, "evaluate_every": 5}
+COLOURS: dict[str, Any] = {
+    **{"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1},
+    **{"steps": 10, "evaluate_every": 5},
+}
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """A trained sweep on a classification with its predictions."""
-    plan = tiny(datasets=["ColoredDigits"], algorithms=["ERM"], trials=1, **SHORT)
-    results = Results(tmp_path_factory.mktemp("kept"))
-    results.write_plan("tiny", {}, plan.runs)
-    for run in plan.runs.values():
-        assert execute(run, results.run(run.id), TrainSettings(keep_predictions=True))[0] == "done"
-    return results
+    return trained(tmp_path_factory.mktemp("kept"), tiny(**COLOURS), keep_predictions=True)
 
 
 def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
@@ -47,11 +44,7 @@ def test_recorded_accuracies_follow_from_the_predictions(kept: Results) -> None:
 
 
 def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
-    plan = tiny(datasets=["ColoredDigits"], algorithms=["ERM"], trials=1, **SHORT)
-    plain = Results(tmp_path)
-    plain.write_plan("tiny", {}, plan.runs)
-    for run in plan.runs.values():
-        execute(run, plain.run(run.id), TrainSettings())
+    plain = trained(tmp_path, tiny(**COLOURS))
     assert outcome(plain) == outcome(kept)
     assert not list(tmp_path.glob("runs/*/predictions"))
     with pytest.raises(UserError, match="keeps no predictions"):
@@ -59,11 +52,8 @@ def test_keeping_changes_no_record(kept: Results, tmp_path: Path) -> None:
 
 
 def test_a_page_has_a_metric_that_some_runs_recorded_and_others_kept(tmp_path: Path) -> None:
-    plan = tiny(datasets=["ColoredDigits", SPIRALS], algorithms=["ERM"], trials=1, **SHORT)
-    results = Results(tmp_path)
-    results.write_plan("tiny", {}, plan.runs)
-    for run in plan.runs.values():
-        assert execute(run, results.run(run.id), TrainSettings(keep_predictions=True))[0] == "done"
+    plan = tiny(**COLOURS | {"datasets": ["ColoredDigits", SPIRALS]})
+    trained(tmp_path, plan, keep_predictions=True)
     recorded = joined([tmp_path]).metrics
     recorded = recorded.loc[recorded["metric"] == "worst_group_accuracy", "id"]
     assert recorded.nunique() == 1
@@ -93,8 +83,7 @@ def test_a_rule_may_judge_by_the_worst_group(kept: Results) -> None:
 @pytest.mark.slow
 def test_the_commands(tmp_path: Path) -> None:
     run = CliRunner().invoke
-    changes = {"datasets": ["ColoredDigits"], "algorithms": ["ERM"], "trials": 1}
-    file = str(tiny_file(tmp_path, **changes, **SHORT))
+    file = str(tiny_file(tmp_path, **COLOURS))
     out = tmp_path / "out"
     options = ["--out", str(out), "--launcher", "debug", "--keep-predictions", "--yes"]
     assert run(sweep.app, ["launch", file, *options]).exit_code == 0

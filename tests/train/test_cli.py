@@ -11,7 +11,8 @@ from oodbench.results.directory import Results
 from oodbench.train.cli import app
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import outcome, tiny
+from tests.helpers.sweeps import first, outcome, tiny
+from tests.helpers.sweeps import planned as planned_sweep
 
 
 def run(*arguments: str) -> Result:
@@ -22,10 +23,8 @@ def run(*arguments: str) -> Result:
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     """A sweep of two runs, of which the first is trained."""
     monkeypatch.chdir(tmp_path)
-    results, plan = Results(Path("sweep")), tiny(trials=1)
-    results.write_plan("tiny", {"plugins": []}, plan.runs)
-    first = next(iter(plan.runs.values()))
-    assert execute(first, results.run(first.id), TrainSettings()) == ("done", "")
+    results, spec = planned_sweep(Path("sweep"), tiny(trials=1)), first(trials=1)
+    assert execute(spec, results.run(spec.id), TrainSettings()) == ("done", "")
     return results
 
 

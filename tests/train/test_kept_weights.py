@@ -21,7 +21,7 @@ from oodbench.train.execute import execute, execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import Killed
-from tests.helpers.sweeps import tiny
+from tests.helpers.sweeps import tiny, trained
 
 RULES = ("train_val", "val_env", "oracle", "train_val:loss", "last")
 SETTINGS = TrainSettings(keep_weights=RULES)
@@ -45,21 +45,13 @@ def first(**changes: Any) -> RunSpec:
     return next(iter(noisy(**changes).runs.values()))
 
 
-def trained(path: Path, plan: Plan, settings: TrainSettings = SETTINGS) -> Results:
-    results = Results(path)
-    results.write_plan("tiny", {}, plan.runs)
-    for spec in plan.runs.values():
-        assert execute(spec, results.run(spec.id), settings) == ("done", "")
-    return results
-
-
 def contents(directory: RunDirectory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.weights.iterdir()}
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return trained(tmp_path_factory.mktemp("kept"), noisy())
+    return trained(tmp_path_factory.mktemp("kept"), noisy(), keep_weights=RULES)
 
 
 def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) -> None:
@@ -95,7 +87,7 @@ def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
 def test_none_are_kept_unless_asked_and_none_changes_a_record(
     kept: Results, tmp_path: Path
 ) -> None:
-    plain = trained(tmp_path, noisy(), TrainSettings())
+    plain = trained(tmp_path, noisy())
     for run_id in kept.plan()["runs"]:
         assert not plain.run(run_id).weights.exists()
         for ours, theirs in zip(
@@ -173,7 +165,7 @@ def test_a_diverged_run_keeps_the_last_too(tmp_path: Path) -> None:
 
 def test_averages_are_what_is_kept(tmp_path: Path) -> None:
     row = [{"name": "ERM", "average": "ema", "hparams": {"lr": 0.1, "batch_size": 8}}]
-    results = trained(tmp_path, noisy(algorithms=row, hparam_draws=1))
+    results = trained(tmp_path, noisy(algorithms=row, hparam_draws=1), keep_weights=RULES)
     ((run_id, values),) = results.plan()["runs"].items()
     run = Run(RunSpec.from_json(values), TrainSettings())
     run.algorithm.load_state_dict(load_file(weights_path(results.run(run_id), "last", 60)))

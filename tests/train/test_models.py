@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -18,23 +17,15 @@ from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.results.directory import Results, kept_weights
 from oodbench.sweep.file import validate
-from oodbench.sweep.plan import Plan, make_plan
+from oodbench.sweep.plan import make_plan
 from oodbench.train.execute import execute
 from oodbench.train.process import generator_states
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import tiny
+from tests.helpers.pictures import draw
+from tests.helpers.sweeps import planned, tiny, trained
 from tests.networks.test_vision import resnet_file
 
 RULES = ("train_val", "last")
-
-
-def trained(out: Path, plan: Plan, **settings: Any) -> Results:
-    results = Results(out)
-    results.write_plan("tiny", {"plugins": []}, plan.runs)
-    for spec in plan.runs.values():
-        state = execute(spec, results.run(spec.id), TrainSettings(keep_weights=RULES, **settings))
-        assert state == ("done", "")
-    return results
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     rows = [{"name": name, "hparams": hparams} for name in ("ERM", "DANN")]
     keys = {"trials": 1, "hparam_draws": 2, "steps": 12, "evaluate_every": 4, "network": network}
     plan = tiny(datasets=["ColoredDigits"], algorithms=rows, **keys)
-    return trained(tmp_path_factory.mktemp("models"), plan)
+    return trained(tmp_path_factory.mktemp("models"), plan, keep_weights=RULES)
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "DANN"])
@@ -129,8 +120,7 @@ def test_what_is_not_there_is_told(results: Results, names: dict[str, Any], word
 def test_a_sweep_that_has_not_ended_has_no_model_yet(tmp_path: Path) -> None:
     plan = tiny(algorithms=["ERM"], trials=1, hparam_draws=2, steps=4, evaluate_every=2)
     first, _ = plan.runs.values()
-    results = Results(tmp_path)
-    results.write_plan("tiny", {"plugins": []}, plan.runs)
+    results = planned(tmp_path, plan)
     settings = TrainSettings(keep_weights=RULES)
     assert execute(first, results.run(first.id), settings) == ("done", "")
     with pytest.raises(
@@ -188,7 +178,7 @@ def test_standardised_inputs_are_standardised_as_in_training(tmp_path: Path) -> 
     (tmp_path / "data.csv").write_text("environment,a,b,target\n" + "\n".join(rows))
     data = {"name": "Table", "file": str(tmp_path / "data.csv")}
     plan = tiny(datasets=[data], algorithms=["ERM"], trials=1, steps=8, evaluate_every=4)
-    results = trained(tmp_path / "out", plan)
+    results = trained(tmp_path / "out", plan, keep_weights=RULES)
     model = oodbench.load_model(results.path, rule="last")
     options = {k: v for k, v in data.items() if k != "name"}
     found = oodbench.evaluate(model, "Table", options, holdout=0.2)
@@ -198,19 +188,12 @@ def test_standardised_inputs_are_standardised_as_in_training(tmp_path: Path) -> 
 
 
 def test_new_image_files_are_read_as_in_training(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for environment in ("north", "south"):
-        for name in ("cat", "dog"):
-            folder = tmp_path / "data" / environment / name
-            folder.mkdir(parents=True)
-            for i in range(5):
-                pixels = rng.integers(256, size=(20, 20, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / f"{i}.png")
+    draw(tmp_path / "data", ("north", "south"), ("cat", "dog"), 5, (".png",), (20, 20))
     data = {"name": "ImageFolder", "size": 16}
     keys = {"trials": 1, "steps": 2, "evaluate_every": 2, "network": "ConvNet"}
     sweep = {"name": "own", "datasets": [data], "algorithms": ["ERM"], **keys}
     plan = make_plan(validate(sweep, "own"), tmp_path / "data")
-    results = trained(tmp_path / "out", plan, data_dir=tmp_path / "data")
+    results = trained(tmp_path / "out", plan, data_dir=tmp_path / "data", keep_weights=RULES)
     with pytest.raises(UserError, match="ImageFolder is not there as the run saw it"):
         oodbench.load_model(results.path, rule="last")
     model = oodbench.load_model(results.path, rule="last", data_dir=tmp_path / "data")
@@ -248,7 +231,7 @@ def test_the_file_of_pretrained_weights_is_not_needed_any_more(
     plan = tiny(
         datasets=[data], algorithms=[algorithm], network={"name": network, "hparams": own}, **keys
     )
-    results = trained(tmp_path / "out", plan)
+    results = trained(tmp_path / "out", plan, keep_weights=RULES)
     x = torch.rand(3, 2, 8, 8)
     before = oodbench.load_model(results.path, rule="last")
     (tmp_path / "w.pth").unlink()

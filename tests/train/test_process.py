@@ -14,9 +14,11 @@ from oodbench.results.run_spec import State
 from oodbench.train.execute import execute, execute_bundle
 from oodbench.train.process import clean_process, seed_process, unchanged
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import outcome, tiny
+from tests.helpers.kills import checkpoint_every, kill_at
+from tests.helpers.sweeps import first, outcome, tiny, trained
 
 SETTINGS = TrainSettings()
+load_plugins(["tests.helpers.leaky_methods"])
 
 
 @pytest.mark.parametrize(
@@ -31,27 +33,19 @@ def test_what_a_method_leaves_behind_touches_no_later_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, changed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    load_plugins(["tests.helpers.leaky_methods"])
     plan = tiny(algorithms=[method, "ERM"], trials=1)
     with pytest.warns(
         UserWarning, match=f"the algorithm {method} .* changed the process's {changed}"
     ):
-        results = Results(Path("out"))
-        results.write_plan("tiny", {}, plan.runs)
-        for run_id, spec in plan.runs.items():
-            assert execute(spec, results.run(run_id), SETTINGS) == ("done", "")
-    alone = Results(tmp_path / "alone")
-    alone.write_plan("tiny", {}, plan.runs)
-    erm = next(spec for spec in plan.runs.values() if spec.algorithm == "ERM")
-    assert execute(erm, alone.run(erm.id), SETTINGS) == ("done", "")
-    found = outcome(Results(tmp_path / "out"))
-    assert {state for state, _ in found.values()} == {"done"}
-    assert found[erm.id] == outcome(alone)[erm.id]
+        results = trained(Path("out"), plan)
+    ((erm, alone),) = outcome(
+        trained(tmp_path / "alone", tiny(algorithms=["ERM"], trials=1))
+    ).items()
+    assert outcome(Results(tmp_path / results.path))[erm] == alone
 
 
 def test_what_a_failing_method_leaves_behind_is_put_back(tmp_path: Path) -> None:
-    load_plugins(["tests.helpers.leaky_methods"])
-    (spec,) = tiny(algorithms=["Deterministic"], trials=1).runs.values()
+    spec = first(algorithms=["Deterministic"])
     threads = torch.get_num_threads()
     with pytest.warns(UserWarning, match="Deterministic") as warned:
         assert execute(spec, Results(tmp_path).run(spec.id), SETTINGS)[0] == "failed"
@@ -67,38 +61,30 @@ def test_runs_do_not_depend_on_how_the_process_is_set(tmp_path: Path) -> None:
     plan = tiny(trials=1)
     found = []
     for name, dtype in (("a", torch.float32), ("b", torch.float64)):
-        results = Results(tmp_path / name)
-        results.write_plan("tiny", {}, plan.runs)
         torch.set_default_dtype(dtype)
         try:
             with torch.set_grad_enabled(dtype is torch.float32):
-                for run_id, spec in plan.runs.items():
-                    assert execute(spec, results.run(run_id), SETTINGS) == ("done", "")
+                found.append(outcome(trained(tmp_path / name, plan)))
                 assert torch.is_grad_enabled() == (dtype is torch.float32)
             assert torch.get_default_dtype() is dtype
         finally:
             torch.set_default_dtype(torch.float32)
-        found.append(outcome(results))
     assert found[0] == found[1]
 
 
-def test_a_method_that_draws_from_the_process_generators_is_repeatable(tmp_path: Path) -> None:
-    load_plugins(["tests.helpers.leaky_methods"])
-    (spec,) = tiny(algorithms=["GlobalNoise"], trials=1).runs.values()
+def test_a_method_that_draws_from_the_process_generators_is_repeatable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = first(algorithms=["GlobalNoise"])
     records = []
     for name in ("a", "b", "killed"):
         random.seed(name)
         np.random.seed(len(name))
         directory = Results(tmp_path / name).run(spec.id)
 
-        def stop(step: int) -> None:
-            raise KeyboardInterrupt
-
         if name == "killed":
-            with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
-                patch.setattr("oodbench.train.loop.CHECKPOINT_SECONDS", -1.0)
-                patch.setattr("oodbench.train.loop.CHECK_EVERY", 15)
-                execute(spec, directory, SETTINGS, stop)
+            checkpoint_every(15, monkeypatch)
+            kill_at(15, spec, directory)
             assert directory.checkpoint.exists()
         assert execute(spec, directory, SETTINGS) == ("done", "")
         records.append([r["train"] for r in directory.records()])
@@ -118,7 +104,6 @@ def test_a_deleted_working_directory_is_no_obstacle(
 
 
 def test_a_group_is_told_of_once(tmp_path: Path) -> None:
-    load_plugins(["tests.helpers.leaky_methods"])
     plan = tiny(algorithms=["ChangesDirectory"], network="Linear", trials=3)
     ends: list[State] = []
     before = Path.cwd()
