@@ -87,7 +87,12 @@ def show(
     from oodbench.report.formats import print_sheet
 
     reported = find_reported(name)
-    if reported is None:
+    nothing_asked = not (directories or selection or dataset or metric) and baseline == "ERM"
+    if reported is None and nothing_asked:
+        from oodbench.board.summary import whole_board
+
+        print_sheet(whole_board(find_board(name)), format_)
+    elif reported is None:
         from oodbench.board.show import shown_sheet
 
         sheet = shown_sheet(name, directories or [], selection, dataset, baseline, metric)

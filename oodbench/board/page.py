@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
-import pandas as pd
 from markdown_it import MarkdownIt
 
 from oodbench.board import page_tables as tables
@@ -21,9 +20,8 @@ from oodbench.board.page_tables import (
     sign,
 )
 from oodbench.metrics import is_proportion
-from oodbench.report.formats import markdown
+from oodbench.report.formats import Block, Sheet, markdown
 from oodbench.report.leaderboard import leaderboard_by_rule
-from oodbench.report.sheet import Block, Sheet
 from oodbench.report.statistics import block_table, mean_ranks
 from oodbench.selection import USUAL
 
@@ -106,7 +104,7 @@ def html_page(text: str) -> str:
 
 def _tables(blocks: Iterable[Block]) -> str:
     """Blocks as Markdown; only those after the first have a title."""
-    text = markdown(Sheet(list(blocks), (), (), pd.DataFrame()))
+    text = markdown(Sheet(list(blocks), (), (), {}))
     return text.partition("\n\n")[2].strip()
 
 

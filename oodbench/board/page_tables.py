@@ -13,6 +13,7 @@ from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL
 from oodbench.report.comparison import gains as gains_over
+from oodbench.report.formats import Block
 from oodbench.report.leaderboard import (
     CEILING,
     FROM,
@@ -23,7 +24,7 @@ from oodbench.report.leaderboard import (
     scores,
 )
 from oodbench.report.numbers import gain, number
-from oodbench.report.sheet import Block, blocks
+from oodbench.report.sheet import blocks
 from oodbench.report.statistics import (
     Difference,
     block_table,

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oodbench.board.files import NUMBERS_FILE
 from oodbench.errors import UserError, unknown
+from oodbench.report.formats import Block, Sheet
 from oodbench.report.leaderboard import leaderboard
-from oodbench.report.sheet import Block, Sheet, sheet
+from oodbench.report.sheet import sheet
 from oodbench.results.frames import only_dataset
 from oodbench.results.join import joined
 from oodbench.selection import usual
@@ -125,7 +126,7 @@ def reported_sheet(
         f"Sources: {'; '.join(sources)}.",
         *(f"* {about.footnotes[mark]}." for mark in marks),
     )
-    return Sheet(blocks, notes, (), table)
+    return Sheet(blocks, notes, (), table.to_dict("list"))
 
 
 def _block(title: str, numbers: pd.DataFrame) -> Block:

@@ -8,26 +8,23 @@ from pathlib import Path
 import pandas as pd
 
 from oodbench.board.beside import beside_board
-from oodbench.board.files import find_board
-from oodbench.board.summary import StaleSummary, read_summary
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import comparison
+from oodbench.report.formats import Block, Sheet
 from oodbench.report.leaderboard import (
     METHOD,
-    Leaderboard,
     is_mean,
     leaderboard,
     leaderboard_by_rule,
     scores,
 )
 from oodbench.report.numbers import gain, number
-from oodbench.report.sheet import Block, Sheet, sheet
+from oodbench.report.sheet import sheet
 from oodbench.report.statistics import BAND, block_table, paired_differences
 from oodbench.report.statistics import ranks as ranks_of
 from oodbench.results.frames import Frames, only_dataset, origins, subset
 from oodbench.results.run_spec import CONSTANT
-from oodbench.terminal import terminal
 
 QUICK_BOARD, QUICK_DATASET = "small.v1", "colored digits"
 QUICK_ROWS = ("ERM", "IRM", "VREx", "MMREx")
@@ -48,11 +45,8 @@ def shown_sheet(
 
     Raises UserError as `beside_board` and `leaderboard` do.
     """
-    if not directories:
-        if baseline != "ERM":
-            raise UserError("--baseline compares rows trained here: name their results directories")
-        if not (selection or dataset or metric):
-            return sheet(_whole_board(name))
+    if not directories and baseline != "ERM":
+        raise UserError("--baseline compares rows trained here: name their results directories")
     frames = _frames(name, directories, dataset)
     tables = sheet(leaderboard(frames, selection, metric))
     local = compare_own_rows(frames, selection, baseline) if directories else None
@@ -74,20 +68,6 @@ def compared_sheet(
 def _frames(name: str, directories: Sequence[Path], dataset: str | None) -> Frames:
     frames = beside_board(name, directories)
     return frames if dataset is None else only_dataset(frames, dataset)
-
-
-def _whole_board(name: str) -> Leaderboard:
-    """The leaderboard of a board alone: its summary, or what its parts give where that is of no use."""
-    stale = None
-    try:
-        if stored := read_summary(find_board(name)):
-            return stored
-    except StaleSummary as error:
-        stale = error
-    board = leaderboard(beside_board(name, []))
-    if stale:
-        terminal(stderr=True).say(f"{stale}; the parts were read instead")
-    return board
 
 
 def compare_own_rows(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block | None:

@@ -1,7 +1,7 @@
-"""The leaderboard of a board in one small file beside its parts, so that `board show` reads no part.
+"""The tables of a board in one small file beside its parts, so that `board show` reads no part.
 
 BOARD/summary.json: a line with the SHA-256 of the protocol, the parts and the next line; then, as JSON, the
-leaderboard by the board's usual rule. Neither a changed part nor a changed summary has that digest.
+tables by the board's usual rule. Neither a changed part nor a changed summary has that digest.
 """
 
 import hashlib
@@ -10,13 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from oodbench.board.beside import beside_board
 from oodbench.board.files import PROTOCOL_FILE, part_files
 from oodbench.errors import UserError
 from oodbench.files import write_whole
-from oodbench.report.leaderboard import Leaderboard, leaderboard
+from oodbench.report.formats import Block, Sheet
+from oodbench.terminal import terminal
 
 SUMMARY_FILE = "summary.json"
 
@@ -25,39 +23,66 @@ class StaleSummary(UserError):
     """A summary that is not of the parts beside it, or is damaged."""
 
 
+def whole_board(board: Path) -> Sheet:
+    """The tables of a board alone: its summary, or what its parts give where that is of no use."""
+    stale = None
+    try:
+        if stored := read_summary(board):
+            return stored
+    except StaleSummary as error:
+        stale = error
+    tables = _sheet_of_parts(board)
+    if stale:
+        terminal(stderr=True).say(f"{stale}; the parts were read instead")
+    return tables
+
+
 def write_summary(board: Path) -> None:
     """Sum up the parts that a board has now."""
-    text = _text(leaderboard(beside_board(str(board), [])))
+    text = _text(_sheet_of_parts(board))
     write_whole(board / SUMMARY_FILE, f"{_digest(board, text)}\n{text}")
 
 
-def read_summary(board: Path) -> Leaderboard | None:
-    """The leaderboard of a board, None if there is no summary; raises StaleSummary."""
+def read_summary(board: Path) -> Sheet | None:
+    """The tables of a board, None if there is no summary; raises StaleSummary."""
     path = board / SUMMARY_FILE
     if not path.is_file():
         return None
     digest, _, text = path.read_text(errors="replace").partition("\n")
     values: dict[str, Any] = json.loads(text) if digest == _digest(board, text) else {}
-    if values.keys() != {field.name for field in fields(Leaderboard)}:
+    if values.keys() != {field.name for field in fields(Sheet)}:
         raise StaleSummary(
             f"{path} is damaged or of other parts: `board summarize {board.name}` writes it again"
         )
-    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    return Leaderboard(**values | lists | {"frame": pd.DataFrame(values["frame"])})
+    blocks = [
+        Block(**block | {name: set(map(tuple, block[name])) for name in ("best", "near")})
+        for block in values.pop("blocks")
+    ]
+    notes = {name: tuple(values[name]) for name in ("notes", "remarks", "marks")}
+    return Sheet(blocks, numbers=values["numbers"], **notes)
 
 
 def check_summary(board: Path) -> None:
     """Raise StaleSummary unless the summary is what the parts give today, or there is none."""
     stored = read_summary(board)
-    if stored is not None and _text(stored) != _text(leaderboard(beside_board(str(board), []))):
+    if stored is not None and _text(stored) != _text(_sheet_of_parts(board)):
         raise StaleSummary(
             f"{board / SUMMARY_FILE} is not what the parts give with this version of oodbench: "
             f"`board summarize {board.name}` writes it again"
         )
 
 
-def _text(board: Leaderboard) -> str:
-    return json.dumps(vars(board) | {"frame": board.frame.to_dict("list")})
+def _sheet_of_parts(board: Path) -> Sheet:
+    # They bring pandas and scipy, a second that a board with a summary need not wait for.
+    from oodbench.board.beside import beside_board
+    from oodbench.report.leaderboard import leaderboard
+    from oodbench.report.sheet import sheet
+
+    return sheet(leaderboard(beside_board(str(board), [])))
+
+
+def _text(tables: Sheet) -> str:
+    return json.dumps(vars(tables) | {"blocks": list(map(vars, tables.blocks))}, default=sorted)
 
 
 def _digest(board: Path, text: str) -> str:

@@ -8,8 +8,9 @@ import typer
 
 from oodbench.errors import unknown
 from oodbench.registry import load_plugins
-from oodbench.report.formats import FORMATS, print_leaderboard, print_sheet
+from oodbench.report.formats import FORMATS, print_sheet
 from oodbench.report.prediction_metrics import with_prediction_metric
+from oodbench.report.sheet import print_leaderboard
 from oodbench.results.frames import Frames, only_dataset
 from oodbench.results.join import joined
 from oodbench.terminal import commands, exit_on_user_error, terminal

@@ -9,10 +9,11 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
+from oodbench.report.formats import Block, Sheet
 from oodbench.report.leaderboard import METHOD, leaderboard, scores
 from oodbench.report.numbers import gain, number
 from oodbench.report.remarks import shared
-from oodbench.report.sheet import Block, Sheet, sheet
+from oodbench.report.sheet import sheet
 from oodbench.report.statistics import (
     BAND,
     FEWEST,
@@ -60,7 +61,7 @@ def comparison(
         blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
     common = shared(choose(frames, rule), sweep_runs(frames), baseline)
     notes = (*main.notes, *_notes(found, baseline, common))
-    return Sheet(blocks, notes, main.remarks, _frame(found, rule), main.marks)
+    return Sheet(blocks, notes, main.remarks, _frame(found, rule).to_dict("list"), main.marks)
 
 
 Gains = list[tuple[str, list[Difference]]]

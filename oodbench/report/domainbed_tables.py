@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import UserError
+from oodbench.report.formats import Block, Sheet
 from oodbench.report.leaderboard import leaderboard_by_rule
-from oodbench.report.sheet import Block, Sheet, blocks
+from oodbench.report.sheet import blocks
 from oodbench.results.domainbed import ENVIRONMENTS
 from oodbench.results.frames import Frames, sweep_runs
 
@@ -132,7 +133,7 @@ def tables(frames: Frames) -> Sheet:
         "the oracle sees the last step, ties between draws go to the last one; X: no result. "
         "Ours: the same runs by our rules, with ddof=1.",
     )
-    return Sheet(found, notes, (), pd.DataFrame(rows))
+    return Sheet(found, notes, (), pd.DataFrame(rows).to_dict("list"))
 
 
 def _sorted(datasets: Iterable[str]) -> list[str]:

@@ -1,23 +1,71 @@
-"""Tables as texts: for a terminal, a web page, a paper or a program."""
+"""Tables of texts, and how they are printed: for a terminal, a web page, a paper or a program."""
 
 import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from tabulate import tabulate
 
 from oodbench.errors import unknown
-from oodbench.report.leaderboard import leaderboard
-from oodbench.report.prediction_metrics import with_prediction_metric
-from oodbench.report.sheet import Block, Sheet, sheet
-from oodbench.report.statistics import half_width
-from oodbench.results.frames import Frames
 from oodbench.terminal import Terminal, printable, printable_json, terminal
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Block:
+    """A table of texts, and which of its cells are marked."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    ranked: int
+    """The number of first rows that are complete, the best one first; others are not ranked."""
+    best: set[tuple[int, int]] = field(default_factory=set)
+    """(row, column) of the best values."""
+    near: set[tuple[int, int]] = field(default_factory=set)
+    """(row, column) of the values within the best one's standard error."""
+    grey: int = 0
+    """The number of last rows that are no methods: the constant answer and ceilings."""
+    metrics: int = 0
+    """The number of columns, after the first, that have a metric each; 0: the numbers are of one metric."""
+    keys: int = 1
+    """The number of first columns that name a row."""
+
+    @property
+    def grey_places(self) -> list[tuple[int, int]]:
+        """(row, column) of the cells of the grey rows."""
+        rows = range(len(self.rows) - self.grey, len(self.rows))
+        return [(row, column) for row in rows for column in range(len(self.header))]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A leaderboard as it is printed: tables of texts, notes on them, and the numbers behind."""
+
+    blocks: list[Block]
+    notes: tuple[str, ...]
+    """The notes that belong into a caption."""
+    remarks: tuple[str, ...]
+    """The notes that a paper does not repeat: counts and code."""
+    numbers: Mapping[Any, Sequence[Any]]
+    """The numbers behind the tables, by column."""
+    marks: tuple[str, ...] = ()
+    """The notes on what is bold and underlined, for formats that show it."""
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """The numbers behind the tables, a row each."""
+        import pandas as pd  # takes half a second, which the other formats need not wait for
+
+        return pd.DataFrame(self.numbers)
+
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -171,10 +219,12 @@ def to_json(tables: Sheet) -> str:
     return printable_json(json.dumps(tidy, indent=1, ensure_ascii=False)) + "\n"
 
 
-def _with_intervals(frame: pd.DataFrame) -> pd.DataFrame:
+def _with_intervals(frame: "pd.DataFrame") -> "pd.DataFrame":
     """The frame with `low` and `high` by Student's t, and ERRORS, where it has a standard error."""
     if "stderr" not in frame:
         return frame
+    from oodbench.report.statistics import half_width  # brings pandas and scipy, as Sheet.frame
+
     half = frame["stderr"] * half_width(frame["n"].to_numpy())
     wide, place = frame.copy(), list(frame).index("stderr") + 1
     wide.insert(place, "low", frame["mean"] - half)
@@ -221,16 +271,3 @@ def sheet_text(tables: Sheet, format_: str) -> str:
 def print_sheet(tables: Sheet, format_: str) -> None:
     """Print tables in a format; raises UserError if there is none of that name."""
     print(sheet_text(tables, format_), end="")
-
-
-def print_leaderboard(
-    frames: Frames,
-    rule: str | None = None,
-    format_: str = "terminal",
-    metric: str | None = None,
-) -> None:
-    """Print the leaderboard of the runs of `joined`; raises UserError for unknown names."""
-    if format_ not in FORMATS:
-        raise unknown("format", format_, FORMATS)
-    frames = with_prediction_metric(frames, [rule], metric)
-    print_sheet(sheet(leaderboard(frames, rule, metric)), format_)

@@ -2,60 +2,29 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from oodbench.errors import unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.leaderboard import COLUMN, METHOD, TRANSDUCTIVE, Leaderboard, is_mean
+from oodbench.report.formats import FORMATS, Block, Sheet, print_sheet
+from oodbench.report.leaderboard import (
+    COLUMN,
+    METHOD,
+    TRANSDUCTIVE,
+    Leaderboard,
+    is_mean,
+    leaderboard,
+)
 from oodbench.report.numbers import number
+from oodbench.report.prediction_metrics import with_prediction_metric
+from oodbench.results.frames import Frames
 
 APART = "of transductive methods"
 """The end of the title of the table of methods whose predictions depend on test inputs."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """A table of texts, and which of its cells are marked."""
-
-    title: str
-    header: list[str]
-    rows: list[list[str]]
-    ranked: int
-    """The number of first rows that are complete, the best one first; others are not ranked."""
-    best: set[tuple[int, int]] = field(default_factory=set)
-    """(row, column) of the best values."""
-    near: set[tuple[int, int]] = field(default_factory=set)
-    """(row, column) of the values within the best one's standard error."""
-    grey: int = 0
-    """The number of last rows that are no methods: the constant answer and ceilings."""
-    metrics: int = 0
-    """The number of columns, after the first, that have a metric each; 0: the numbers are of one metric."""
-    keys: int = 1
-    """The number of first columns that name a row."""
-
-    @property
-    def grey_places(self) -> list[tuple[int, int]]:
-        """(row, column) of the cells of the grey rows."""
-        rows = range(len(self.rows) - self.grey, len(self.rows))
-        return [(row, column) for row in rows for column in range(len(self.header))]
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A leaderboard as it is printed: tables of texts, notes on them, and the numbers behind."""
-
-    blocks: list[Block]
-    notes: tuple[str, ...]
-    """The notes that belong into a caption."""
-    remarks: tuple[str, ...]
-    """The notes that a paper does not repeat: counts and code."""
-    frame: pd.DataFrame
-    """The numbers behind the tables, a row each."""
-    marks: tuple[str, ...] = ()
-    """The notes on what is bold and underlined, for formats that show it."""
 
 
 def sheet(board: Leaderboard) -> Sheet:
@@ -73,7 +42,21 @@ def sheet(board: Leaderboard) -> Sheet:
     rows = board.frame.to_dict(orient="records")
     new = [column for column in board.columns if column.name not in board.frame]
     frame = board.frame.assign(**{column.name: list(map(column.text, rows)) for column in new})
-    return Sheet(tables, notes, board.remarks, frame, (" ".join(marks),) if marks else ())
+    numbers = frame.to_dict("list")
+    return Sheet(tables, notes, board.remarks, numbers, (" ".join(marks),) if marks else ())
+
+
+def print_leaderboard(
+    frames: Frames,
+    rule: str | None = None,
+    format_: str = "terminal",
+    metric: str | None = None,
+) -> None:
+    """Print the leaderboard of the runs of `joined`; raises UserError for unknown names."""
+    if format_ not in FORMATS:
+        raise unknown("format", format_, FORMATS)
+    frames = with_prediction_metric(frames, [rule], metric)
+    print_sheet(sheet(leaderboard(frames, rule, metric)), format_)
 
 
 def blocks(board: Leaderboard) -> list[Block]:

@@ -205,7 +205,7 @@ def _report(
             f"{runs} runs have ended without the weights of {rule}, and are not trained again."
         )
     if job.options.table and any(state.complete for state in counts):
-        from oodbench.report.formats import print_leaderboard
+        from oodbench.report.sheet import print_leaderboard
         from oodbench.results.join import joined
 
         try:

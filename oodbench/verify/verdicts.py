@@ -9,7 +9,7 @@ import pandas as pd
 import scipy
 
 from oodbench.report import numbers
-from oodbench.report.sheet import Block, Sheet
+from oodbench.report.formats import Block, Sheet
 from oodbench.report.statistics import mean_and_error
 from oodbench.verify.measured import Measured
 from oodbench.verify.targets import Experiment, Target
@@ -141,7 +141,7 @@ def verdict_sheet(experiment: Experiment, measured: Measured) -> Sheet:
         *dict.fromkeys(f"{c.target.row}: {c.target.note}" for c in comparisons if c.target.note),
     ]
     remarks = [f"{name}: {', '.join(items)}." for name, items in measured.provenance.items()]
-    return Sheet(blocks, tuple(notes), tuple(remarks), _frame(comparisons))
+    return Sheet(blocks, tuple(notes), tuple(remarks), _frame(comparisons).to_dict("list"))
 
 
 def _block(experiment: Experiment, source: str, comparisons: Sequence[Comparison]) -> Block:

@@ -1,7 +1,9 @@
 """The summary of a board: `show` prints it and reads no part, or says why not."""
 
 import shutil
+import sys
 from pathlib import Path
+from subprocess import run
 
 import pytest
 
@@ -22,17 +24,22 @@ def copy(board: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_summary_prints_what_the_parts_give(board: Path, format_: str) -> None:
-    stored = read_summary(board)
-    assert stored is not None
-    text = FORMATS[format_](sheet(leaderboard(beside_board(str(board), []))))
-    assert FORMATS[format_](sheet(stored)) == text
+    assert invoke("show", board, "--format", format_) == text_of_parts(board, format_)
 
 
-def test_a_board_alone_is_shown_without_a_look_into_its_parts(
-    board: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("oodbench.board.beside.read_parts", lambda path: pytest.fail("read"))
-    assert "ERM" in invoke("show", board)
+def text_of_parts(board: Path, format_: str = "terminal") -> str:
+    return FORMATS[format_](sheet(leaderboard(beside_board(str(board), []))))
+
+
+def test_a_board_alone_is_shown_without_a_look_into_its_parts() -> None:
+    """`board show` imports none of the libraries that read a part, as they take a second."""
+    code = (
+        "import sys; from oodbench.board.cli import app; app(sys.argv[1:], standalone_mode=False); "
+        "sys.exit(f'{slow}' if (slow := {'pandas', 'pyarrow', 'scipy', 'torch'} & {*sys.modules}) else 0)"
+    )
+    shown = run([sys.executable, "-c", code, "show", "small.v1"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "ERM" in shown.stdout
 
 
 @pytest.mark.parametrize("damage", ["part removed", "protocol", "number", "torn", "empty", "older"])
@@ -51,19 +58,15 @@ def test_a_stale_or_damaged_summary_is_named_and_not_used(copy: Path, damage: st
         file.write_text(damaged[damage])
     shown = invoke("show", copy)
     assert "summary.json is damaged or of other parts" in shown
-    assert sheet_of_parts(copy) in shown
+    assert text_of_parts(copy) in shown
     assert "summary.json" in invoke("validate", copy, code=1)
     assert "sums up the parts" in invoke("summarize", copy)
-    assert invoke("show", copy) == sheet_of_parts(copy)
-
-
-def sheet_of_parts(board: Path) -> str:
-    return FORMATS["terminal"](sheet(leaderboard(beside_board(str(board), []))))
+    assert invoke("show", copy) == text_of_parts(copy)
 
 
 def test_a_board_without_a_summary_is_read_from_its_parts(copy: Path) -> None:
     (copy / "summary.json").unlink()
-    assert invoke("show", copy) == sheet_of_parts(copy)
+    assert invoke("show", copy) == text_of_parts(copy)
     assert "is as it must be" in invoke("validate", copy)
 
 

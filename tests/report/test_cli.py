@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.report.cli import app
-from oodbench.report.formats import FORMATS, LATEX, latex, markdown, print_leaderboard, to_terminal
+from oodbench.report.formats import FORMATS, LATEX, latex, markdown, to_terminal
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.numbers import number
-from oodbench.report.sheet import blocks, sheet
+from oodbench.report.sheet import blocks, print_leaderboard, sheet
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from oodbench.errors import UserError
 from oodbench.report.cli import app
 from oodbench.report.comparison import OVERALL, comparison
-from oodbench.report.formats import FORMATS
+from oodbench.report.formats import FORMATS, Block
 from oodbench.report.leaderboard import leaderboard, scores
-from oodbench.report.sheet import Block, sheet
+from oodbench.report.sheet import sheet
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.join import joined

@@ -2,11 +2,9 @@ import io
 import re
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from oodbench.report.formats import FORMATS, to_terminal
-from oodbench.report.sheet import Block, Sheet
+from oodbench.report.formats import FORMATS, Block, Sheet, to_terminal
 from oodbench.terminal import Terminal
 from tests.report.test_comparison import NASTY, Sweep, command, spec
 
@@ -44,7 +42,7 @@ def found_sheet(*columns: str, keys: int = 1) -> Sheet:
         [*("the same" for _ in names[1:]), f"row {r}", *("-12.3" for _ in columns)] for r in (1, 2)
     ]
     block = Block("A title", [*names, *columns], rows, 2, best={(0, keys)}, keys=keys)
-    return Sheet([block], ("A note.",), ("A remark.",), pd.DataFrame(), ("Bold: the best value.",))
+    return Sheet([block], ("A note.",), ("A remark.",), {}, ("Bold: the best value.",))
 
 
 @pytest.mark.parametrize("format_", ["markdown", "latex", "html"])
