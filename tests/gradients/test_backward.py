@@ -447,14 +447,6 @@ def test_the_convolutional_networks_take_the_fast_way(
     assert not recwarn.list
 
 
-def test_the_mean_of_the_gradients_is_the_gradient_of_the_mean() -> None:
-    for task in TASKS.values():
-        batch, problem = tiny_batch(task), tiny_problem(task)
-        combined = network_step(tiny_algorithm(Through, problem, PLAIN), batch, 0)
-        erm = network_step(tiny_algorithm(Algorithm, problem, PLAIN), batch, 0)
-        torch.testing.assert_close(combined, erm)
-
-
 class Through(CustomStep):
     """Combines gradients as ERM does."""
 
@@ -492,25 +484,6 @@ def test_nothing_is_stacked_for_examples(monkeypatch: pytest.MonkeyPatch) -> Non
     combined_of(algorithm, tiny_batch(TASKS["multiclass"]))
     with pytest.raises(AssertionError, match="a stack was made"):
         stacked_of(algorithm, tiny_batch(TASKS["multiclass"]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_blocks_of_any_size_give_the_same(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    left = torch.randn(5, 2, 7, 3, generator=generator, dtype=dtype)
-    right = torch.randn(5, 2, 4, 3, generator=generator, dtype=dtype)
-    for positions in (1, 3):
-        product = OuterProducts(
-            left[..., :positions], right[..., :positions], torch.Size([14, 2, 2])
-        )
-        stack = product.stacked()
-        for size in (1, 60, 2**20):
-            monkeypatch.setattr("oodbench.gradients.factored.BLOCK", {"cpu": size})
-            net, mean = product.signs()
-            assert torch.equal(net, stack.sign().sum(0))
-            torch.testing.assert_close(mean, stack.mean(0))
 
 
 def test_a_gradient_that_is_not_a_number_stays_visible() -> None:

@@ -23,17 +23,14 @@ from tests.helpers.sweeps import tiny
 from tests.plugins.fish import StrangersFish
 from tests.plugins.group_dro import StrangersGroupDRO
 from tests.plugins.mixup import StrangersMixup
-from tests.plugins.mldg import StrangersMLDG
-from tests.plugins.running_risks import StrangersRunningRisks
 from tests.plugins.two_views import StrangersTwoViews
 
 TOGETHER: list[type[Algorithm]] = [
     StrangersGroupDRO,
     StrangersMixup,
-    StrangersRunningRisks,
     StrangersTwoViews,
 ]
-ALL = [*TOGETHER, StrangersFish, StrangersMLDG]
+ALL = [*TOGETHER, StrangersFish]
 SETTINGS = TrainSettings()
 
 
@@ -92,8 +89,7 @@ def test_its_runs_together_are_those_alone(
 
 
 def test_a_whole_step_of_ones_own_is_trained_alone() -> None:
-    for cls in (StrangersFish, StrangersMLDG):
-        assert why_not(Run(specs(cls)[0], SETTINGS)) == "it has an update of its own"
+    assert why_not(Run(specs(StrangersFish)[0], SETTINGS)) == "it has an update of its own"
 
 
 def test_the_views_are_those_that_the_method_made() -> None:

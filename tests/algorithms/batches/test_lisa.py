@@ -1,18 +1,15 @@
 """LISA against its algorithm, written out by loops."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from oodbench.algorithms.lisa import partners
 from scipy.stats import chisquare
 
-from oodbench.algorithms import algorithms
-from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.steps import noise_at, outputs, prepared
-
-LISA: Any = algorithms.get("LISA")
+from tests.helpers.methods import BINARY, tiny
 
 
 def test_partners_share_one_thing_and_differ_in_the_other() -> None:
@@ -41,8 +38,7 @@ def test_every_possible_partner_is_as_likely() -> None:
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
 def test_the_loss_is_that_of_every_mixed_example(kind: str, domains: str) -> None:
     task = TASKS[kind]
-    algorithm = tiny_algorithm(LISA, tiny_problem(task), {"domains": domains})
-    batch = tiny_batch(task)
+    algorithm, batch = tiny("LISA", task, domains=domains), tiny_batch(task)
     y = batch.y.flatten()
     domain = torch.arange(5).repeat_interleave(6)
     if domains == "attributes":
@@ -68,8 +64,7 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str, domains: str) -> Non
 
 
 def test_a_step_of_some_environments_knows_which_they_are() -> None:
-    algorithm = tiny_algorithm(LISA, tiny_problem(TASKS["binary"]), {"same_label": 1.0})
-    batch = tiny_batch(TASKS["binary"]).of([4, 1])
+    algorithm, batch = tiny("LISA", same_label=1.0), tiny_batch(BINARY).of([4, 1])
     made = algorithm.prepare(replace(batch, noise=noise_at(algorithm, batch, 0)))
     assert made.other_y is not None and torch.equal(made.y, made.other_y)
     assert not torch.equal(made.x, batch.x)

@@ -1,7 +1,6 @@
 """Mixup against its equation, written out by loops."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -9,18 +8,15 @@ from scipy.stats import beta as beta_distribution
 from scipy.stats import kstest
 
 from oodbench.algorithms import algorithms, beta
-from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
 from oodbench.steps import noise_at, outputs, prepared
-
-MIXUP: Any = algorithms.get("Mixup")
-ORG_MIXUP: Any = algorithms.get("OrgMixup")
+from tests.helpers.methods import BINARY, tiny
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "distribution"])
 def test_the_loss_is_that_of_every_mixed_example(kind: str) -> None:
     task = TASKS[kind]
-    algorithm = tiny_algorithm(MIXUP, tiny_problem(task), {"alpha": 0.4})
-    batch = tiny_batch(task)
+    algorithm, batch = tiny("Mixup", task, alpha=0.4), tiny_batch(task)
     drawn = noise_at(algorithm, batch, 7)
     ring = drawn["order"].tolist()
     total = torch.zeros((), dtype=torch.float64)
@@ -38,8 +34,7 @@ def test_the_loss_is_that_of_every_mixed_example(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression", "distribution"])
 def test_the_original_mixes_all_examples_by_one_share(kind: str) -> None:
     task = TASKS[kind]
-    algorithm = tiny_algorithm(ORG_MIXUP, tiny_problem(task), {"alpha": 0.4})
-    batch = tiny_batch(task)
+    algorithm, batch = tiny("OrgMixup", task, alpha=0.4), tiny_batch(task)
     drawn = noise_at(algorithm, batch, 7)
     m, order = drawn["share"][0], drawn["order"].tolist()
     assert sorted(order) == list(range(30))
@@ -54,10 +49,8 @@ def test_the_original_mixes_all_examples_by_one_share(kind: str) -> None:
 
 
 def test_each_step_and_trial_has_draws_of_its_own_that_no_hyperparameter_moves() -> None:
-    task, batch = TASKS["binary"], tiny_batch(TASKS["binary"])
-    algorithm, other = (
-        tiny_algorithm(MIXUP, tiny_problem(task), {"alpha": alpha}) for alpha in (0.2, 0.9)
-    )
+    batch = tiny_batch(BINARY)
+    algorithm, other = (tiny("Mixup", alpha=alpha) for alpha in (0.2, 0.9))
     first, again, later = (noise_at(algorithm, batch, step) for step in (3, 3, 4))
     assert torch.equal(first["share"], again["share"]) and torch.equal(
         first["order"], again["order"]
@@ -74,5 +67,5 @@ def test_shares_have_the_beta_distribution(alpha: float) -> None:
 
 @pytest.mark.parametrize("name", ["Mixup", "OrgMixup", "LISA"])
 def test_numbers_of_words_are_not_mixed(name: str) -> None:
-    words = replace(tiny_problem(TASKS["binary"]), discrete=True)
+    words = replace(tiny_problem(BINARY), discrete=True)
     assert algorithms.get(name).skip(words) == "numbers of words cannot be averaged"

@@ -1,23 +1,18 @@
 """WiSE-FT against its equation, by hand in float64."""
 
 import copy
-from typing import Any
 
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from oodbench.algorithms import algorithms
-from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.conformance.tiny_problems import TASKS, tiny_batch
 from oodbench.steps import update
-
-WISE_FT = algorithms.get("WiSEFT")
+from tests.helpers.methods import tiny
 
 
 def test_predictions_are_under_weights_between_the_trained_head_and_the_end() -> None:
     task = TASKS["multiclass"]
-    values = {"alpha": 0.3, "head_only": 2, "lr": 0.1}
-    algorithm: Any = tiny_algorithm(WISE_FT, tiny_problem(task), values)
-    batch = tiny_batch(task)
+    algorithm, batch = tiny("WiSEFT", task, alpha=0.3, head_only=2, lr=0.1), tiny_batch(task)
     first = copy.deepcopy(algorithm.network)
     for step in range(2):
         update(algorithm, batch, step)

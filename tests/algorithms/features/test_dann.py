@@ -8,26 +8,19 @@ import torch.nn.functional as F
 from oodbench.algorithms.dann import reverse_gradient
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
     LAST,
     PLAIN,
     STEPS,
-    TASKS,
-    tiny_algorithm,
     tiny_batch,
-    tiny_problem,
 )
-from oodbench.steps import outputs, update
+from oodbench.steps import outputs
 from oodbench.tasks import Task
-
-BOTH = pytest.mark.parametrize("name", ["DANN", "CDANN"])
-ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
-BINARY = TASKS["binary"]
+from tests.helpers.methods import BINARY, ON_EVERY_TASK, tiny
 
 
 def make(name: str, task: Task, **values: object) -> Any:
-    return tiny_algorithm(algorithms.get(name), tiny_problem(task), {**PLAIN, **values})
+    return tiny(name, task, **{**PLAIN, **values})
 
 
 def test_the_reversal_is_the_identity_with_a_negated_gradient() -> None:
@@ -64,8 +57,8 @@ def discriminator_loss(algorithm: Any, features: Tensor, y: Tensor, task: Task) 
     return torch.stack(total).mean()
 
 
-@BOTH
-@ALL
+@pytest.mark.parametrize("name", ["DANN", "CDANN"])
+@ON_EVERY_TASK
 def test_the_discriminator_descends_and_the_features_ascend_its_loss(name: str, task: Task) -> None:
     algorithm, batch = make(name, task, penalty_weight=0.7, schedule="constant"), tiny_batch(task)
     out = outputs(algorithm, batch, 0)
@@ -87,57 +80,12 @@ def test_the_discriminator_descends_and_the_features_ascend_its_loss(name: str, 
         torch.testing.assert_close(a, r - 0.7 * d)
 
 
-@BOTH
-def test_at_weight_zero_the_predictor_is_erms_and_the_discriminator_learns(name: str) -> None:
-    algorithm = make(name, BINARY, optimizer="adam", penalty_weight=0.0)
-    erm = tiny_algorithm(Algorithm, tiny_problem(BINARY), {**PLAIN, "optimizer": "adam"})
-    losses = []
-    for step in range(100):
-        batch = tiny_batch(BINARY, seed=step, examples=32)
-        losses.append(update(algorithm, batch, step)["discriminator_loss"].item())
-        update(erm, batch, step)
-    for a, b in zip(algorithm.network.parameters(), erm.network.parameters(), strict=True):
-        torch.testing.assert_close(a, b)
-    assert sum(losses[-10:]) / 10 < math.log(5) - 0.2  # the environments' inputs differ in scale
-
-
-def test_the_features_hide_their_environment() -> None:
-    """At a large weight a discriminator of the features does worse than at none."""
-    left = {}
-    for weight in (0.0, 1.0):
-        values = {"optimizer": "adam", "penalty_weight": weight, "schedule": "constant"}
-        algorithm = make("DANN", BINARY, **values)
-        for step in range(300):
-            metrics = update(algorithm, tiny_batch(BINARY, seed=step, examples=32), step)
-        left[weight] = metrics["discriminator_loss"].item()
-    assert left[1.0] > left[0.0] + 0.1
-
-
-@ALL
-def test_the_conditional_discriminator_sees_the_targets(task: Task) -> None:
-    algorithm, batch = make("CDANN", task), tiny_batch(task)
-    condition = algorithm.condition(outputs(algorithm, batch, 0))
-    assert condition.shape[-1] + 8 == algorithm.discriminator[0].in_features
-    if task.kind in ("binary", "multiclass"):
-        classes = F.one_hot(batch.y.long(), max(2, task.num_outputs)).double()
-        assert torch.equal(condition, classes)
-    else:
-        assert torch.equal(condition, batch.y.nan_to_num(0.5))
-
-
-@BOTH
-def test_one_environment_is_refused(name: str) -> None:
-    reason = why_skipped(algorithms.get(name), tiny_problem(BINARY, ("a",)))
-    assert reason is not None and "at least two" in reason
-
-
 def test_a_discriminator_is_told_which_environments_a_step_is_of() -> None:
-    problem = Problem((4,), TASKS["binary"], tuple("abcde"), 1000)
-    algorithm: Any = tiny_algorithm(algorithms.get("DANN"), problem, {"environments_per_step": 2})
-    batch = replace(tiny_batch(TASKS["binary"], 0, 2), environments=torch.tensor([4, 1]))
+    algorithm = tiny("DANN", environments_per_step=2)
+    batch = replace(tiny_batch(BINARY, 0, 2), environments=torch.tensor([4, 1]))
     out = outputs(algorithm, batch, 7)
     algorithm.objective(out)
     logits = algorithm.discriminator(out.features.flatten(0, 1))
     labels = torch.tensor([4] * 6 + [1] * 6)
-    wanted = torch.nn.functional.cross_entropy(logits, labels)
+    wanted = F.cross_entropy(logits, labels)
     torch.testing.assert_close(out.metrics["discriminator_loss"], wanted)

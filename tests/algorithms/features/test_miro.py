@@ -11,7 +11,6 @@ from oodbench.algorithms import Batch, Problem, algorithms, why_skipped
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
-    tiny_algorithm,
     tiny_batch,
     tiny_problem,
 )
@@ -20,13 +19,14 @@ from oodbench.steps import configure, update
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
 from oodbench.tasks import Task
+from tests.helpers.methods import ON_EVERY_TASK, tiny
 
 MIRO = algorithms.get("MIRO")
 
 
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@ON_EVERY_TASK
 def test_it_minimises_its_equation_and_the_variances_are_learned_faster(task: Task) -> None:
-    algorithm: Any = tiny_algorithm(MIRO, tiny_problem(task), {**PLAIN, "ld": 0.7})
+    algorithm = tiny("MIRO", task, **{**PLAIN, "ld": 0.7})
     batch = tiny_batch(task)
     first = copy.deepcopy(algorithm.network)
     with torch.no_grad():

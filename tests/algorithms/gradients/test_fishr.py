@@ -1,26 +1,21 @@
 """Fishr against the gradients of single examples, one by one."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, algorithms
+from oodbench.algorithms import Algorithm, Batch
 from oodbench.conformance.tiny_problems import (
     LAST,
     PLAIN,
     TASKS,
     network_step,
-    tiny_algorithm,
     tiny_batch,
-    tiny_problem,
 )
 from oodbench.errors import UserError
 from oodbench.steps import outputs, update
 from oodbench.tasks import Task
-
-FISHR: Any = algorithms.get("Fishr")
+from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
 
 
 def variances(algorithm: Algorithm, batch: Batch) -> Tensor:
@@ -29,10 +24,7 @@ def variances(algorithm: Algorithm, batch: Batch) -> Tensor:
     out = outputs(algorithm, batch, LAST)
     found = []
     for losses in out.losses:
-        gradients = [
-            torch.cat([g.flatten() for g in torch.autograd.grad(loss, head, create_graph=True)])
-            for loss in losses
-        ]
+        gradients = [gradient(loss, head, graph=True) for loss in losses]
         mean = torch.stack(gradients).mean(0)
         found.append(torch.stack([(g - mean) ** 2 for g in gradients]).mean(0))
     return torch.stack(found)
@@ -43,10 +35,9 @@ def distance(v: Tensor) -> Tensor:
     return torch.stack([((one - v.mean(0)) ** 2).mean() for one in v]).mean()
 
 
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@ON_EVERY_TASK
 def test_variances_are_those_of_the_gradients_of_examples(task: Task) -> None:
-    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task))
-    batch = tiny_batch(task)
+    algorithm, batch = tiny("Fishr", task), tiny_batch(task)
     found = algorithm.head_variances(outputs(algorithm, batch, 0))
     torch.testing.assert_close(found, variances(algorithm, batch))
 
@@ -54,48 +45,41 @@ def test_variances_are_those_of_the_gradients_of_examples(task: Task) -> None:
 def test_a_step_without_an_average_is_that_of_the_equation() -> None:
     task = TASKS["multiclass"]
     values = {**PLAIN, "ema": 0.0, "penalty_weight": 300.0, "anneal_steps": 0}
-    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task), values)
-    batch = tiny_batch(task)
-    parameters = list(algorithm.network.parameters())
+    algorithm, batch = tiny("Fishr", task, **values), tiny_batch(task)
     total = outputs(algorithm, batch, 0).risks.mean() + 300 * distance(variances(algorithm, batch))
-    wanted = torch.cat([g.flatten() for g in torch.autograd.grad(total, parameters)])
+    wanted = gradient(total, algorithm.network.parameters())
     torch.testing.assert_close(network_step(algorithm, batch, LAST), wanted)
 
 
 def test_the_penalty_grows_with_the_average_and_its_gradient_is_of_this_step() -> None:
     """a <- .95 a + .05 v from 0 on, and a / .05 stands for v."""
-    task = TASKS["binary"]
-    values = {**PLAIN, "penalty_weight": 2.0, "anneal_steps": 0}
-    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task), values)
+    algorithm = tiny("Fishr", **{**PLAIN, "penalty_weight": 2.0, "anneal_steps": 0})
     average = torch.zeros_like(algorithm.variances)
     for step in range(3):
-        batch = tiny_batch(task, seed=step)
+        batch = tiny_batch(BINARY, seed=step)
         average = 0.95 * average.detach() + 0.05 * variances(algorithm, batch)
         total = outputs(algorithm, batch, 0).risks.mean() + 2 * distance(average / 0.05)
-        gradients = torch.autograd.grad(total, list(algorithm.network.parameters()))
-        wanted = torch.cat([g.flatten() for g in gradients])
+        wanted = gradient(total, algorithm.network.parameters())
         torch.testing.assert_close(network_step(algorithm, batch, step), wanted)
         torch.testing.assert_close(algorithm.variances, average.detach())
 
 
 def test_before_the_switch_it_is_erm_and_the_average_goes_on() -> None:
     task = TASKS["regression"]
-    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task), PLAIN)
-    erm = tiny_algorithm(Algorithm, tiny_problem(task), PLAIN)
+    algorithm, erm = tiny("Fishr", task, **PLAIN), tiny("ERM", task, **PLAIN)
     batch = tiny_batch(task)
     torch.testing.assert_close(network_step(algorithm, batch, 0), network_step(erm, batch, 0))
     assert (algorithm.variances > 0).any()
 
 
 def test_environments_that_are_not_drawn_keep_their_variances() -> None:
-    task = TASKS["binary"]
-    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(task))
-    update(algorithm, tiny_batch(task).of([3, 1]), 0)
+    algorithm = tiny("Fishr")
+    update(algorithm, tiny_batch(BINARY).of([3, 1]), 0)
     assert (algorithm.variances.abs().sum(1) > 0).tolist() == [False, True, False, True, False]
 
 
 def test_a_classifier_of_several_layers_costs_one_sentence() -> None:
-    algorithm: Any = tiny_algorithm(FISHR, tiny_problem(TASKS["binary"]))
+    algorithm = tiny("Fishr")
     algorithm.network.classifier = nn.Sequential(algorithm.network.classifier, nn.Identity())
     with pytest.raises(UserError, match="a single linear layer"):
-        FISHR(algorithm.network, algorithm.problem, algorithm.hparams)
+        type(algorithm)(algorithm.network, algorithm.problem, algorithm.hparams)

@@ -2,41 +2,31 @@
 
 from typing import Any
 
-import pytest
 import torch
 
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import (
     PLAIN,
-    TASKS,
     network_step,
-    tiny_algorithm,
     tiny_batch,
-    tiny_problem,
 )
 from oodbench.networks.base import build
 from oodbench.steps import outputs
 from oodbench.tasks import Task
+from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
 
 IGA: Any = algorithms.get("IGA")
 
 
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@ON_EVERY_TASK
 def test_a_step_is_that_of_the_equation(task: Task) -> None:
     """R + lambda sum_e |g_e - mean g|^2, with the mean's gradient in the graph."""
-    algorithm: Any = tiny_algorithm(IGA, tiny_problem(task), {**PLAIN, "penalty_weight": 7.0})
-    batch = tiny_batch(task)
-    parameters = list(algorithm.network.parameters())
+    algorithm = tiny("IGA", task, **{**PLAIN, "penalty_weight": 7.0})
+    batch, parameters = tiny_batch(task), list(algorithm.network.parameters())
     risks = outputs(algorithm, batch, 0).risks
-
-    def flat(value: torch.Tensor) -> torch.Tensor:
-        gradients = torch.autograd.grad(value, parameters, create_graph=True)
-        return torch.cat([g.flatten() for g in gradients])
-
-    mean = flat(risks.mean())
-    penalty = sum(((flat(risk) - mean) ** 2).sum() for risk in risks)
-    total = risks.mean() + 7 * penalty
-    wanted = flat(total).detach()
+    mean, *each = (gradient(value, parameters, graph=True) for value in (risks.mean(), *risks))
+    total = risks.mean() + 7 * torch.stack([((g - mean) ** 2).sum() for g in each]).sum()
+    wanted = gradient(total, parameters)
     torch.testing.assert_close(algorithm.objective(outputs(algorithm, batch, 0)), total)
     torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
 

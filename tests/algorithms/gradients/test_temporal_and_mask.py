@@ -6,12 +6,10 @@ import torch
 from oodbench.algorithms.temporal_and_mask import TemporalANDMask
 from torch import Tensor, nn
 
-from oodbench.algorithms import Batch, Outputs, Problem, algorithms
+from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.errors import UserError
-from oodbench.networks.base import build
-from oodbench.steps import CustomStep, configure, environments_at, update
-from oodbench.tasks import Task
+from oodbench.steps import environments_at, update
 
 METHOD: Any = algorithms.get("TemporalANDMask")
 GRADIENTS = torch.tensor([[1.0, -2.0, 0.0], [0.3, 0.1, -0.7], [1.0, -1.0, 0.2], [2.0, -0.5, 0.0]])
@@ -69,19 +67,6 @@ def test_as_printed_the_first_steps_are_masked(beta3: float, tau: float, masked:
     assert (corrected[:, 0] != 1).all()
 
 
-def test_tau_zero_is_adam_but_for_the_place_of_epsilon() -> None:
-    found = steps(
-        betas=(0.9, 0.99, 0.5), tau=0.0, lr=0.1, eps=0.0, weight_decay=0.3, decay="coupled",
-        bias_correction=True,
-    )  # fmt: skip
-    parameter = nn.Parameter(torch.tensor([1.0, -1.0, 2.0]).double())
-    adam = torch.optim.Adam([parameter], lr=0.1, betas=(0.9, 0.99), eps=0.0, weight_decay=0.3)
-    for gradient, wanted in zip(GRADIENTS, found, strict=True):
-        parameter.grad = gradient.clone()
-        adam.step()
-        torch.testing.assert_close(parameter.detach(), wanted)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -121,24 +106,3 @@ def test_a_step_sees_one_environment() -> None:
     assert losses == pytest.approx([wanted, wanted])
     for one, two in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, two)
-
-
-class Confident(CustomStep):
-    """An objective of its own, minimised by the temporal AND-mask."""
-
-    def objective(self, out: Outputs) -> Tensor:
-        return out.risks.mean() + 0.1 * out.logits.square().mean()
-
-    def configure(self) -> dict[str, torch.optim.Optimizer]:
-        return {"main": TemporalANDMask(self.parameters())}
-
-
-def test_it_takes_any_objective() -> None:
-    problem = Problem((4,), Task("binary"), ("a",), 100)
-    network = build("MLP", {"width": 8}, (4,), 1, 0)
-    algorithm = Confident(network, problem, Confident.Hparams(lr=0.01, weight_decay=0.0))
-    configure(algorithm)
-    batch = tiny_batch(TASKS["binary"], 0, 1, 64)
-    batch = Batch(batch.x.float(), (batch.x[..., 0] > 0).float())
-    losses = [float(update(algorithm, batch, step)["loss"]) for step in range(60)]
-    assert losses[0] == losses[1] > 1.2 * losses[-1]  # as printed the first step is masked

@@ -16,6 +16,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.steps import CustomStep, outputs, rates, update
+from tests.helpers.methods import descend, require_same_weights
 
 JTT: Any = algorithms.get("JTT")
 TASK = TASKS["multiclass"]
@@ -52,8 +53,7 @@ def test_both_stages_are_those_of_the_paper() -> None:
         wrong.scatter_(1, batch.index, (predicted != batch.y).double())
         update(twin, batch, step)
         update(algorithm, batch, step)
-        for ours, theirs in zip(weights(algorithm), weights(twin), strict=True):
-            assert torch.equal(ours, theirs)
+        assert all(map(torch.equal, weights(algorithm), weights(twin)))
     assert 0 < wrong.sum() < 30 and torch.equal(algorithm.get_buffer("wrong"), wrong)
     for p, value in zip(twin.network.parameters(), start, strict=True):
         p.data.copy_(value)
@@ -63,18 +63,12 @@ def test_both_stages_are_those_of_the_paper() -> None:
         losses = outputs(twin, batch, step).losses
         total = torch.zeros((), dtype=torch.float64)
         for e in range(5):
-            repeated = (
-                6 + 6 * wrong[e].sum()
-            )  # the size of the set that repeats the wrong ones 7 times
+            repeated = 6 + 6 * wrong[e].sum()  # the size of the set with the wrong ones 7 times
             for k, i in enumerate(batch.index[e].tolist()):
                 total += (7 if wrong[e, i] else 1) * losses[e, k] / (repeated / 6) / 3 / 5
-        gradients = torch.autograd.grad(total, list(twin.network.parameters()))
-        with torch.no_grad():
-            for p, g in zip(twin.network.parameters(), gradients, strict=True):
-                p.sub_(0.1 * g)
+        descend(twin.network, total, 0.1)
         torch.testing.assert_close(update(algorithm, batch, step)["loss"], total.detach())
-        for ours, theirs in zip(weights(algorithm), weights(twin), strict=True):
-            torch.testing.assert_close(ours, theirs)
+        require_same_weights(algorithm.network, twin.network)
     assert torch.equal(algorithm.get_buffer("wrong"), wrong)
 
 

@@ -1,18 +1,14 @@
 """EQRM against a root of its equation and finite differences of it."""
 
-from typing import Any
-
 import pytest
 import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
-from torch import Tensor
 
-from oodbench.algorithms import Outputs, algorithms
-from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.conformance.tiny_problems import LAST, tiny_batch
 from oodbench.steps import outputs, rates, update
+from tests.helpers.methods import BINARY, objective_of, tiny
 
-EQRM: Any = algorithms.get("EQRM")
 RISKS = [0.9, 0.3, 0.4, 1.7, 0.35]
 
 
@@ -35,20 +31,13 @@ def bandwidth(risks: list[float]) -> float:
     return 1.06 * float(variance**0.5) * float(len(risks) ** -0.2)
 
 
-def objective(risks: Tensor, step: int = LAST, **values: object) -> Tensor:
-    environments = tuple(f"e{i}" for i in range(len(risks)))
-    algorithm = tiny_algorithm(EQRM, tiny_problem(TASKS["binary"], environments), values)
-    none = torch.empty(0)
-    return algorithm.objective(Outputs(none, none, none, none, risks, step, TASKS["binary"]))
-
-
 @pytest.mark.parametrize("level", [0.02, 0.5, 0.75, 0.99])
 @pytest.mark.parametrize("count", [2, 5])
 def test_the_quantile_and_its_derivative_are_those_of_the_equation(
     level: float, count: int
 ) -> None:
     risks = torch.tensor(RISKS[:count], dtype=torch.float64, requires_grad=True)
-    found = objective(risks, quantile=level)
+    found = objective_of("EQRM", risks, quantile=level)
     assert found.item() == pytest.approx(quantile(RISKS[:count], level), rel=1e-11)
     (gradient,) = torch.autograd.grad(found, risks)
     for e in range(count):
@@ -57,14 +46,6 @@ def test_the_quantile_and_its_derivative_are_those_of_the_equation(
             for sign in (1, -1)
         ]
         assert gradient[e].item() == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-8)
-
-
-def test_two_environments_have_their_mean_as_median() -> None:
-    risks = torch.tensor([0.2, 1.0], dtype=torch.float64, requires_grad=True)
-    found = objective(risks, quantile=0.5)
-    (gradient,) = torch.autograd.grad(found, risks)
-    assert found.item() == pytest.approx(0.6, abs=1e-12)
-    assert gradient.tolist() == pytest.approx([0.5, 0.5], abs=1e-12)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.75, 0.95])
@@ -79,17 +60,17 @@ def test_the_codes_gradient_goes_through_the_ends_of_its_bisection(level: float)
         middle = (low + high) / 2
         share = sum(norm.cdf((middle.item() - r) / h.item()) for r in RISKS) / 5
         low, high = (low, middle) if share > level else (middle, high)
-    found = objective(ours, quantile=level, bisection_gradient=True)
+    found = objective_of("EQRM", ours, quantile=level, bisection_gradient=True)
     wanted = (low + high) / 2
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)
     a, b = torch.autograd.grad(found, ours)[0], torch.autograd.grad(wanted, theirs)[0]
     torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7)
-    exact = torch.autograd.grad(objective(ours, quantile=level), ours)[0]
+    exact = torch.autograd.grad(objective_of("EQRM", ours, quantile=level), ours)[0]
     assert (a - exact).abs().max() > 0.05
 
 
 def test_a_quantile_below_zero_is_the_mean_and_a_multiple_of_the_bandwidth() -> None:
-    found = objective(torch.tensor(RISKS, dtype=torch.float64), quantile=-50.0)
+    found = objective_of("EQRM", torch.tensor(RISKS, dtype=torch.float64), quantile=-50.0)
     assert found.item() == pytest.approx(sum(RISKS) / 5 + 10 * bandwidth(RISKS), rel=1e-12)
 
 
@@ -97,7 +78,7 @@ def test_a_quantile_below_zero_is_the_mean_and_a_multiple_of_the_bandwidth() -> 
 @pytest.mark.parametrize("bisection", [False, True])
 def test_equal_risks_are_their_own_quantiles(dtype: torch.dtype, bisection: bool) -> None:
     risks = torch.full((4,), 0.7, dtype=dtype, requires_grad=True)
-    found = objective(risks, quantile=0.9, bisection_gradient=bisection)
+    found = objective_of("EQRM", risks, quantile=0.9, bisection_gradient=bisection)
     (gradient,) = torch.autograd.grad(found, risks)
     assert found.item() == pytest.approx(0.7, rel=1e-6)
     assert gradient.sum().item() == pytest.approx(1, rel=1e-6)
@@ -108,7 +89,7 @@ def test_a_quantile_between_risks_that_are_far_apart_stays_between_them() -> Non
     risks = torch.linspace(0.5, 0.6, 100)
     risks[-1] = 50.0
     risks.requires_grad_()
-    found = objective(risks, quantile=0.99)
+    found = objective_of("EQRM", risks, quantile=0.99)
     (gradient,) = torch.autograd.grad(found, risks)
     assert 0.6 < found.item() < 50 and gradient.isfinite().all()
 
@@ -118,10 +99,8 @@ def test_a_quantile_between_risks_that_are_far_apart_stays_between_them() -> Non
 def test_the_burn_in_is_erm_and_then_come_a_new_optimizer_and_another_rate(
     name: str, burn_in: float
 ) -> None:
-    problem = tiny_problem(TASKS["binary"])  # of 20,000 steps
-    values = {"burn_in": burn_in, "lr": 0.1, "lr_after": 0.003, "lr_schedule": "constant"}
-    algorithm = tiny_algorithm(algorithms.get(name), problem, values)
-    batch = tiny_batch(TASKS["binary"])
+    algorithm = tiny(name, burn_in=burn_in, lr=0.1, lr_after=0.003, lr_schedule="constant")
+    batch = tiny_batch(BINARY)  # and the run is one of 20,000 steps
     for step, erm in ((0, True), (4999, True), (5000, False), (LAST, False)):
         out = outputs(algorithm, batch, step)
         assert torch.equal(algorithm.objective(out), out.risks.mean()) == erm

@@ -1,49 +1,35 @@
 """GroupDRO against its algorithm, written out."""
 
-from typing import Any
-
 import torch
 
-from oodbench.algorithms import Batch, algorithms
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
-    tiny_algorithm,
     tiny_batch,
-    tiny_problem,
 )
 from oodbench.steps import outputs, update
-
-GROUP_DRO: Any = algorithms.get("GroupDRO")
+from tests.helpers.methods import BINARY, descend, require_same_weights, tiny
 
 
 def test_three_steps_are_those_of_the_paper() -> None:
     """q_e <- q_e exp(eta R_e) / S, then a step on sum_e q_e R_e with q held fixed."""
     task = TASKS["multiclass"]
-    algorithm = tiny_algorithm(GROUP_DRO, tiny_problem(task), {**PLAIN, "eta": 0.7})
-    twin = tiny_algorithm(GROUP_DRO, tiny_problem(task), {**PLAIN, "eta": 0.7})
+    algorithm, twin = (tiny("GroupDRO", task, **{**PLAIN, "eta": 0.7}) for _ in range(2))
     q = torch.full((5,), 0.2, dtype=torch.float64)
     for step in range(3):
         batch = tiny_batch(task, seed=step)
         risks = outputs(twin, batch, step).risks
         q = q * (0.7 * risks.detach()).exp()
         q = q / q.sum()
-        gradients = torch.autograd.grad((q * risks).sum(), list(twin.parameters()))
-        with torch.no_grad():
-            for p, g in zip(twin.parameters(), gradients, strict=True):
-                p.sub_(0.01 * g)
+        descend(twin, (q * risks).sum())
         loss = update(algorithm, batch, step)["loss"]
         torch.testing.assert_close(loss, (q * risks.detach()).sum())
         torch.testing.assert_close(algorithm.weights, q)
-    for ours, theirs in zip(algorithm.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    require_same_weights(algorithm, twin)
 
 
 def test_environments_that_are_not_drawn_keep_their_share() -> None:
-    task = TASKS["binary"]
-    algorithm = tiny_algorithm(GROUP_DRO, tiny_problem(task), {"eta": 1.0})
-    batch = tiny_batch(task)
-    part: Batch = batch.of([3, 1])
+    algorithm, part = tiny("GroupDRO", eta=1.0), tiny_batch(BINARY).of([3, 1])
     risks = outputs(algorithm, part, 0).risks.detach()
     update(algorithm, part, 0)
     factors = torch.ones(5, dtype=torch.float64)
@@ -54,8 +40,7 @@ def test_environments_that_are_not_drawn_keep_their_share() -> None:
 def test_groups_are_pairs_of_target_and_attribute_wherever_they_are() -> None:
     """A group that is not in the batch has the risk 0, and its share shrinks with the sum alone."""
     task = TASKS["multiclass"]
-    values = {**PLAIN, "eta": 0.7, "over": "groups"}
-    algorithm = tiny_algorithm(GROUP_DRO, tiny_problem(task), values)
+    algorithm = tiny("GroupDRO", task, **{**PLAIN, "eta": 0.7, "over": "groups"})
     q = torch.full((6,), 1 / 6, dtype=torch.float64)
     for step in range(3):
         batch = tiny_batch(task, seed=step, environments=2, examples=4)
@@ -74,8 +59,7 @@ def test_groups_are_pairs_of_target_and_attribute_wherever_they_are() -> None:
 
 
 def test_groups_of_real_targets_are_attributes() -> None:
-    values = {"over": "groups"}
-    algorithm: Any = tiny_algorithm(GROUP_DRO, tiny_problem(TASKS["regression"]), values)
+    algorithm = tiny("GroupDRO", TASKS["regression"], over="groups")
     batch = tiny_batch(TASKS["regression"])
     out = outputs(algorithm, batch, 0)
     assert batch.attributes is not None

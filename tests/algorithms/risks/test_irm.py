@@ -1,6 +1,5 @@
 """IRM's penalty, and the schedule that all penalized methods share."""
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -14,20 +13,18 @@ from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
 from oodbench.conformance.tiny_problems import (
     LAST,
     PLAIN,
-    TASKS,
     tiny_algorithm,
     tiny_batch,
     tiny_problem,
 )
 from oodbench.errors import UserError
-from oodbench.hparams import defaults
 from oodbench.steps import outputs, rates, update
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
 from tests.algorithms.risks.test_erm import POPULATION, example_1
+from tests.helpers.methods import BINARY, ON_EVERY_TASK, require_equation, tiny
 
 IRM: Any = algorithms.get("IRM")
-BINARY = TASKS["binary"]
 
 
 def scale_gradient(
@@ -54,22 +51,15 @@ def by_autograd(task: Task, logits: Tensor, y: Tensor, split_half: bool) -> Tens
 
 @pytest.mark.parametrize("split_half", [False, True])
 @pytest.mark.parametrize("examples", [2, 6, 7])
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@ON_EVERY_TASK
 def test_the_penalty_and_its_gradient_are_those_of_autograd(
     task: Task, examples: int, split_half: bool
 ) -> None:
-    algorithm: Any = tiny_algorithm(IRM, tiny_problem(task), {"split_half": split_half})
+    algorithm = tiny("IRM", task, split_half=split_half)
     batch = tiny_batch(task, examples=examples)
-    parameters = list(algorithm.network.parameters())
     out = outputs(algorithm, batch, LAST)
     found, wanted = algorithm.penalty(out), by_autograd(task, out.logits, batch.y, split_half)
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=0)
-    for a, b in zip(
-        torch.autograd.grad(found, parameters, retain_graph=True, allow_unused=True),
-        torch.autograd.grad(wanted, parameters, allow_unused=True),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
+    require_equation(found, wanted, algorithm.network)
     total = out.risks.mean() + 100 * wanted
     torch.testing.assert_close(algorithm.objective(out), total, rtol=1e-10, atol=0)
 
@@ -82,15 +72,15 @@ def test_every_step_draws_its_halves() -> None:
 
 
 def test_no_branch_on_the_initial_weight() -> None:
-    values = {"divide_by_weight": True, "anneal_steps": 1, "penalty_weight": 4.0}
-    algorithm: Any = tiny_algorithm(IRM, tiny_problem(BINARY), values)
+    values: dict[str, Any] = {"divide_by_weight": True, "anneal_steps": 1, "penalty_weight": 4.0}
+    algorithm = tiny("IRM", **values)
     algorithm.hparams = replace(algorithm.hparams, initial_weight=torch.tensor([0.0, 1.0, 2.0]))
     assert algorithm.divisor(0).tolist() == [1, 1, 1]
     assert algorithm.divisor(1).tolist() == [4, 4, 2]
 
 
 def test_two_halves_need_two_examples() -> None:
-    algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), {"split_half": True})
+    algorithm = tiny("IRM", split_half=True)
     with pytest.raises(UserError, match="'split_half' needs at least two examples"):
         update(algorithm, tiny_batch(BINARY, examples=1), 0)
 
@@ -155,8 +145,7 @@ def test_updates_are_those_of_the_papers_code(
         "reset_optimizer": reset,
         "momentum": 0.9,
     }
-    ours = tiny_algorithm(IRM, tiny_problem(BINARY), values)
-    theirs = tiny_algorithm(IRM, tiny_problem(BINARY))
+    ours, theirs = tiny("IRM", **values), tiny("IRM")
 
     def new_optimizer() -> torch.optim.Optimizer:
         parameters = theirs.network.parameters()
@@ -173,49 +162,6 @@ def test_updates_are_those_of_the_papers_code(
         update(ours, batch, step)
         for a, b in zip(ours.network.parameters(), theirs.network.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("reset", [False, True])
-def test_the_optimizer_starts_anew_at_the_switch_if_asked(reset: bool) -> None:
-    values = {"anneal_steps": 2, "reset_optimizer": reset}
-    algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), values)
-    first = algorithm.optimizers["main"]
-    for step in range(4):
-        update(algorithm, tiny_batch(BINARY, step), step)
-    assert (algorithm.optimizers["main"] is first) == (not reset)
-
-
-def test_without_annealing_the_optimizer_is_kept() -> None:
-    values = {"anneal_steps": 0, "reset_optimizer": True}
-    algorithm = tiny_algorithm(IRM, tiny_problem(BINARY), values)
-    first = algorithm.optimizers["main"]
-    update(algorithm, tiny_batch(BINARY), 0)
-    assert algorithm.optimizers["main"] is first
-
-
-@pytest.mark.parametrize("stop", [1, 2, 3])
-def test_resuming_around_the_switch_is_exact(stop: int) -> None:
-    values = {"anneal_steps": 2, "reset_optimizer": True, "weight_decay": 1e-3}
-    whole = tiny_algorithm(IRM, tiny_problem(BINARY), values)
-    resumed = tiny_algorithm(IRM, tiny_problem(BINARY), values)
-    for step in range(5):
-        if step == stop:
-            resumed.load_state_dict(whole.state_dict())
-            state = copy.deepcopy(whole.optimizers["main"].state_dict())
-            resumed.optimizers["main"].load_state_dict(state)
-        update(whole, tiny_batch(BINARY, step), step)
-        if step >= stop:
-            update(resumed, tiny_batch(BINARY, step), step)
-    for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_small_images_start_from_the_papers_settings() -> None:
-    values = defaults(IRM.Hparams, "small_images")
-    assert values["penalty_weight"] == 1e4
-    assert values["anneal_steps"] == 0.2
-    assert (values["divide_by_weight"], values["reset_optimizer"]) == (True, False)
-    assert values["weight_decay"] == 2 * 1e-3
 
 
 def covariate_shift_cosine(protocol: str, step: int) -> float:
@@ -244,16 +190,26 @@ def covariate_shift_cosine(protocol: str, step: int) -> float:
     return float(torch.cosine_similarity(ours, theirs, dim=0))
 
 
+@pytest.mark.parametrize(
+    ("anneal", "reset", "anew"), [(2, True, [2]), (2, False, []), (0, True, [])]
+)
+def test_the_optimizer_starts_anew_at_the_switch_if_asked(
+    anneal: int, reset: bool, anew: list[int]
+) -> None:
+    algorithm = tiny("IRM", anneal_steps=anneal, reset_optimizer=reset)
+    assert [step for step in range(4) if rates(algorithm, step).restart] == anew
+
+
 def test_the_covariate_shift_protocols_row_follows_the_papers_code() -> None:
     for step in (0, LAST):
         assert covariate_shift_cosine("rex-2021-v2", step) == pytest.approx(1, abs=1e-12)
     assert covariate_shift_cosine("rex-2021", 0) < 0.9999  # twice the constants, until a new name
 
 
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@ON_EVERY_TASK
 def test_a_shift_adds_the_gradient_of_a_constant_added_to_the_logits(task: Task) -> None:
     """sum over the dummies w = 1 and b = 0 of (dR_e / d dummy)^2, by autograd."""
-    algorithm: Any = tiny_algorithm(IRM, tiny_problem(task), {"shift": True})
+    algorithm = tiny("IRM", task, shift=True)
     out = outputs(algorithm, tiny_batch(task), LAST)
     terms = []
     for logits, y in zip(out.logits, out.targets, strict=True):

@@ -5,10 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oodbench.algorithms import algorithms
-from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_problem
 from oodbench.errors import UserError
-from tests.algorithms.risks.test_vrex import RISKS, objective
+from tests.algorithms.risks.test_vrex import RISKS
+from tests.helpers.methods import BINARY, objective_of, tiny
 
 
 def brute_force(risks: list[float], lambda_min: float) -> float:
@@ -29,60 +28,39 @@ def test_it_is_the_worst_corner_of_the_simplex(
 ) -> None:
     lambda_min = share / len(values) - beyond
     risks = torch.tensor(values, dtype=torch.float64)
-    found = objective("MMREx", risks, lambda_min=lambda_min).item()
+    found = objective_of("MMREx", risks, lambda_min=lambda_min).item()
     assert found == pytest.approx(brute_force(values, lambda_min), rel=1e-9, abs=1e-9)
-
-
-@given(st.floats(0, 10), st.floats(0, 10), st.floats(-5000, 0.5))
-def test_with_two_environments_it_is_the_absolute_difference(
-    r1: float, r2: float, lambda_min: float
-) -> None:
-    risks = torch.tensor([r1, r2], dtype=torch.float64)
-    found = 2 * objective("MMREx", risks, lambda_min=lambda_min).item()
-    wanted = r1 + r2 + (1 - 2 * lambda_min) * abs(r1 - r2)
-    assert found == pytest.approx(wanted, rel=1e-9, abs=1e-6)
 
 
 @given(RISKS)
 def test_risk_interpolation_is_the_largest_risk(values: list[float]) -> None:
     risks = torch.tensor(values, dtype=torch.float64)
-    assert objective("RI", risks).item() == max(values)
-    at_zero = objective("MMREx", risks, lambda_min=0.0).item()
-    assert at_zero == pytest.approx(max(values), rel=1e-12)
-    assert objective("MMREx", risks, lambda_min=1 / len(values)).item() == pytest.approx(
-        sum(values) / len(values), abs=1e-12
-    )
+    assert objective_of("RI", risks).item() == max(values)
 
 
 def test_only_the_worst_environment_pulls() -> None:
     risks = torch.tensor([0.3, 2.0, 1.0], dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(objective("RI", risks), risks)
+    (gradient,) = torch.autograd.grad(objective_of("RI", risks), risks)
     assert gradient.tolist() == [0, 1, 0]
-    (gradient,) = torch.autograd.grad(objective("MMREx", risks, lambda_min=-2.0), risks)
+    (gradient,) = torch.autograd.grad(objective_of("MMREx", risks, lambda_min=-2.0), risks)
     assert gradient.tolist() == pytest.approx([-2, 5, -2])
 
 
 def test_it_interpolates_before_the_switch_and_divides_after_it() -> None:
     risks = torch.tensor([0.3, 0.9], dtype=torch.float64)
     values: dict[str, Any] = {"lambda_min": -4999.5, "anneal_steps": 100, "divide_by_weight": True}
-    assert objective("MMREx", risks, 99, **values).item() == pytest.approx(0.9)
+    assert objective_of("MMREx", risks, 99, **values).item() == pytest.approx(0.9)
     after = (0.6 + 1e4 * 0.3) / 1e4
-    assert objective("MMREx", risks, 100, **values).item() == pytest.approx(after)
+    assert objective_of("MMREx", risks, 100, **values).item() == pytest.approx(after)
 
 
 def test_the_environments_of_a_step_count() -> None:
-    names = tuple("abcdefgh")
-    values: dict[str, Any] = {"environments_per_step": 2, "lambda_min": -1.0, "anneal_steps": 0}
-    algorithm: Any = tiny_algorithm(
-        algorithms.get("MMREx"), tiny_problem(TASKS["binary"], names), values
-    )
-    assert algorithm.weight(5) == 3
-    tiny_algorithm(algorithms.get("MMREx"), algorithm.problem, {**values, "lambda_min": 0.5})
+    values = {"environments_per_step": 2, "anneal_steps": 0}
+    assert tiny("MMREx", BINARY, 8, **values, lambda_min=-1.0).weight(5) == 3
+    tiny("MMREx", BINARY, 8, **values, lambda_min=0.5)
 
 
 def test_no_smallest_weight_exceeds_equal_shares() -> None:
-    problem = tiny_problem(TASKS["binary"], ("a", "b"))
-    cls = algorithms.get("MMREx")
-    tiny_algorithm(cls, problem, {"lambda_min": 0.5})
+    tiny("MMREx", BINARY, 2, lambda_min=0.5)
     with pytest.raises(UserError, match=r"'lambda_min' must be at most 1/2 .* not 0\.51"):
-        tiny_algorithm(cls, problem, {"lambda_min": 0.51})
+        tiny("MMREx", BINARY, 2, lambda_min=0.51)

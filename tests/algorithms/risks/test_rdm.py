@@ -1,16 +1,12 @@
 """RDM against its equation, written out by loops."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import algorithms
-from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_batch
 from oodbench.steps import outputs
-
-RDM: Any = algorithms.get("RDM")
+from tests.helpers.methods import require_equation, tiny
 
 
 def mean_kernel(left: Tensor, right: Tensor) -> Tensor:
@@ -28,25 +24,18 @@ def variance(values: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["binary", "regression"])
 def test_the_objective_and_its_gradient_are_those_of_the_equation(kind: str) -> None:
     task = TASKS[kind]
-    values = {"penalty_weight": 3.0, "variance_weight": 0.2}
-    algorithm = tiny_algorithm(RDM, tiny_problem(task), values)
+    algorithm = tiny("RDM", task, penalty_weight=3.0, variance_weight=0.2)
     out = outputs(algorithm, tiny_batch(task, 4), LAST)
-    found = algorithm.objective(out)
     risks = out.risks.tolist()
     worst, every = out.losses[risks.index(max(risks))], out.losses.flatten()
     mmd = mean_kernel(worst, worst) + mean_kernel(every, every) - 2 * mean_kernel(worst, every)
     wanted = out.risks.mean() + 3 * mmd + 0.2 * (variance(worst) + variance(every))
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-    trained = list(algorithm.parameters())
-    ours = torch.autograd.grad(found, trained, retain_graph=True)
-    for a, b in zip(ours, torch.autograd.grad(wanted, trained), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    require_equation(algorithm.objective(out), wanted, algorithm)
 
 
 def test_a_single_example_has_no_variance_and_two_have_the_unbiased_one() -> None:
     task = TASKS["regression"]
-    values = {"penalty_weight": 0.0, "variance_weight": 1.0}
-    algorithm = tiny_algorithm(RDM, tiny_problem(task, ("a", "b")), values)
+    algorithm = tiny("RDM", task, 2, penalty_weight=0.0, variance_weight=1.0)
     out = outputs(algorithm, tiny_batch(task, environments=2, examples=1), LAST)
     first, second = out.losses.flatten().tolist()
     algorithm.objective(out)

@@ -4,31 +4,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from oodbench.algorithms import Outputs, algorithms
-from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
+from oodbench.conformance.tiny_problems import LAST
 from oodbench.hparams import defaults
 from oodbench.steps import rates
+from tests.helpers.methods import BINARY, objective_of, tiny
 
-VREX: Any = algorithms.get("VREx")
 RISKS = st.lists(st.floats(0, 10), min_size=2, max_size=6)
-
-
-def objective(name: str, risks: Tensor, step: int = LAST, **values: object) -> Tensor:
-    """The method's objective where only the risks (E,) matter."""
-    environments = tuple(f"e{i}" for i in range(len(risks)))
-    algorithm = tiny_algorithm(
-        algorithms.get(name), tiny_problem(TASKS["binary"], environments), values
-    )
-    none = torch.empty(0)
-    return algorithm.objective(Outputs(none, none, none, none, risks, step, TASKS["binary"]))
 
 
 @given(RISKS, st.floats(0, 1e4))
 def test_it_is_the_mean_plus_the_population_variance(values: list[float], weight: float) -> None:
     risks = torch.tensor(values, dtype=torch.float64, requires_grad=True)
-    found = objective("VREx", risks, penalty_weight=weight)
+    found = objective_of("VREx", risks, penalty_weight=weight)
     count, mean = len(values), sum(values) / len(values)
     variance = sum((r - mean) ** 2 for r in values) / count
     assert found.item() == pytest.approx(mean + weight * variance, rel=1e-9, abs=1e-9)
@@ -40,27 +29,6 @@ def test_it_is_the_mean_plus_the_population_variance(values: list[float], weight
     assert gradient.tolist() == pytest.approx(wanted, rel=1e-9, abs=1e-9)
 
 
-@given(st.floats(0, 10), st.floats(0, 10), st.floats(0, 1e4))
-def test_two_environments_as_in_the_papers_code(r1: float, r2: float, w: float) -> None:
-    """R_1 + R_2 + w (R_1 - R_2)^2 is twice the objective at penalty_weight = 2 w."""
-    ours = torch.tensor([r1, r2], dtype=torch.float64, requires_grad=True)
-    theirs = torch.tensor([r1, r2], dtype=torch.float64, requires_grad=True)
-    found = 2 * objective("VREx", ours, penalty_weight=2 * w)
-    code = theirs.sum() + w * (theirs[0] - theirs[1]) ** 2
-    torch.testing.assert_close(found, code, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(
-        torch.autograd.grad(found, ours), torch.autograd.grad(code, theirs), rtol=1e-9, atol=1e-9
-    )
-
-
-@given(RISKS, st.floats(0, 100))
-def test_the_papers_form_sums_the_risks(values: list[float], beta: float) -> None:
-    risks = torch.tensor(values, dtype=torch.float64)
-    paper = risks.sum() + beta * risks.var(correction=0)
-    ours = len(values) * objective("VREx", risks, penalty_weight=beta / len(values))
-    torch.testing.assert_close(ours, paper, rtol=1e-9, atol=1e-9)
-
-
 @pytest.mark.parametrize(("weight", "divisor"), [(0.5, 1.0), (1.0, 1.0), (2e4, 1e4)])
 def test_the_weight_is_the_initial_one_until_the_switch_and_divides_everything_after(
     weight: float, divisor: float
@@ -69,12 +37,11 @@ def test_the_weight_is_the_initial_one_until_the_switch_and_divides_everything_a
     values: dict[str, Any] = {"penalty_weight": weight, "anneal_steps": 5}
     values |= {"divide_by_weight": True, "initial_weight": 2.0}
     mean, variance = risks.mean(), risks.var(correction=0)
-    torch.testing.assert_close(objective("VREx", risks, 4, **values), mean + 2 * variance)
+    torch.testing.assert_close(objective_of("VREx", risks, 4, **values), mean + 2 * variance)
     after = (mean + weight * variance) / divisor
-    torch.testing.assert_close(objective("VREx", risks, 5, **values), after)
+    torch.testing.assert_close(objective_of("VREx", risks, 5, **values), after)
 
-    problem = tiny_problem(TASKS["binary"])
-    algorithm = tiny_algorithm(VREX, problem, {**values, "weight_decay": 0.1})
+    algorithm = tiny("VREx", **values, weight_decay=0.1)
     assert rates(algorithm, 4).weight_decay == pytest.approx(0.1)
     assert rates(algorithm, 5).weight_decay == pytest.approx(0.1 / divisor)
 
@@ -86,10 +53,9 @@ def test_the_defaults_on_small_images_are_those_of_the_papers_code(
     """R_1 + R_2 + 1e-3 ||theta||^2 + 1e4 (R_1 - R_2)^2, or 1e4 |R_1 - R_2|, all divided by 1e4."""
     values = defaults(algorithms.get(name).Hparams, "small_images")
     risks = torch.tensor([0.3, 0.9], dtype=torch.float64)
-    problem = tiny_problem(TASKS["binary"], ("a", "b"))
-    algorithm: Any = tiny_algorithm(algorithms.get(name), problem, values)
+    algorithm = tiny(name, BINARY, 2, **values)
     none = torch.empty(0)
-    out = Outputs(none, none, none, none, risks, LAST, TASKS["binary"])
+    out = Outputs(none, none, none, none, risks, LAST, BINARY)
     penalty = (risks[0] - risks[1]) ** 2 if name == "VREx" else (risks[0] - risks[1]).abs()
     code = (risks.sum() + 1e4 * penalty) / 1e4
     torch.testing.assert_close(2 * algorithm.objective(out), code)

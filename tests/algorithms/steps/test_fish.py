@@ -3,25 +3,22 @@
 import copy
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
-from oodbench.algorithms import algorithms
-from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.conformance.tiny_problems import tiny_batch
 from oodbench.steps import noise_at, update
 from oodbench.tasks import Task
+from tests.helpers.methods import BINARY, ON_EVERY_TASK, require_same_weights, tiny
 
-FISH: Any = algorithms.get("Fish")
-ADAM = {"lr": 0.02, "weight_decay": 0.1, "lr_schedule": "constant"}
+ADAM: dict[str, Any] = {"lr": 0.02, "weight_decay": 0.1, "lr_schedule": "constant"}
 
 
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@ON_EVERY_TASK
 def test_three_steps_are_parts_of_walks_with_one_optimizer(task: Task) -> None:
     """theta' goes on with one Adam's moments; theta <- theta + .3 (theta' - theta)."""
-    algorithm = tiny_algorithm(FISH, tiny_problem(task), {**ADAM, "meta_lr": 0.3})
-    theta = copy.deepcopy(algorithm.network)
-    walker = copy.deepcopy(algorithm.network)
+    algorithm = tiny("Fish", task, **ADAM, meta_lr=0.3)
+    theta, walker = (copy.deepcopy(algorithm.network) for _ in range(2))
     optimizer = torch.optim.Adam(walker.parameters(), lr=0.02, weight_decay=0.1)
     for step in range(3):
         batch, losses = tiny_batch(task, seed=step), []
@@ -36,25 +33,21 @@ def test_three_steps_are_parts_of_walks_with_one_optimizer(task: Task) -> None:
                 p.add_(0.3 * (q - p))
         loss = update(algorithm, batch, step)["loss"]
         torch.testing.assert_close(loss, torch.stack(losses).mean().detach())
-        for ours, theirs in zip(algorithm.network.parameters(), theta.parameters(), strict=True):
-            torch.testing.assert_close(ours, theirs)
+        require_same_weights(algorithm.network, theta)
 
 
 def test_running_statistics_go_a_part_of_the_way_too() -> None:
-    task, batch = TASKS["binary"], tiny_batch(TASKS["binary"])
     ends = {}
     for share in (0.25, 1.0):
-        algorithm = tiny_algorithm(FISH, tiny_problem(task), {**ADAM, "meta_lr": share})
-        assert isinstance(algorithm.network.featurizer, nn.Sequential)
+        algorithm = tiny("Fish", **ADAM, meta_lr=share)
         algorithm.network.featurizer.append(nn.BatchNorm1d(8, affine=False).double())
-        update(algorithm, batch, 0)
+        update(algorithm, tiny_batch(BINARY), 0)
         ends[share] = algorithm.network.featurizer[-1].get_buffer("running_mean")
     torch.testing.assert_close(ends[0.25], 0.25 * ends[1.0])
 
 
 def test_every_environment_is_walked_over_once_in_an_order_of_the_step() -> None:
-    task = TASKS["binary"]
-    algorithm = tiny_algorithm(FISH, tiny_problem(task))
-    orders = [noise_at(algorithm, tiny_batch(task), step)["order"].tolist() for step in range(50)]
+    algorithm = tiny("Fish")
+    orders = [noise_at(algorithm, tiny_batch(BINARY), step)["order"].tolist() for step in range(50)]
     assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
     assert {order[0] for order in orders} == {0, 1, 2, 3, 4}

@@ -7,29 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import (
     PLAIN,
-    TASKS,
     network_step,
-    tiny_algorithm,
     tiny_batch,
-    tiny_problem,
 )
-from oodbench.networks.base import Network
 from oodbench.steps import noise_at, update
 from oodbench.tasks import Task
+from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
 
-MLDG: Any = algorithms.get("MLDG")
-INNER = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
-
-
-def gradient(network: Network, task: Task, x: Tensor, y: Tensor) -> list[Tensor]:
-    return list(torch.autograd.grad(task.losses(network(x), y).mean(), list(network.parameters())))
+INNER = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 def brute_force(algorithm: Any, task: Task, inner: Any, step: int) -> Tensor:
@@ -40,38 +27,33 @@ def brute_force(algorithm: Any, task: Task, inner: Any, step: int) -> Tensor:
     for k, i in enumerate(order):
         j = order[(k + 1) % len(order)]
         other = copy.deepcopy(algorithm.network)
-        first = gradient(other, task, batch.x[i], batch.y[i])
-        for p, g in zip(other.parameters(), first, strict=True):
-            p.grad = g
+        risk = task.losses(other(batch.x[i]), batch.y[i]).mean()
+        first = gradient(risk, other.parameters())
+        risk.backward()  # type: ignore[no-untyped-call]
         inner(other.parameters(), lr=h.lr, weight_decay=h.weight_decay).step()
-        second = gradient(other, task, batch.x[j], batch.y[j])
-        both = [g + h.beta * s for g, s in zip(first, second, strict=True)]
-        total = total + torch.cat([b.flatten() for b in both]) / len(order)
+        risk = task.losses(other(batch.x[j]), batch.y[j]).mean()
+        total = total + (first + h.beta * gradient(risk, other.parameters())) / len(order)
     return total
 
 
-@pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+@ON_EVERY_TASK
 @pytest.mark.parametrize("environments", [2, 5])
 def test_the_gradient_is_that_of_a_ring_of_pairs(task: Task, environments: int) -> None:
-    problem = tiny_problem(task, tuple("abcde"[:environments]))
-    values = {**PLAIN, "lr": 0.2, "beta": 0.7}
-    algorithm = tiny_algorithm(MLDG, problem, values)
+    algorithm = tiny("MLDG", task, environments, **{**PLAIN, "lr": 0.2, "beta": 0.7})
     batch = tiny_batch(task).of(range(environments))
     order = noise_at(algorithm, batch, 3)["order"]
     assert sorted(order.tolist()) == list(range(environments))
-    algorithm.noise = lambda batch, generator: {"order": order}  # type: ignore[method-assign]
+    algorithm.noise = lambda batch, generator: {"order": order}
     wanted = brute_force(algorithm, task, torch.optim.SGD, 3)
     torch.testing.assert_close(network_step(algorithm, batch, 3), wanted, check_dtype=False)
 
 
 @pytest.mark.parametrize("name", list(INNER))
 def test_the_inner_step_is_the_first_of_a_new_optimizer_of_the_same_kind(name: str) -> None:
-    task = TASKS["binary"]
-    values = {"optimizer": name, "lr": 0.05, "weight_decay": 0.3, "beta": 0.7}
-    algorithm = tiny_algorithm(MLDG, tiny_problem(task), values)
+    algorithm = tiny("MLDG", optimizer=name, lr=0.05, weight_decay=0.3, beta=0.7)
     for step in range(2):  # at the second the run's own optimizer has moments
-        wanted = brute_force(algorithm, task, INNER[name], step)
-        update(algorithm, tiny_batch(task), step)
+        wanted = brute_force(algorithm, BINARY, INNER[name], step)
+        update(algorithm, tiny_batch(BINARY), step)
         found = [p.grad for p in algorithm.network.parameters()]
         if name == "sgd":  # whose weight decay stays out of .grad as well
             assert all(g is not None for g in found)
@@ -80,9 +62,7 @@ def test_the_inner_step_is_the_first_of_a_new_optimizer_of_the_same_kind(name: s
 
 
 def test_running_statistics_are_those_of_the_passes_at_theta() -> None:
-    task, batch = TASKS["binary"], tiny_batch(TASKS["binary"])
-    algorithm = tiny_algorithm(MLDG, tiny_problem(task), PLAIN)
-    assert isinstance(algorithm.network.featurizer, nn.Sequential)
+    algorithm, batch = tiny("MLDG", **PLAIN), tiny_batch(BINARY)
     algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
     twin = copy.deepcopy(algorithm.network)
     for e in noise_at(algorithm, batch, 0)["order"].tolist():

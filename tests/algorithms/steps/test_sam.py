@@ -6,19 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, algorithms
 from oodbench.conformance.tiny_problems import (
     PLAIN,
-    TASKS,
     network_step,
-    tiny_algorithm,
     tiny_batch,
-    tiny_problem,
 )
 from oodbench.steps import update
 from oodbench.tasks import Task
-
-ALL = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+from tests.helpers.methods import BINARY, ON_EVERY_TASK, gradient, tiny
 
 
 def flat_gradient(network: nn.Module, task: Task, shift: Tensor | None = None) -> Tensor:
@@ -27,42 +22,35 @@ def flat_gradient(network: nn.Module, task: Task, shift: Tensor | None = None) -
     vector = nn.utils.parameters_to_vector(network.parameters()).detach()
     nn.utils.vector_to_parameters(vector if shift is None else vector + shift, network.parameters())
     risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
-    found = torch.autograd.grad(torch.stack(risks).mean(), list(network.parameters()))
-    return torch.cat([g.flatten() for g in found])
+    return gradient(torch.stack(risks).mean(), network.parameters())
 
 
-@ALL
+@ON_EVERY_TASK
 def test_sam_steps_with_the_gradient_a_distance_rho_uphill(task: Task) -> None:
-    algorithm = tiny_algorithm(algorithms.get("SAM"), tiny_problem(task), {**PLAIN, "rho": 0.3})
+    algorithm = tiny("SAM", task, **PLAIN, rho=0.3)
     g = flat_gradient(algorithm.network, task)
     wanted = flat_gradient(algorithm.network, task, 0.3 * g / g.square().sum().sqrt())
     torch.testing.assert_close(network_step(algorithm, tiny_batch(task), 0), wanted)
 
 
-@ALL
+@ON_EVERY_TASK
 def test_sagm_steps_with_the_mean_of_two_gradients(task: Task) -> None:
-    values = {**PLAIN, "rho": 0.3, "alpha": 0.2}
-    algorithm = tiny_algorithm(algorithms.get("SAGM"), tiny_problem(task), values)
+    algorithm = tiny("SAGM", task, **PLAIN, rho=0.3, alpha=0.2)
     g = flat_gradient(algorithm.network, task)
     other = flat_gradient(algorithm.network, task, (0.3 / g.square().sum().sqrt() - 0.2) * g)
     torch.testing.assert_close(network_step(algorithm, tiny_batch(task), 0), (g + other) / 2)
 
 
 def test_weight_decay_does_not_move_the_point_nearby() -> None:
-    task = TASKS["binary"]
-    algorithm, other = (
-        tiny_algorithm(algorithms.get("SAM"), tiny_problem(task), {**PLAIN, "weight_decay": decay})
-        for decay in (0.0, 0.5)
-    )
+    algorithm, other = (tiny("SAM", **{**PLAIN, "weight_decay": d}) for d in (0.0, 0.5))
     weights = nn.utils.parameters_to_vector(algorithm.network.parameters()).detach()
-    plain, decayed = (network_step(a, tiny_batch(task), 0) for a in (algorithm, other))
+    plain, decayed = (network_step(a, tiny_batch(BINARY), 0) for a in (algorithm, other))
     torch.testing.assert_close(decayed, plain + 0.5 * weights)
 
 
 def test_where_the_gradient_is_zero_nothing_moves() -> None:
     task = Task("regression", 2)
-    algorithm = tiny_algorithm(algorithms.get("SAM"), tiny_problem(task), PLAIN)
-    batch = tiny_batch(task)
+    algorithm, batch = tiny("SAM", task, **PLAIN), tiny_batch(task)
     for p in algorithm.network.parameters():
         p.data.zero_()
     batch.y.zero_()
@@ -71,13 +59,11 @@ def test_where_the_gradient_is_zero_nothing_moves() -> None:
 
 @pytest.mark.parametrize("name", ["SAM", "SAGM"])
 def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
-    task, batch = TASKS["binary"], tiny_batch(TASKS["binary"])
     built = []
-    for cls in (algorithms.get(name), Algorithm):
-        algorithm = tiny_algorithm(cls, tiny_problem(task), PLAIN)
-        assert isinstance(algorithm.network.featurizer, nn.Sequential)
+    for method in (name, "ERM"):
+        algorithm = tiny(method, **PLAIN)
         algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
-        update(algorithm, batch, 0)
+        update(algorithm, tiny_batch(BINARY), 0)
         built.append(dict(algorithm.network.named_buffers()))
     assert len(built[0]) == 3
     for key, value in built[1].items():

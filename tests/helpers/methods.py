@@ -1,0 +1,60 @@
+"""Methods on tiny problems, and comparisons with their equations written out."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from oodbench.algorithms import Outputs, algorithms
+from oodbench.conformance.tiny_problems import LAST, TASKS, tiny_algorithm, tiny_problem
+from oodbench.tasks import Task
+
+BINARY = TASKS["binary"]
+ON_EVERY_TASK = pytest.mark.parametrize("task", list(TASKS.values()), ids=list(TASKS))
+
+
+def tiny(name: str, task: Task = BINARY, environments: int = 5, **values: Any) -> Any:
+    """A method on a tiny problem, at some hyperparameters."""
+    problem = tiny_problem(task, tuple(f"e{i}" for i in range(environments)))
+    return tiny_algorithm(algorithms.get(name), problem, values)
+
+
+def objective_of(name: str, risks: Tensor, step: int = LAST, **values: Any) -> Tensor:
+    """The objective of a method where only the risks (E,) matter."""
+    none = torch.empty(0)
+    out = Outputs(none, none, none, none, risks, step, BINARY)
+    value: Tensor = tiny(name, environments=len(risks), **values).objective(out)
+    return value
+
+
+def gradient(value: Tensor, parameters: Iterable[Tensor], graph: bool = False) -> Tensor:
+    """The gradient of a scalar by parameters, (P,), zero where it does not depend on them."""
+    options: Any = {"retain_graph": True, "create_graph": graph}
+    options |= {"allow_unused": True, "materialize_grads": True}
+    gradients = torch.autograd.grad(value, list(parameters), **options)
+    return torch.cat([g.flatten() for g in gradients])
+
+
+def require_equation(found: Tensor, wanted: Tensor, module: nn.Module) -> None:
+    """A scalar and its gradient by a module's parameters are those of the equation."""
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+    ours, theirs = (gradient(value, module.parameters()) for value in (found, wanted))
+    assert theirs.any()
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11)
+
+
+def require_same_weights(one: nn.Module, other: nn.Module) -> None:
+    """Two modules have the same parameters to round-off."""
+    for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def descend(module: nn.Module, loss: Tensor, lr: float = 0.01) -> None:
+    """Subtract `lr` times a loss' gradient from a module's parameters."""
+    parameters = list(module.parameters())
+    gradients = torch.autograd.grad(loss, parameters)
+    with torch.no_grad():
+        for p, g in zip(parameters, gradients, strict=True):
+            p.sub_(lr * g)
