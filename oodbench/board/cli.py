@@ -33,7 +33,9 @@ Directories = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[DIR]...", help="Results of runs under the board's protocol."),
 ]
-Selection = Annotated[str | None, typer.Option(help="A rule, such as train_val; the protocol's.")]
+Selection = Annotated[
+    str | None, typer.Option("--rule", help="A rule, such as train_val; the protocol's.")
+]
 Format = Annotated[
     str, typer.Option("--format", help="terminal, markdown, html, latex, csv or json.")
 ]
