@@ -11,7 +11,6 @@ from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment
 from oodbench.metrics import NAMED
-from oodbench.results.run_spec import Evaluation
 from oodbench.tasks import Task
 from oodbench.train.evaluate import evaluate, evaluate_vectorized
 from oodbench.train.loading import groups_of
@@ -48,20 +47,25 @@ def data(
     return {"a": Environment(x, y, attributes=attribute)}, splits
 
 
-def scores(found: list[Evaluation], split: str) -> dict[str, tuple[float, int]]:
-    return {e.metric: (e.value, e.count) for e in found if e.split == split}
+def scores(
+    environments: Environments, splits: Splits, classes: int = 3
+) -> dict[str, dict[str, tuple[float, int]]]:
+    """Each metric's value and count, by split, of the logits that the inputs are."""
+    groups, task = groups_of(Birds(classes), environments, splits), Task("multiclass", classes)
+    values: dict[str, dict[str, tuple[float, int]]] = {}
+    for e in evaluate(lambda x: x, environments, splits, task, groups=groups):
+        values.setdefault(str(e.split), {})[e.metric] = e.value, e.count
+    return values
 
 
 def test_balanced_accuracy_and_groups_are_scikit_learns() -> None:
     environments, splits = data(400, 3)
-    groups = groups_of(Birds(3), environments, splits)
-    found = evaluate(lambda x: x, environments, splits, Task("multiclass", 3), groups=groups)
     environment = environments["a"]
     assert environment.attributes is not None
     for split, index in splits["a"].items():
         y, guess = environment.y[index].numpy(), environment.x[index].argmax(1).numpy()
         attribute = environment.attributes[index].numpy()
-        got = scores(found, split)
+        got = scores(environments, splits)[split]
         balanced, count = got["balanced_accuracy"]
         assert balanced == pytest.approx(balanced_accuracy_score(y, guess), abs=1e-12)
         assert count == 200
@@ -76,30 +80,24 @@ def test_balanced_accuracy_and_groups_are_scikit_learns() -> None:
 
 
 def test_without_attributes_there_are_no_groups() -> None:
-    environments, splits = data(40, 3, attributes=False)
-    groups = groups_of(Birds(3), environments, splits)
-    found = evaluate(lambda x: x, environments, splits, Task("multiclass", 3), groups=groups)
-    assert set(scores(found, "in")) == {"accuracy", "loss", "brier", "balanced_accuracy"}
+    got = scores(*data(40, 3, attributes=False))
+    assert set(got["in"]) == {"accuracy", "loss", "brier", "balanced_accuracy"}
 
 
 def test_classes_that_a_split_lacks_do_not_count() -> None:
     x, y = torch.eye(3)[[0, 1, 1, 0]], torch.tensor([0, 0, 1, 1])
     environments = {"a": Environment(x, y, attributes=torch.zeros(4, dtype=torch.long))}
     splits = {"a": {"in": torch.arange(4), "out": torch.arange(0)}}
-    groups = groups_of(Birds(3), environments, splits)
-    found = evaluate(lambda x: x, environments, splits, Task("multiclass", 3), groups=groups)
-    got = scores(found, "in")
+    by_split = scores(environments, splits)
+    got = by_split["in"]
     wanted = {"accuracy[wren, land]": (0.5, 2), "accuracy[duck, land]": (0.5, 2)}
     assert {k: v for k, v in got.items() if "[" in k} == wanted
-    assert got["balanced_accuracy"] == (0.5, 4) and not scores(found, "out")
+    assert got["balanced_accuracy"] == (0.5, 4) and "out" not in by_split
 
 
 def test_many_groups_have_the_worst_alone() -> None:
     classes = NAMED // 2 + 1
-    environments, splits = data(5000, classes)
-    groups = groups_of(Birds(classes), environments, splits)
-    found = evaluate(lambda x: x, environments, splits, Task("multiclass", classes), groups=groups)
-    got = scores(found, "in")
+    got = scores(*data(5000, classes), classes)["in"]
     assert "worst_group_accuracy" in got and not any("[" in metric for metric in got)
 
 

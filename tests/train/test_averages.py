@@ -1,7 +1,6 @@
 """Evaluated weights, against averages of all weights that a run has been through."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from torch import Tensor
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory, kept_weights
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
 from oodbench.train.averages import AVERAGES, valley
 from oodbench.train.evaluate import evaluate, mean_loss
 from oodbench.train.execute import execute
@@ -23,18 +20,12 @@ from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.bundles import in_bundles
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.sweeps import tiny
+from tests.helpers.sweeps import DIGITS, SPIRALS, tiny
 
-SPIRALS: dict[str, Any] = {
-    "name": "Spirals",
-    "num_environments": 3,
-    "num_examples": 40,
-    "num_test_examples": 30,
-    "shortcut_dims": 2,
-}
-DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
+THREE = SPIRALS | {"num_environments": 3}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 GROUPS: dict[str, dict[str, Any]] = {
@@ -43,6 +34,9 @@ GROUPS: dict[str, dict[str, Any]] = {
     "LISA": {"domains": "attributes"},
 }
 """Methods that know the groups of examples, with their hyperparameters."""
+NETWORKS = pytest.mark.parametrize(
+    ("dataset", "network"), [(THREE, MLP), (DIGITS, CONV)], ids=["MLP", "batch norm"]
+)
 EVERY, STEPS = 6, 57
 """The last window is half as long as the others."""
 
@@ -51,10 +45,10 @@ def specs(average: Any, algorithm: str = "ERM", **changes: Any) -> list[RunSpec]
     hparams = {"lr": 0.05, "batch_size": 8} | GROUPS.get(algorithm, {})
     row = {"name": algorithm, "average": average, "hparams": hparams}
     values = {
-        "name": "t", "datasets": [DIGITS if algorithm in GROUPS else SPIRALS], "algorithms": [row],
+        "datasets": [DIGITS if algorithm in GROUPS else THREE], "algorithms": [row],
         "trials": 1, "steps": STEPS, "evaluate_every": EVERY, "network": MLP,
     }  # fmt: skip
-    return list(make_plan(validate(values | changes, "t")).runs.values())
+    return list(tiny(**values | changes).runs.values())
 
 
 def weights(run: Run) -> dict[str, Tensor]:
@@ -62,39 +56,22 @@ def weights(run: Run) -> dict[str, Tensor]:
     return {n: w.detach().clone() for n, w in names.items() if w.is_floating_point()}
 
 
-def mean(of: list[dict[str, Tensor]], shares: list[float]) -> dict[str, Tensor]:
-    total = sum(shares)
-    return {
-        n: sum(
-            (s / total * w[n] for s, w in zip(shares, of, strict=True)), torch.zeros_like(of[0][n])
-        )
-        for n in of[0]
-    }
+def mean(of: list[dict[str, Tensor]], decay: float = 1.0) -> dict[str, Tensor]:
+    shares = decay ** torch.arange(len(of), 0, -1, dtype=torch.float64)
+    shares /= shares.sum()
+    return {n: torch.tensordot(shares, torch.stack([w[n] for w in of]), 1) for n in of[0]}
 
 
-def ema(history: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    counted = history[11:] or history[-1:]  # from a fifth of 57 steps on
-    return mean(counted, [0.9 ** (len(counted) - i) for i in range(len(counted))])
-
-
-def swa(history: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    counted = history[43:] or history[-1:]
-    return mean(counted, [1.0] * len(counted))
-
-
-CASES: list[tuple[dict[str, Any], Callable[[list[dict[str, Tensor]]], dict[str, Tensor]]]] = [
-    ({"name": "ema", "decay": 0.9, "start": 0.2}, ema),
-    ({"name": "swa", "start": 0.75}, swa),
-]
-
-
-@pytest.mark.parametrize(("average", "wanted"), CASES, ids=["ema", "swa"])
 @pytest.mark.parametrize(
-    ("dataset", "network"), [(SPIRALS, MLP), (DIGITS, CONV)], ids=["MLP", "batch norm"]
+    ("average", "start", "decay"),
+    [({"name": "ema", "decay": 0.9, "start": 0.2}, 11, 0.9), ({"name": "swa"}, 43, 1.0)],
+    ids=["ema", "swa"],
 )
+@NETWORKS
 def test_what_is_evaluated_is_the_average_of_all_weights_so_far(
     average: dict[str, Any],
-    wanted: Callable[[list[dict[str, Tensor]]], dict[str, Tensor]],
+    start: int,
+    decay: float,
     dataset: dict[str, Any],
     network: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -107,12 +84,13 @@ def test_what_is_evaluated_is_the_average_of_all_weights_so_far(
         history.append(weights(run))
         with run.evaluated_weights():
             found = weights(run)
-        for name, value in wanted(history).items():
+        wanted = mean(history[start:] or history[-1:], decay)
+        for name, value in wanted.items():
             torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
         assert all(torch.equal(w, history[-1][n]) for n, w in weights(run).items())
     other = Run(replace(spec, average=None), TrainSettings())
     with torch.no_grad():
-        for name, value in wanted(history).items():
+        for name, value in wanted.items():
             dict(other.algorithm.state_dict(keep_vars=True))[name].copy_(value)
     for mine, theirs in zip(run.evaluate(), other.evaluate(), strict=True):
         assert mine.value == pytest.approx(theirs.value, rel=1e-9)
@@ -177,9 +155,7 @@ def test_the_valley_is_that_of_the_authors_code() -> None:
     assert len(kinds) == 3
 
 
-@pytest.mark.parametrize(
-    ("dataset", "network"), [(SPIRALS, MLP), (DIGITS, CONV)], ids=["MLP", "batch norm"]
-)
+@NETWORKS
 @pytest.mark.parametrize("held_out", ["out splits", "validation environments"])
 def test_swad_averages_the_windows_of_the_valley(
     dataset: dict[str, Any],
@@ -204,19 +180,16 @@ def test_swad_averages_the_windows_of_the_valley(
             history.append(weights(run))
         losses.append(raw_loss(run))
         run.evaluate()
-        windows = [mean(w, [1.0] * len(w)) for w in batched(history, EVERY)]
+        starts = range(0, len(history), EVERY)
+        windows = [mean(history[i : i + EVERY]) for i in starts]
         chosen = authors_windows(losses, optimum, 3, 0.01)
         sizes.add(len(chosen))
-        wanted = mean([windows[i] for i in chosen], [1.0] * len(chosen))
+        wanted = mean([windows[i] for i in chosen])
         with run.evaluated_weights():
             found = weights(run)
         for name, value in wanted.items():
             torch.testing.assert_close(found[name], value, rtol=1e-10, atol=1e-12)
     assert len(sizes) > 1
-
-
-def batched(items: list[Any], size: int) -> list[list[Any]]:
-    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def raw_loss(run: Run) -> float:
@@ -265,19 +238,8 @@ def test_a_vectorized_run_has_the_averages_of_a_run_alone(
 @pytest.mark.parametrize("average", [*AVERAGES])
 def test_an_average_does_not_depend_on_who_is_trained_beside_it(average: str) -> None:
     alike = specs(average, trials=4)
-
-    def found(size: int) -> list[Any]:
-        results = []
-        for start in range(0, len(alike), size):
-            runs = [Run(spec, TrainSettings()) for spec in alike[start : start + size]]
-            program = VectorizedProgram(runs)
-            for _ in range(4):
-                program.run_steps(EVERY)
-                evaluations = program.evaluate(range(len(runs)))
-            results += evaluations
-        return results
-
-    assert found(1) == found(4) == found(3)
+    one, four, three = (in_bundles(alike, size, (EVERY,) * 4) for size in (1, 4, 3))
+    assert one == four == three
 
 
 @pytest.mark.parametrize("average", [*AVERAGES])
@@ -302,21 +264,6 @@ def test_a_killed_run_goes_on_to_the_same_records(
     assert len(killed_and_resumed(spec, tmp_path, (20, 25, 36, 54), settings)) == 10
 
 
-def test_training_goes_on_from_the_last_weights() -> None:
-    """Losses and weights are those of the run without an average, evaluations are not."""
-    (plain,), (averaged,) = specs("none"), specs("swa")
-    found = []
-    for spec in (plain, averaged):
-        run = Run(spec, TrainSettings())
-        for _ in range(9):
-            run.run_steps(EVERY)
-            evaluations = run.evaluate()
-        found.append((run.sums, weights(run), evaluations))
-    (sums, last, values), (other_sums, other_last, other_values) = found
-    assert sums == other_sums and values != other_values
-    assert all(torch.equal(w, other_last[n]) for n, w in last.items())
-
-
 def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:
     (plain,), (none,), (named,) = specs("none"), specs({"name": "none"}), specs("swad")
     (full,) = specs({"name": "swad", "tolerance": 0.3})
@@ -326,44 +273,25 @@ def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:
         "name": "swad", "optimum_patience": 3, "overfit_patience": 6, "tolerance": 0.3
     }  # fmt: skip
     assert len({s.id for s in (plain, named, other)}) == 3
-    assert named.label == "ERM + SWAD" and named.bundle_key != plain.bundle_key
-
-
-def test_a_method_stands_beside_itself_with_averages() -> None:
-    rows = ["ERM", *({"name": "ERM", "average": a} for a in AVERAGES)]
-    labels = {spec.label for spec in tiny(algorithms=rows).runs.values()}
-    assert labels == {"ERM", "ERM + EMA", "ERM + SWA", "ERM + SWAD"}
+    labels = {a: specs(a)[0].label for a in AVERAGES}
+    assert labels == {"ema": "ERM + EMA", "swa": "ERM + SWA", "swad": "ERM + SWAD"}
+    assert named.bundle_key != plain.bundle_key
 
 
 @pytest.mark.parametrize(
-    ("row", "changes", "message"),
+    ("method", "average", "changes", "message"),
     [
-        ({"name": "ERM", "average": "swat"}, {}, "unknown average 'swat'; did you mean swa"),
-        (
-            {"name": "ERM", "average": {"name": "ema", "decays": 0.5}},
-            {},
-            "unknown name 'decays' in the average ema; did you mean decay",
-        ),
-        (
-            {"name": "ERM", "average": {"name": "ema", "decay": 1.5}},
-            {},
-            "'decay' in the average ema must be between 0.0 and 1.0, not 1.5",
-        ),
-        (
-            {"name": "ERM", "average": "swad"},
-            {"holdout": 0},
-            "swad needs validation losses: a `holdout` above 0, or validation environments",
-        ),
-        (
-            {"name": "LeastSquares", "average": "ema"},
-            {},
-            "it trains no network whose weights could be averaged",
-        ),
+        ("ERM", "swat", {}, "unknown average 'swat'; did you mean swa"),
+        ("ERM", {"name": "ema", "decays": 0.5}, {}, "'decays' in the average ema; did you mean d"),
+        ("ERM", {"name": "ema", "decay": 1.5}, {}, "ema must be between 0.0 and 1.0, not 1.5"),
+        ("ERM", "swad", {"holdout": 0}, "swad needs validation losses: a `holdout` above 0, or"),
+        ("LeastSquares", "ema", {}, "it trains no network whose weights could be averaged"),
     ],
 )
 def test_an_average_that_cannot_be_is_refused_before_training(
-    row: dict[str, Any], changes: dict[str, Any], message: str
+    method: str, average: Any, changes: dict[str, Any], message: str
 ) -> None:
+    row = {"name": method, "average": average}
     with pytest.raises(UserError) as error:
         plan = tiny(algorithms=[row], **changes)
         assert not plan.runs

@@ -20,9 +20,8 @@ from oodbench.train.cli import app
 from oodbench.train.diwa import Member, chosen, mean_weights
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
-from tests.helpers.sweeps import tiny_file
+from tests.helpers.sweeps import DIGITS, first, tiny_file
 
-DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
 CHANGES: dict[str, Any] = {
     "datasets": [DIGITS], "algorithms": ["ERM", "DANN"], "hparam_draws": 3, "steps": 40,
     "network": {"name": "MLP", "hparams": {"width": 8}},
@@ -31,12 +30,8 @@ CHANGES: dict[str, Any] = {
 
 def launched(folder: Path, keep: bool = True, **changes: Any) -> Results:
     sweep = read_sweep(tiny_file(folder, **(CHANGES | changes)))
-    options = LaunchOptions(
-        out=folder / "out",
-        launcher="debug",
-        devices="cpu",
-        keep_weights=("train_val",) if keep else (),
-    )
+    rules = ("train_val",) if keep else ()
+    options = LaunchOptions(out=folder / "out", launcher="debug", devices="cpu", keep_weights=rules)
     assert set(launch(sweep, options)) == {State.DONE}
     return Results(folder / "out")
 
@@ -45,16 +40,10 @@ def specs(results: Results) -> dict[str, RunSpec]:
     return {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
 
 
-def average(results: Results, *arguments: str) -> str:
-    found = CliRunner().invoke(app, ["average", str(results.path), *arguments])
-    assert found.exit_code == 0, found.output
-    return found.output
-
-
-def refused(results: Results, *arguments: str) -> str:
-    found = CliRunner().invoke(app, ["average", str(results.path), *arguments])
-    assert found.exit_code == 2
-    return found.output
+def average(results: Results, *arguments: str, code: int = 0) -> str:
+    printed = CliRunner().invoke(app, ["average", str(results.path), *arguments])
+    assert printed.exit_code == code, printed.output
+    return printed.output
 
 
 def test_the_uniform_average_is_scored_as_the_mean_of_the_kept_weights(tmp_path: Path) -> None:
@@ -123,7 +112,7 @@ def test_a_row_whose_runs_all_began_elsewhere_has_no_average_and_is_told(tmp_pat
     assert "1 averages" in told
     (tmp_path / "alone").mkdir()
     alone = launched(tmp_path / "alone", datasets=[DIGITS], network=widths, **keys)
-    told = refused(alone, "--members", "uniform")
+    told = average(alone, "--members", "uniform", code=2)
     assert f"ERM on ColoredDigits(copies=1), trial 0: {words}" in told
     assert "nothing can be averaged: give the network" in told and "--keep-weights" not in told
     assert len(specs(alone)) == 2
@@ -131,8 +120,7 @@ def test_a_row_whose_runs_all_began_elsewhere_has_no_average_and_is_told(tmp_pat
 
 def test_the_greedy_choice_takes_what_does_not_make_the_mean_worse(tmp_path: Path) -> None:
     made: dict[str, Any] = {"directory": None, "weights": tmp_path, "step": 1}
-    (spec, *_) = read_plan(tmp_path)
-    members = [Member(spec=replace(spec, draw=draw), **made) for draw in range(4)]
+    members = [Member(spec=replace(first(), draw=draw), **made) for draw in range(4)]
     own = {0: 0.4, 1: 0.1, 2: 0.3, 3: 0.2}
     cost_of_sets = {(1,): 0.1, (1, 3): 0.2, (1, 2): 0.1, (1, 2, 0): 0.05}
     found = chosen(
@@ -145,12 +133,6 @@ def test_the_greedy_choice_takes_what_does_not_make_the_mean_worse(tmp_path: Pat
     assert [m.spec.draw for m in alone] == [1, 3, 2, 0]
 
 
-def read_plan(folder: Path) -> list[RunSpec]:
-    from oodbench.sweep.plan import make_plan
-
-    return list(make_plan(read_sweep(tiny_file(folder))).runs.values())
-
-
 def test_the_greedy_average_is_no_worse_on_validation_than_the_best_run(tmp_path: Path) -> None:
     results = launched(tmp_path, algorithms=["ERM"])
     average(results)
@@ -161,15 +143,15 @@ def test_the_greedy_average_is_no_worse_on_validation_than_the_best_run(tmp_path
 
 def test_what_cannot_be_averaged_is_one_sentence(tmp_path: Path) -> None:
     results = launched(tmp_path, keep=False, algorithms=["ERM"], trials=1)
-    assert "launch with `--keep-weights train_val`" in refused(results)
-    assert "unknown selection rule 'train'" in refused(results, "--rule", "train")
-    assert "unknown way to choose members 'best'" in refused(results, "--members", "best")
+    assert "launch with `--keep-weights train_val`" in average(results, code=2)
+    assert "unknown selection rule 'train'" in average(results, "--rule", "train", code=2)
+    assert "unknown way to choose members 'best'" in average(results, "--members", "best", code=2)
     assert len(specs(results)) == 3
 
 
 def test_parts_of_other_shapes_and_counts_are_the_first_ones() -> None:
-    first = {"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(2), "n": torch.tensor(4)}
+    one = {"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(2), "n": torch.tensor(4)}
     other = {"a": torch.tensor([3.0, 5.0]), "b": torch.ones(3), "n": torch.tensor(9)}
-    mean = mean_weights([first, other])
+    mean = mean_weights([one, other])
     assert torch.equal(mean["a"], torch.tensor([2.0, 4.0]))
-    assert torch.equal(mean["b"], first["b"]) and mean["n"] == 4
+    assert torch.equal(mean["b"], one["b"]) and mean["n"] == 4

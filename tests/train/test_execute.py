@@ -19,17 +19,17 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.kills import Killed, checkpoint_every
-from tests.helpers.sweeps import outcome, tiny
+from tests.helpers.sweeps import ODD_METHODS, outcome, planned, tiny
 
-TOGETHER = TrainSettings(plugins=("tests.helpers.odd_methods",), vectorize=64)
+TOGETHER = TrainSettings(plugins=(ODD_METHODS,), vectorize=64)
+DIVERGING = {"name": "ERM", "hparams": {"lr": [1e-3, 1e30]}}
+"""Its draw 0 does not diverge, draw 1 does."""
 
 
 def prepared(path: Path, **changes: Any) -> tuple[Results, list[RunSpec]]:
     load_plugins(TOGETHER.plugins)
     plan = tiny(**{"algorithms": ["IRM"], "trials": 4, "network": "Linear"} | changes)
-    results = Results(path)
-    results.write_plan("tiny", {}, plan.runs)
-    return results, list(plan.runs.values())
+    return planned(path, plan), list(plan.runs.values())
 
 
 def trained(
@@ -122,8 +122,7 @@ def test_a_killed_bundle_goes_on_in_any_bundling(
 
 
 def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: Path) -> None:
-    entry = {"name": "ERM", "hparams": {"lr": [1e-3, 1e30]}}
-    changes: dict[str, Any] = {"algorithms": [entry], "hparam_draws": 2, "trials": 2}
+    changes: dict[str, Any] = {"algorithms": [DIVERGING], "hparam_draws": 2, "trials": 2}
     results, specs = prepared(tmp_path / "a", **changes)
     short, more = prepared(tmp_path / "b", **changes, steps=70)
     both = [(s, results.run(s.id)) for s in specs] + [(s, short.run(s.id)) for s in more]
@@ -145,8 +144,7 @@ def test_shorter_and_diverging_runs_leave_without_touching_the_others(tmp_path: 
 
 def test_a_diverging_run_is_recorded_where_it_would_be_by_itself(tmp_path: Path) -> None:
     """Whatever the steps are at which the runs beside it are evaluated."""
-    entry = {"name": "ERM", "hparams": {"lr": [1e-3, 1e30]}}
-    plan: dict[str, Any] = {"algorithms": [entry], "hparam_draws": 2, "trials": 1, "steps": 200}
+    plan: dict[str, Any] = {"algorithms": [DIVERGING], "hparam_draws": 2, "trials": 1, "steps": 200}
     results, specs = prepared(tmp_path / "a", **plan)
     specs = [replace(s, evaluate_every=100 if s.draw else 30) for s in specs]
     trained(results, specs)

@@ -45,13 +45,18 @@ def test_a_run_beats_within_a_single_step(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(seen) == 3 and directory.heartbeat() is None
 
 
-def test_a_run_that_has_ended_beats_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
+    """The directories of two runs, which beat often."""
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.01)
-    first, second = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    for directory in (first, second):
+    directories = [RunDirectory(tmp_path / name) for name in ("a", "b")]
+    for directory in directories:
         directory.path.mkdir()
+    return directories
+
+
+def test_a_run_that_has_ended_beats_no_more(two: list[RunDirectory]) -> None:
+    first, second = two
     with Heartbeats() as heartbeats:
         heartbeats.start(first, lambda: 7)
         heartbeats.start(second, lambda: 8)
@@ -63,13 +68,8 @@ def test_a_run_that_has_ended_beats_no_more(
         assert beat is not None and beat.step == 8
 
 
-def test_a_beat_that_cannot_be_written_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.01)
-    gone, there = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    for directory in (gone, there):
-        directory.path.mkdir()
+def test_a_beat_that_cannot_be_written_is_left_out(two: list[RunDirectory], tmp_path: Path) -> None:
+    gone, there = two
     with Heartbeats() as heartbeats:
         heartbeats.start(gone, lambda: 1)
         heartbeats.start(there, lambda: 1)

@@ -45,6 +45,13 @@ def first(**changes: Any) -> RunSpec:
     return next(iter(noisy(**changes).runs.values()))
 
 
+def with_weights(spec: RunSpec, path: Path) -> Run:
+    """A new run with the weights in a file."""
+    run = Run(spec, TrainSettings())
+    run.algorithm.load_state_dict(load_file(path))
+    return run
+
+
 def contents(directory: RunDirectory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.weights.iterdir()}
 
@@ -71,10 +78,8 @@ def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) ->
 
 def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
     for run_id, values in kept.plan()["runs"].items():
-        spec = RunSpec.from_json(values)
         for (rule, step), path in kept_weights(kept.run(run_id)).items():
-            run = Run(spec, TrainSettings())
-            run.algorithm.load_state_dict(load_file(path))
+            run = with_weights(RunSpec.from_json(values), path)
             (record,) = (r for r in kept.run(run_id).records() if r["step"] == step)
             assert [vars(e) for e in run.evaluate()] == record["evaluations"]
             with safe_open(path, "pt") as file:
@@ -146,10 +151,8 @@ def test_vectorized_runs_keep_theirs(tmp_path: Path) -> None:
         }
         assert set(kept_weights(directory)) == {*chosen.items(), ("last", 60)}
         for (_, step), path in kept_weights(directory).items():
-            run = Run(spec, TrainSettings())
-            run.algorithm.load_state_dict(load_file(path))
             (record,) = (r for r in directory.records() if r["step"] == step)
-            found = [e.value for e in run.evaluate()]
+            found = [e.value for e in with_weights(spec, path).evaluate()]
             assert found == pytest.approx([e["value"] for e in record["evaluations"]], rel=1e-4)
 
 
@@ -167,9 +170,8 @@ def test_averages_are_what_is_kept(tmp_path: Path) -> None:
     row = [{"name": "ERM", "average": "ema", "hparams": {"lr": 0.1, "batch_size": 8}}]
     results = trained(tmp_path, noisy(algorithms=row, hparam_draws=1), keep_weights=RULES)
     ((run_id, values),) = results.plan()["runs"].items()
-    run = Run(RunSpec.from_json(values), TrainSettings())
-    run.algorithm.load_state_dict(load_file(weights_path(results.run(run_id), "last", 60)))
+    spec, path = RunSpec.from_json(values), weights_path(results.run(run_id), "last", 60)
+    run, recorded = with_weights(spec, path), results.run(run_id).records()[-1]["evaluations"]
     data = run.data
     again = evaluate(run.predict, run.scored, data.splits, run.problem.task, groups=data.groups)
-    recorded = results.run(run_id).records()[-1]["evaluations"]
     assert [vars(e) for e in again] == recorded

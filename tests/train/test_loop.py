@@ -17,13 +17,19 @@ from oodbench.train.loop import Training
 from oodbench.train.run import Run, build_algorithm
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import checkpoint_every, kill_at, killed_and_resumed
-from tests.helpers.sweeps import records_of, tiny
+from tests.helpers.sweeps import DIGITS, ODD_METHODS, first, records_of, tiny
 
 SETTINGS = TrainSettings()
+load_plugins([ODD_METHODS])
+SMALL = {"network": {"name": "MLP", "hparams": {"width": 8, "dropout": 0.5}}}
+GROUPED = {"datasets": [DIGITS]}
 
 
-def first(**changes: Any) -> RunSpec:
-    return next(iter(tiny(**changes).runs.values()))
+def finished(spec: RunSpec, path: Path) -> RunDirectory:
+    """The directory of a run that is trained to its end without a break."""
+    directory = RunDirectory(path)
+    assert execute(spec, directory, SETTINGS) == ("done", "")
+    return directory
 
 
 @pytest.fixture
@@ -31,45 +37,31 @@ def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint_every(15, monkeypatch)
 
 
-@pytest.mark.parametrize("algorithm", ["ERM", "IRM", "DANN", "ANDMask"])
-@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
-@pytest.mark.usefixtures("always_checkpoint")
-def test_a_killed_run_goes_on_to_the_same_records(
-    tmp_path: Path, algorithm: str, dropout: float
-) -> None:
-    network = {"name": "MLP", "hparams": {"width": 8, "dropout": dropout}}
-    entry = {"name": algorithm, "hparams": {"batch_size": 8}}
-    spec = first(algorithms=[entry], network=network)
-    records = killed_and_resumed(spec, tmp_path, (30, 75, 80))
-    assert [r["step"] for r in records] == [40, 80, 120]
-
-
 @pytest.mark.parametrize(
-    ("algorithm", "hparams"),
+    ("algorithm", "hparams", "changes"),
     [
-        ("JTT", {}),
-        ("ERM", {"sampling": "rwg"}),
-        pytest.param("GroupDRO", {"over": "groups"}, marks=pytest.mark.slow),
-        pytest.param("LISA", {"domains": "attributes"}, marks=pytest.mark.slow),
-        pytest.param("CutMix", {}, marks=pytest.mark.slow),
-        pytest.param("VREx", {"sampling": "subg"}, marks=pytest.mark.slow),
+        *((name, {}, SMALL) for name in ("ERM", "IRM", "DANN", "ANDMask")),
+        ("JTT", {}, GROUPED),
+        ("ERM", {"sampling": "rwg"}, GROUPED),
+        pytest.param("GroupDRO", {"over": "groups"}, GROUPED, marks=pytest.mark.slow),
+        pytest.param("LISA", {"domains": "attributes"}, GROUPED, marks=pytest.mark.slow),
+        pytest.param("CutMix", {}, GROUPED, marks=pytest.mark.slow),
+        pytest.param("VREx", {"sampling": "subg"}, GROUPED, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("always_checkpoint")
-def test_a_killed_run_that_knows_groups_goes_on_to_the_same_records(
-    tmp_path: Path, algorithm: str, hparams: dict[str, Any]
+def test_a_killed_run_goes_on_to_the_same_records(
+    tmp_path: Path, algorithm: str, hparams: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     entry = {"name": algorithm, "hparams": {"batch_size": 8, **hparams}}
-    digits = {"name": "ColoredDigits", "copies": 1}
-    spec = first(datasets=[digits], algorithms=[entry], steps=60, evaluate_every=20)
-    assert len(killed_and_resumed(spec, tmp_path, (15, 45))) == 3
+    spec = first(algorithms=[entry], steps=60, evaluate_every=20, **changes)
+    records = killed_and_resumed(spec, tmp_path, (15, 38, 45))
+    assert [r["step"] for r in records] == [20, 40, 60]
 
 
 def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> None:
-    spec = first()
-    undisturbed, asked = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    execute(spec, undisturbed, SETTINGS)
-    interrupts = Interrupts()
+    spec, asked, interrupts = first(), RunDirectory(tmp_path / "b"), Interrupts()
+    undisturbed = finished(spec, tmp_path / "a")
 
     def ask(step: int) -> None:
         if step >= 40:
@@ -93,11 +85,10 @@ def test_a_run_that_is_asked_to_stop_leaves_its_last_step(tmp_path: Path) -> Non
 def test_a_run_of_slow_steps_stops_between_two_looks_at_its_losses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load_plugins(["tests.helpers.odd_methods"])
-    spec = first(algorithms=["Slow"])
-    undisturbed, asked = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    execute(spec, undisturbed, SETTINGS)
-    interrupts = Interrupts()
+    spec, asked, interrupts = (
+        first(algorithms=["Slow"]), RunDirectory(tmp_path / "b"), Interrupts(),
+    )  # fmt: skip
+    undisturbed = finished(spec, tmp_path / "a")
     monkeypatch.setenv("SLOW_SECONDS", "0.3")
     timer = threading.Timer(1.0, interrupts.ask_to_stop)
     timer.start()
@@ -137,9 +128,8 @@ def test_checkpoints_take_their_share_of_the_time(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("always_checkpoint")
 def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
-    spec = first()
-    undisturbed, torn = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
-    execute(spec, undisturbed, SETTINGS)
+    spec, torn = first(), RunDirectory(tmp_path / "b")
+    undisturbed = finished(spec, tmp_path / "a")
     kill_at(90, spec, torn)
     with (torn.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 100, "evaluat')
@@ -152,35 +142,13 @@ def test_what_was_written_by_halves_is_redone(tmp_path: Path) -> None:
     assert records_of(torn) == records_of(again) == records_of(undisturbed)
 
 
-def test_a_checkpoint_of_another_method_is_not_used(tmp_path: Path) -> None:
-    spec, other = first(), first(network={"name": "MLP", "hparams": {"width": 4}})
-    directory = RunDirectory(tmp_path / "a")
-    execute(other, directory, SETTINGS)
-    (directory.path / "done.json").unlink()
-    with pytest.warns(UserWarning, match="another run's; the run starts anew"):
-        assert execute(spec, directory, SETTINGS) == ("done", "")
-    reference = RunDirectory(tmp_path / "b")
-    execute(spec, reference, SETTINGS)
-    assert records_of(directory) == records_of(reference)
-
-
-def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
-    load_plugins(["tests.helpers.odd_methods"])
-    spec = first(algorithms=["Exploding"])
+def test_a_run_that_diverges_right_after_an_evaluation_keeps_that_record(tmp_path: Path) -> None:
+    """Its loss is finite up to step 70, where it is evaluated, and at no later step."""
+    spec = first(algorithms=["Exploding"], steps=140, evaluate_every=70)
     directory = RunDirectory(tmp_path / spec.id)
     assert execute(spec, directory, SETTINGS)[0] == "diverged"
     end = directory.end()
-    assert end is not None and (end.status, end.step) == ("diverged", 80)
-    assert directory.state() == "diverged"
-    assert [r["step"] for r in directory.records()] == [40, 80]
-
-
-def test_a_run_that_diverges_right_after_an_evaluation_keeps_that_record(tmp_path: Path) -> None:
-    """Its loss is finite up to step 70, where it is evaluated, and at no later step."""
-    load_plugins(["tests.helpers.odd_methods"])
-    directory = RunDirectory(tmp_path / "a")
-    spec = first(algorithms=["Exploding"], steps=140, evaluate_every=70)
-    assert execute(spec, directory, SETTINGS)[0] == "diverged"
+    assert end is not None and (end.status, end.step) == (directory.state(), 100)
     healthy, last = directory.records()
     assert (healthy["step"], last["step"]) == (70, 100)
     assert math.isfinite(healthy["train"]["loss"]) and last["train"] == {}
@@ -197,7 +165,6 @@ def test_a_huge_learning_rate_diverges_and_counts_as_it_is(tmp_path: Path) -> No
 
 
 def test_an_error_is_kept_with_its_traceback(tmp_path: Path) -> None:
-    load_plugins(["tests.helpers.odd_methods"])
     directory = RunDirectory(tmp_path / "a")
     state, message = execute(first(algorithms=["Raising"]), directory, SETTINGS)
     assert (state, message) == ("failed", "RuntimeError: the third step is one too many")
@@ -206,16 +173,10 @@ def test_an_error_is_kept_with_its_traceback(tmp_path: Path) -> None:
     assert directory.state() == "failed"
 
 
-def test_a_run_that_another_process_holds_is_left_alone(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "a")
-    with directory.lock():
+def test_a_run_that_another_process_holds_or_that_has_ended_is_left_alone(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path / "a").lock():
         assert execute(first(), RunDirectory(tmp_path / "a"), SETTINGS) == ("elsewhere", "")
-    assert execute(first(), directory, SETTINGS) == ("done", "")
-
-
-def test_an_ended_run_is_not_trained_again(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path / "a")
-    execute(first(), directory, SETTINGS)
+    directory = finished(first(), tmp_path / "a")
     before = (directory.path / "metrics.jsonl").read_bytes()
     assert execute(first(), directory, SETTINGS) == ("done", "")
     assert (directory.path / "metrics.jsonl").read_bytes() == before
@@ -228,13 +189,8 @@ def test_runs_of_a_trial_share_data_initial_weights_and_batches() -> None:
     reference = runs[0]
     same_width = [r for r in runs if r.spec.network_hparams == reference.spec.network_hparams]
     assert len(same_width) >= 3
-    for run in same_width[1:]:
-        for a, b in zip(
-            reference.algorithm.network.parameters(),
-            run.algorithm.network.parameters(),
-            strict=True,
-        ):
-            assert torch.equal(a, b)
+    weights = [[*run.algorithm.network.parameters()] for run in same_width]
+    assert all(torch.equal(a, b) for a, *others in zip(*weights, strict=True) for b in others)
     for run in runs[1:]:
         assert torch.equal(run.batches[3].x, reference.batches[3].x)
         for name, parts in run.data.splits.items():
@@ -262,14 +218,11 @@ def test_build_is_the_same_every_time() -> None:
     spec = first(algorithms=["DANN"], network="MLP")
     problem = Run(spec, SETTINGS).problem
     a, b = (build_algorithm(spec, problem, "cpu") for _ in range(2))
-    for x, y in zip(a.parameters(), b.parameters(), strict=True):
-        assert torch.equal(x, y)
+    assert all(map(torch.equal, a.parameters(), b.parameters()))
 
 
 def test_provenance_and_context_are_recorded(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path)
-    execute(first(), directory, SETTINGS)
-    info = directory.info()
+    info = finished(first(), tmp_path).info()
     assert info is not None and info.spec.id == first().id
     assert info.context["metric"] == "mse"
     assert info.context["training_environments"] == ["0.2", "2"]

@@ -13,22 +13,18 @@ from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.steps import outputs, prepared
 from oodbench.sweep.cli import app
-from oodbench.sweep.file import read_sweep, validate
+from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from oodbench.sweep.plan import make_plan
 from oodbench.train.process import check_precision, products_in
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.bundles import in_bundles
 from tests.helpers.float64 import in_float64
 from tests.helpers.kills import checkpoint_every, killed_and_resumed
-from tests.helpers.sweeps import tiny_file
+from tests.helpers.sweeps import DIGITS, SPIRALS, tiny, tiny_file
 
-DIGITS: dict[str, Any] = {"name": "ColoredDigits", "copies": 1}
-SPIRALS: dict[str, Any] = {
-    "name": "Spirals", "num_environments": 3, "num_examples": 40, "num_test_examples": 30,
-}  # fmt: skip
 CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 2, "dropout": 0.0}}
 STEPS = 12
@@ -37,10 +33,10 @@ STEPS = 12
 def specs(algorithm: str = "ERM", hparams: Any = None, **changes: Any) -> list[RunSpec]:
     row = {"name": algorithm, "hparams": {"lr": 0.01, "batch_size": 8, **(hparams or {})}}
     values = {
-        "name": "t", "datasets": [DIGITS], "algorithms": [row], "trials": 1, "steps": STEPS,
+        "datasets": [DIGITS], "algorithms": [row], "trials": 1, "steps": STEPS,
         "evaluate_every": 4, "network": CONV,
     }  # fmt: skip
-    return list(make_plan(validate(values | changes, "t")).runs.values())
+    return list(tiny(**values | changes).runs.values())
 
 
 def after(steps: int, spec: RunSpec) -> dict[str, Tensor]:
@@ -57,6 +53,10 @@ def test_in_bfloat16_the_network_alone_runs_by_autocast(
     """Its layers give bfloat16; losses, gradients and the optimizer's state are in float32."""
     (plain,) = specs(algorithm, network=network)
     run = Run(replace(plain, precision="bfloat16"), TrainSettings())
+    other = Run(plain, TrainSettings())
+    assert run.evaluate() == other.evaluate()  # in float32
+    run.algorithm.train()
+    other.algorithm.train()
     seen: set[torch.dtype] = set()
     for name, module in run.algorithm.network.named_modules():
         if name == "featurizer.0.0" or name.endswith("featurizer.1"):
@@ -64,7 +64,7 @@ def test_in_bfloat16_the_network_alone_runs_by_autocast(
     batch = prepared(run.algorithm, run.batches[0], 0)
     out = outputs(run.algorithm, batch, 0)
     assert out.features.dtype == out.logits.dtype == out.losses.dtype == torch.float32
-    reference = outputs(Run(plain, TrainSettings()).algorithm, batch, 0)
+    reference = outputs(other.algorithm, batch, 0)
     torch.testing.assert_close(out.losses, reference.losses, rtol=0.1, atol=0.1)
     assert not torch.equal(out.logits, reference.logits)
     assert run.run_steps(3) is None
@@ -73,13 +73,6 @@ def test_in_bfloat16_the_network_alone_runs_by_autocast(
     assert {s["exp_avg"].dtype for s in states} == {torch.float32}
     assert why_not(run) is not None
     assert torch.bfloat16 in seen or not seen
-
-
-def test_evaluations_are_in_float32() -> None:
-    (spec,) = specs(precision="bfloat16")
-    run = Run(spec, TrainSettings())
-    other = Run(replace(spec, precision="float32"), TrainSettings())
-    assert run.evaluate() == other.evaluate()
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "ANDMask", "ExampleANDMask", "VREx"])
@@ -95,9 +88,7 @@ def test_channels_side_by_side_change_nothing_but_round_off(
         torch.testing.assert_close(found[name], wanted, rtol=1e-6, atol=1e-8)
 
 
-ALL: dict[str, Any] = {
-    "clip_norm": 0.1, "warm_up": 0.5, "accumulation": 2, "head_only": 0.25,
-}  # fmt: skip
+ALL: dict[str, Any] = {"clip_norm": 0.1, "warm_up": 0.5, "accumulation": 2, "head_only": 0.25}
 
 
 @pytest.mark.parametrize("algorithm", ["ERM", "ANDMask"])
@@ -144,17 +135,8 @@ def test_a_largest_norm_does_not_depend_on_who_is_trained_beside() -> None:
     values = {"clip_norm": [0.0, 0.01, 0.1]}
     alike = specs("ERM", values, datasets=[SPIRALS], network=MLP, hparam_draws=3, trials=2)
     alike = [replace(s, network_hparams=alike[0].network_hparams) for s in alike]
-
-    def found(size: int) -> list[Any]:
-        results = []
-        for start in range(0, len(alike), size):
-            runs = [Run(spec, TrainSettings()) for spec in alike[start : start + size]]
-            program = VectorizedProgram(runs)
-            program.run_steps(STEPS)
-            results += program.evaluate(range(len(runs)))
-        return results
-
-    assert found(1) == found(6) == found(4)
+    one, six, four = (in_bundles(alike, size, [STEPS]) for size in (1, 6, 4))
+    assert one == six == four
 
 
 def test_a_precision_that_the_device_lacks_is_refused_before_training(tmp_path: Path) -> None:
