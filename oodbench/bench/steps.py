@@ -81,8 +81,8 @@ environments x 32 examples."""
 def run_on_spirals(algorithm: str, batch_size: int, average: str = "none") -> Run:
     """A run in memory on 16 environments."""
     entry = {"name": algorithm, "average": average, "hparams": {"batch_size": batch_size}}
-    every = {"evaluate_every": WINDOW}
-    return Run(single({"name": "Spirals"}, entry, steps=STEPS, **every), TrainSettings())
+    spec = single({"name": "Spirals"}, entry, steps=STEPS, evaluate_every=WINDOW)
+    return Run(spec, TrainSettings())
 
 
 def warmed(work: Callable[[], object], times: int) -> Callable[[], object]:

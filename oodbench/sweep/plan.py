@@ -104,13 +104,18 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     return plan
 
 
-def single(dataset: Mapping[str, Any], algorithm: Mapping[str, Any], **keys: Any) -> RunSpec:
+def single(
+    dataset: Mapping[str, Any],
+    algorithm: Mapping[str, Any],
+    data_dir: Path | None = None,
+    **keys: Any,
+) -> RunSpec:
     """The one run of a sweep with one dataset, one algorithm and, unless `keys` say other, trial 0.
 
     Raises UserError as a sweep would.
     """
     values = {"name": "single", "datasets": [dataset], "algorithms": [algorithm], "trials": [0]}
-    (run,) = make_plan(validate(values | keys, "a single run")).runs.values()
+    (run,) = make_plan(validate(values | keys, "a single run"), data_dir).runs.values()
     return run
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
+from oodbench.algorithms import algorithms
 from oodbench.data import facts
 from oodbench.datasets import IMAGENET, datasets, make
+from oodbench.hparams import draw
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 
@@ -73,10 +74,8 @@ def stored(network: Any, folder: Path) -> str:
 
 def planned(root: Path, network: dict[str, Any], **keys: Any) -> Any:
     """The one run on the scans, planned as a user would."""
-    values: dict[str, Any] = {"name": "scans", "datasets": ["ImageFolder"], "algorithms": ["ERM"]}
-    values |= {"network": network, "trials": [0], "steps": 40, "evaluate_every": 40} | keys
-    (spec,) = make_plan(validate(values, "a test"), root).runs.values()
-    return spec
+    keys = {"network": network, "steps": 40, "evaluate_every": 40} | keys
+    return single({"name": "ImageFolder"}, {"name": "ERM"}, root, **keys)
 
 
 def test_rates_and_augmentation_follow_the_network(scans: Path, tmp_path: Path) -> None:
@@ -89,18 +88,11 @@ def test_rates_and_augmentation_follow_the_network(scans: Path, tmp_path: Path) 
     assert [spec.options["augment"] for spec in (small, random, tuned)] == [False, False, True]
     assert [spec.network_hparams["freeze_batch_norm"] for spec in (random, tuned)] == [False, True]
     keys: dict[str, Any] = {"hparam_draws": [1], "shared_quantiles": False}
-    draws = planned(scans, {"name": "ConvNet"}, **keys).hparams["lr"]
-    assert draws == pytest.approx(planned_default_draw("lr"))
+    drawn = planned(scans, {"name": "ConvNet"}, **keys).hparams["lr"]
+    # of data of no family
+    assert drawn == pytest.approx(draw(algorithms.get("ERM").Hparams, "ERM", 1)["lr"])
     given = planned(scans, {"name": "ConvNet"}, datasets=[{"name": "ImageFolder", "augment": True}])
     assert given.options["augment"] is True
-
-
-def planned_default_draw(name: str) -> Any:
-    """What the first random draw of ERM is on data of no family."""
-    from oodbench.algorithms import algorithms
-    from oodbench.hparams import draw
-
-    return draw(algorithms.get("ERM").Hparams, "ERM", 1)[name]
 
 
 def test_the_size_is_that_of_the_files(scans: Path) -> None:

@@ -15,15 +15,13 @@ from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment, datasets
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan, single
+from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train import loading
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 
 Y = torch.arange(40.0) % 2
-SWEEP = {"name": "plain", "datasets": ["Plain"], "algorithms": ["ERM"], "trials": [1], "steps": 5}
 
 
 class Plain(Dataset):
@@ -107,7 +105,7 @@ def test_data_that_do_not_fit_stop_a_run_before_it_starts(
 def test_a_plan_tells_it_too(plain: Callable[[Environment], None]) -> None:
     plain(Environment(torch.zeros(40, 3), 2 * Y))
     with pytest.raises(UserError, match="Plain, environment 'b': the target of example 1 is 2"):
-        make_plan(validate(SWEEP, "a test"))
+        single({"name": "Plain"}, {"name": "ERM"}, trials=[1], steps=5)
 
 
 def test_data_check_tells_it_too(

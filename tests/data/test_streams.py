@@ -21,8 +21,7 @@ from oodbench.datasets import Environment
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.tasks import Task
 from oodbench.train.batches import Batches
 from oodbench.train.evaluate import evaluate, logits
@@ -249,14 +248,8 @@ def test_large_examples_are_evaluated_in_smaller_pieces() -> None:
 
 def spec(folder: Path, algorithm: str = "ERM", **options: object) -> RunSpec:
     entry = {"name": algorithm, "hparams": {"batch_size": 6}}
-    network = {"name": "MLP", "hparams": {"width": 4, "depth": 1}}
-    values: dict[str, Any] = {
-        "name": "s",
-        "datasets": [{"name": "Speckles", **options}],
-        "algorithms": [entry],
-    }
-    values |= {"steps": 30, "evaluate_every": 10, "trials": 1, "network": network}
-    return next(iter(make_plan(validate(values, "s"), folder).runs.values()))
+    keys = {"network": {"name": "MLP", "hparams": {"width": 4, "depth": 1}}, "evaluate_every": 10}
+    return single({"name": "Speckles", **options}, entry, folder, steps=30, **keys)
 
 
 def records(directory: RunDirectory) -> list[dict[str, Any]]:

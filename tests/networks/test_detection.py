@@ -11,8 +11,7 @@ from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.wilds_images import globalwheat
@@ -113,10 +112,8 @@ def test_a_plan_asks_for_the_file_of_weights_and_a_kept_model_does_not(tmp_path:
     def planned(file: Path, **own: str) -> RunSpec:
         own |= {"body": "resnet18", "weights": str(file)}
         network = {"name": "FasterRCNN", "hparams": own}
-        keys = {"datasets": [{"name": "GlobalWheat", **options}], "algorithms": ["ERM"]}
-        sweep = {"name": "w", **keys, "network": network, "trials": 1, "steps": 1}
-        (spec,) = make_plan(validate(sweep, "w"), tmp_path).runs.values()
-        return spec
+        data = {"name": "GlobalWheat", **options}
+        return single(data, {"name": "ERM"}, tmp_path, network=network, steps=1)
 
     file, other = tmp_path / "wheat.pth", tmp_path / "other.pth"
     with pytest.raises(UserError, match=r"weights: there is no file .*wheat\.pth"):

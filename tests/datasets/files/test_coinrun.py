@@ -12,8 +12,8 @@ from oodbench.datasets import make
 from oodbench.errors import UserError
 from oodbench.metrics import values_of_examples
 from oodbench.results.directory import Results
-from oodbench.sweep.file import find_sweep, read_sweep, validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.file import find_sweep, read_sweep
+from oodbench.sweep.plan import make_plan, single
 from oodbench.train.execute import execute
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
@@ -71,9 +71,7 @@ def test_fewer_than_were_made(coinrun_dir: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["ERM", "TemporalANDMask"])
 def test_training_on_it(algorithm: str, coinrun_dir: Path, tmp_path: Path) -> None:
     row = {"name": algorithm, "hparams": {"batch_size": 8, "lr": 0.003, "weight_decay": 0.0}}
-    sweep = {"name": "small", "datasets": [DATASET], "algorithms": [row], "trials": [0]}
-    keys = {"network": NETWORK, "steps": 40, "evaluate_every": 20}
-    (spec,) = make_plan(validate(sweep | keys, "a test"), coinrun_dir).runs.values()
+    spec = single(DATASET, row, coinrun_dir, network=NETWORK, steps=40, evaluate_every=20)
     settings = TrainSettings(data_dir=coinrun_dir, device="cpu", threads=1)
     run = Run(spec, settings)
     assert run.batches[0].x.shape == (1 if algorithm == "TemporalANDMask" else 3, 8, 3, 64, 64)

@@ -1,4 +1,5 @@
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from oodbench.networks.base import build
 from oodbench.networks.weights import sha256
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
@@ -81,9 +81,9 @@ def test_other_weights_or_images_are_other_features(
 
 def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None:
     facts.require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
-    values: dict[str, Any] = {"name": "s", "datasets": [{"name": "FrozenFeatures", **options}]}
-    values |= {"algorithms": ["ERM", "IRM"], "trials": 1, "steps": 200}
-    for run in make_plan(validate(values, "s"), tmp_path).runs.values():
+    for algorithm in ("ERM", "IRM"):
+        data = {"name": "FrozenFeatures", **options}
+        run = single(data, {"name": algorithm}, tmp_path, steps=200)
         assert run.network == "Head"
         directory = RunDirectory(tmp_path / run.algorithm)
         assert execute(run, directory, TrainSettings(data_dir=tmp_path)) == ("done", "")
@@ -155,13 +155,11 @@ def test_features_have_the_splits_and_metrics_of_a_set_of_wilds(
 ) -> None:
     shutil.copytree(wilds_dir / "waterbirds_v1.0", tmp_path / "waterbirds_v1.0")
     data = {"of": "Waterbirds", "settings": ["size=32"]}
-    values: dict[str, Any] = {"name": "FrozenFeatures", **options, **data}
-    sweep: dict[str, Any] = {"name": "s", "datasets": [values], "algorithms": ["GroupDRO"]}
-    sweep |= {"trials": 1, "steps": 2}
+    planned = partial(single, {"name": "FrozenFeatures", **options, **data}, {"name": "GroupDRO"})
     with pytest.raises(UserError, match="there are no features"):
-        make_plan(validate(sweep, "s"), tmp_path)
+        planned(tmp_path, steps=2)
     facts.require_files(make("FrozenFeatures", options | data, tmp_path)).cache(1)
-    (run,) = make_plan(validate(sweep, "s"), tmp_path).runs.values()
+    run = planned(tmp_path, steps=2)
     assert run.validation_environments == ("val",) and run.holdout == 0
     directory = RunDirectory(tmp_path / "run")
     assert execute(run, directory, TrainSettings(data_dir=tmp_path)) == ("done", "")
@@ -171,33 +169,26 @@ def test_features_have_the_splits_and_metrics_of_a_set_of_wilds(
     assert {e["environment"] for e in last} == set(facts.evaluation_environments(images))
 
 
-def test_features_of_a_resnet_are_known_by_the_checksum_where_that_is_given(tmp_path: Path) -> None:
-    def run(file: Path, **more: Any) -> RunSpec:
-        own = {"of": "RotatedDigits", "network": "ResNet18", "weights": str(file), **more}
-        data = {"name": "FrozenFeatures", **own}
-        sweep = {"name": "s", "datasets": [data], "algorithms": ["ERM"], "trials": 1, "steps": 4}
-        (spec,) = make_plan(validate(sweep, "s"), tmp_path).runs.values()
-        return spec
+def planned(file: Path, network: str = "ResNet18", **options: Any) -> RunSpec:
+    """The run on the features of digits under the weights in a file."""
+    data = {"of": "RotatedDigits", "network": network, "weights": str(file), **options}
+    return single({"name": "FrozenFeatures", **data}, {"name": "ERM"}, file.parent, steps=4)
 
+
+def test_features_of_a_resnet_are_known_by_the_checksum_where_that_is_given(tmp_path: Path) -> None:
     file = resnet_file(tmp_path / "a.pth")
-    by_path, first = run(file), run(file, sha256=sha256(file))
+    by_path, first = planned(file), planned(file, sha256=sha256(file))
     assert "sha256" not in by_path.options
     moved = file.rename(tmp_path / "b.pth")
-    assert run(moved).id != by_path.id
-    assert run(moved, sha256=first.options["sha256"]).id == first.id != by_path.id
+    assert planned(moved).id != by_path.id
+    assert planned(moved, sha256=first.options["sha256"]).id == first.id != by_path.id
 
 
 def test_a_run_is_known_by_the_weights_not_by_their_place(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     from tests.networks.test_timm import file_of
 
-    def run(file: Path, **more: Any) -> RunSpec:
-        own = {"of": "RotatedDigits", "network": "timm", "weights": str(file), **more}
-        data = {"name": "FrozenFeatures", "network_settings": ["model=resnet10t"], **own}
-        sweep = {"name": "s", "datasets": [data], "algorithms": ["ERM"], "trials": 1, "steps": 4}
-        (spec,) = make_plan(validate(sweep, "s"), tmp_path).runs.values()
-        return spec
-
+    run = partial(planned, network="timm", network_settings=["model=resnet10t"])
     first = run(file_of("resnet10t", tmp_path / "a.pth"))
     moved = (tmp_path / "a.pth").rename(tmp_path / "b.pth")
     assert run(moved).id == first.id

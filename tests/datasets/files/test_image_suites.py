@@ -12,8 +12,7 @@ from oodbench.datasets import datasets, make
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
 from oodbench.results.domainbed import ENVIRONMENTS
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.pictures import draw
@@ -99,15 +98,10 @@ def test_what_is_missing_is_named_with_where_to_get_it(tmp_path: Path) -> None:
 
 def spawrious(data_dir: Path, total: int) -> None:
     backgrounds = ("beach", "desert", "dirt", "jungle", "mountain", "snow")
+    breeds = ("bulldog", "corgi", "dachshund", "labrador")
     for half in ("0", "1"):
-        draw(
-            data_dir / "spawrious224" / half,
-            backgrounds,
-            ("bulldog", "corgi", "dachshund", "labrador"),
-            total,
-            (".png",),
-            (4, 4),
-        )
+        root = data_dir / "spawrious224" / half
+        draw(root, backgrounds, breeds, total, (".png",), (4, 4))
 
 
 def test_spawrious_is_what_its_authors_build(
@@ -165,25 +159,22 @@ def test_a_spawrious_that_lacks_files_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_suite_trains_from_files_and_from_the_cache_to_the_same_records(tmp_path: Path) -> None:
     lay_out(tmp_path, "PACS", 3)
-    values: dict[str, Any] = {"name": "s", "datasets": [{"name": "PACS", **SMALL, "size": 32}]}
-    values |= {"algorithms": [{"name": "ANDMask", "hparams": {"batch_size": 4}}], "trials": 1}
-    network = {"weights": "none", "freeze_batch_norm": False}
-    values |= {"steps": 3, "network": {"name": "ResNet18", "hparams": network}}
-    (run,) = make_plan(validate(values, "s"), tmp_path).runs.values()
+    options = SMALL | {"size": 32}
+    algorithm = {"name": "ANDMask", "hparams": {"batch_size": 4}}
+    network = {"name": "ResNet18", "hparams": {"weights": "none", "freeze_batch_norm": False}}
+    run = single({"name": "PACS", **options}, algorithm, tmp_path, steps=3, network=network)
     found = []
     for workers in (0, 2):
         directory = RunDirectory(tmp_path / str(workers))
         settings = TrainSettings(data_dir=tmp_path, loader_workers=workers)
         assert execute(run, directory, settings) == ("done", "")
         found.append([r["evaluations"] for r in directory.records()])
-        facts.require_files(make("PACS", SMALL | {"size": 32}, tmp_path)).cache(1)
+        facts.require_files(make("PACS", options, tmp_path)).cache(1)
     assert found[0] == found[1]
 
 
 def test_a_plan_looks_for_the_weights(tmp_path: Path) -> None:
     lay_out(tmp_path, "PACS")
-    values: dict[str, Any] = {"name": "s", "datasets": [{"name": "PACS", **SMALL}]}
-    values |= {"algorithms": ["ERM"], "network": {"name": "ResNet18"}}
-    values["network"]["hparams"] = {"weights": str(tmp_path / "none.pth")}
+    network = {"name": "ResNet18", "hparams": {"weights": str(tmp_path / "none.pth")}}
     with pytest.raises(UserError, match=r"there is no file \S+none.pth"):
-        make_plan(validate(values, "s"), tmp_path)
+        single({"name": "PACS", **SMALL}, {"name": "ERM"}, tmp_path, network=network)

@@ -12,8 +12,7 @@ from oodbench.data import facts
 from oodbench.data.cli import app
 from oodbench.datasets import Dataset, make
 from oodbench.errors import UserError
-from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
@@ -58,9 +57,7 @@ def test_real_targets_and_a_run(tmp_path: Path) -> None:
     dataset = manifest(tmp_path, rows, kind="real")
     assert dataset.load(0)["day"].y.flatten().tolist() == pytest.approx([0.3 * i for i in range(8)])
     entry = {"name": "Manifest", "file": "mine.csv", "size": 6, "kind": "real"}
-    values = {"name": "own", "datasets": [entry], "algorithms": ["ERM"], "network": "MLP"}
-    plan = make_plan(validate(values | {"trials": 1, "steps": 3}, "own"), tmp_path)
-    (spec,) = plan.runs.values()
+    spec = single(entry, {"name": "ERM"}, tmp_path, network="MLP", steps=3)
     run = Run(spec, TrainSettings(data_dir=tmp_path))
     assert run.run_steps(3) is None
     assert {e.metric for e in run.evaluate()} == {"mse"}

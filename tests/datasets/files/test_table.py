@@ -17,9 +17,11 @@ from oodbench.results.directory import Results
 from oodbench.results.predictions import read_predictions
 from oodbench.sweep.cli import app
 from oodbench.sweep.file import validate
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import make_plan, single
 from oodbench.train.loading import load_data, split
 from oodbench.train.settings import TrainSettings
+
+MINE = {"name": "Table", "file": "mine.csv"}
 
 
 def frame(count: int = 60) -> pd.DataFrame:
@@ -42,11 +44,8 @@ def test_environments_inputs_and_targets(tmp_path: Path) -> None:
     dataset = table(tmp_path, data)
     assert dataset.environments == ("north", "south", "west")
     assert dataset.test_environments == ("west",)
-    assert (dataset.task.kind, dataset.input_shape, facts.label(dataset)) == (
-        "binary",
-        (5,),
-        "mine",
-    )
+    assert (dataset.task.kind, dataset.input_shape) == ("binary", (5,))
+    assert facts.label(dataset) == "mine"
     found = dataset.load(0)
     for name, part in data[[*"abcd", "constant"]].groupby(data["environment"]):
         assert np.allclose(found[str(name)].x, part, atol=1e-6)
@@ -58,9 +57,7 @@ def test_environments_inputs_and_targets(tmp_path: Path) -> None:
 def test_inputs_are_standardised_by_what_a_run_trains_on(tmp_path: Path, held_out: str) -> None:
     data = frame()
     table(tmp_path, data)
-    values = {"name": "own", "datasets": [{"name": "Table", "file": "mine.csv"}], "trials": 1}
-    values |= {"algorithms": ["ERM"], "test_environments": [[held_out]]}
-    (spec,) = make_plan(validate(values, "own"), tmp_path).runs.values()
+    spec = single(MINE, {"name": "ERM"}, tmp_path, test_environments=[[held_out]])
     loaded = load_data(spec, TrainSettings(data_dir=tmp_path))
     inputs = data[[*"abcd", "constant"]]
     rows = {name: data.index[data["environment"] == name] for name in loaded.environments}
@@ -109,7 +106,7 @@ def test_a_sweep_over_a_file_and_a_file_that_changes(tmp_path: Path) -> None:
     table(tmp_path, frame(90))
     sweep = {
         "name": "own",
-        "datasets": [{"name": "Table", "file": "mine.csv"}],
+        "datasets": [MINE],
         "algorithms": ["ERM", "IRM"],
         "test_environments": "each",
         "trials": 1,
@@ -179,6 +176,5 @@ def test_mistakes_have_a_line(
 
 def test_an_environment_without_training_examples_is_named(tmp_path: Path) -> None:
     table(tmp_path, frame().assign(split=lambda d: np.where(d.index % 3 == 0, "out", "in")))
-    values = {"name": "own", "datasets": [{"name": "Table", "file": "mine.csv"}]}
     with pytest.raises(UserError, match="environment 'north' has no example to train on"):
-        make_plan(validate(values | {"algorithms": ["ERM"]}, "own"), tmp_path)
+        single(MINE, {"name": "ERM"}, tmp_path)
