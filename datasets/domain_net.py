@@ -1,18 +1,15 @@
 """DomainNet."""
 
-from oodbench.data.images import Place, Suite
-from oodbench.datasets import Metadata, register
+from oodbench.data.images import Place, Suite, image_metadata
+from oodbench.datasets import register
 
 
 @register(
     "DomainNet",
-    Metadata(
+    image_metadata(
         paper="arXiv:1812.01754",
         licence="fair use, non-commercial research",
-        family="images",
         shift="the style of the picture",
-        network="ResNet50",
-        steps=5001,
         folder="domain_net",
     ),
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.images import ImageFolders, OwnImages, Place, class_folders
-from oodbench.datasets import Metadata, register
+from oodbench.data.images import ImageFolders, OwnImages, Place, class_folders, image_metadata
+from oodbench.datasets import register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -16,13 +16,10 @@ from oodbench.tasks import Task
 
 @register(
     "ImageFolder",
-    Metadata(
+    image_metadata(
         paper="none",
         licence="the owner's",
-        family="images",
         shift="whatever tells the folders apart",
-        network="ResNet50",
-        steps=5001,
     ),
 )
 class ImageFolder(OwnImages, ImageFolders):

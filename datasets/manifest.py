@@ -5,8 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from oodbench.data.images import Listing, OwnImages
-from oodbench.datasets import Environment, Metadata, register
+from oodbench.data.images import Listing, OwnImages, image_metadata
+from oodbench.datasets import Environment, register
 from oodbench.errors import UserError
 
 from .table import Listed
@@ -14,13 +14,10 @@ from .table import Listed
 
 @register(
     "Manifest",
-    Metadata(
+    image_metadata(
         paper="none",
         licence="the file's",
-        family="images",
         shift="the file's",
-        network="ResNet50",
-        steps=5001,
     ),
 )
 class Manifest(Listed, OwnImages):

@@ -1,18 +1,15 @@
 """OfficeHome."""
 
-from oodbench.data.images import Place, Suite
-from oodbench.datasets import Metadata, register
+from oodbench.data.images import Place, Suite, image_metadata
+from oodbench.datasets import register
 
 
 @register(
     "OfficeHome",
-    Metadata(
+    image_metadata(
         paper="arXiv:1706.07522",
         licence="non-commercial research (not checked)",
-        family="images",
         shift="the style of the picture",
-        network="ResNet50",
-        steps=5001,
         folder="office_home",
     ),
 )

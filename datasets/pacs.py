@@ -1,18 +1,15 @@
 """PACS."""
 
-from oodbench.data.images import Place, Suite
-from oodbench.datasets import Metadata, register
+from oodbench.data.images import Place, Suite, image_metadata
+from oodbench.datasets import register
 
 
 @register(
     "PACS",
-    Metadata(
+    image_metadata(
         paper="arXiv:1710.03077",
         licence="unstated (research)",
-        family="images",
         shift="the style of the picture",
-        network="ResNet50",
-        steps=5001,
         folder="PACS",
     ),
 )

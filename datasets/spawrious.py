@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oodbench.data.images import Images, Listing, image_files
-from oodbench.datasets import Metadata, register
+from oodbench.data.images import Listing, Published, image_files, image_metadata
+from oodbench.datasets import register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -37,17 +37,14 @@ SWAPPED = (1, 0, 3, 2)
 
 @register(
     "Spawrious",
-    Metadata(
+    image_metadata(
         paper="arXiv:2303.05470",
         licence="CC BY 4.0 (not checked)",
-        family="images",
         shift="the background that goes with a breed",
-        network="ResNet50",
-        steps=5001,
         folder="spawrious224",
     ),
 )
-class Spawrious(Images):
+class Spawrious(Published):
     """Four breeds of dogs before six backgrounds, in generated pictures; six variants.
 
     `O2O`: in training 97 % (first environment) or 87 % (second) of a breed are before one background
@@ -59,12 +56,13 @@ class Spawrious(Images):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Images.Options):
+    class Options(Published.Options):
         """The variant."""
 
         variant: str = hparam("O2O_easy", options=tuple(GROUPS))
 
     options: Options
+    source = "https://github.com/aengusl/spawrious"
     environments = ("Test", "SC_group_1", "SC_group_2")
     test_environments = ("Test",)
     task = Task("multiclass", len(BREEDS))
@@ -74,20 +72,6 @@ class Spawrious(Images):
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
         self.input_shape = (3, options.size, options.size)
-
-    @property
-    def root(self) -> Path:
-        """DATA_DIR/spawrious224."""
-        folder = self.metadata.folder
-        if self.data_dir is None:
-            raise UserError(f"Spawrious needs --data-dir DIR with the folder {folder} in it")
-        root = self.data_dir / folder
-        if not root.is_dir():
-            raise UserError(
-                f"Spawrious: there is no folder {root}; "
-                "get it from https://github.com/aengusl/spawrious"
-            )
-        return root
 
     def listing(self) -> Listing:
         """All files of the variant; raises UserError if a folder has fewer than it takes."""

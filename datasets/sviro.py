@@ -1,18 +1,15 @@
 """SVIRO."""
 
-from oodbench.data.images import Place, Suite
-from oodbench.datasets import Metadata, register
+from oodbench.data.images import Place, Suite, image_metadata
+from oodbench.datasets import register
 
 
 @register(
     "SVIRO",
-    Metadata(
+    image_metadata(
         paper="arXiv:2001.03483",
         licence="CC BY-NC-SA 4.0 (not checked)",
-        family="images",
         shift="the vehicle",
-        network="ResNet50",
-        steps=5001,
         folder="sviro",
     ),
 )

@@ -1,18 +1,15 @@
 """TerraIncognita."""
 
-from oodbench.data.images import Place, Suite
-from oodbench.datasets import Metadata, register
+from oodbench.data.images import Place, Suite, image_metadata
+from oodbench.datasets import register
 
 
 @register(
     "TerraIncognita",
-    Metadata(
+    image_metadata(
         paper="arXiv:1807.04975",
         licence="CDLA-Permissive 1.0 (not checked)",
-        family="images",
         shift="the place of the camera",
-        network="ResNet50",
-        steps=5001,
         folder="terra_incognita",
     ),
 )

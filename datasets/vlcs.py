@@ -1,18 +1,15 @@
 """VLCS."""
 
-from oodbench.data.images import Place, Suite
-from oodbench.datasets import Metadata, register
+from oodbench.data.images import Place, Suite, image_metadata
+from oodbench.datasets import register
 
 
 @register(
     "VLCS",
-    Metadata(
+    image_metadata(
         paper="Fang et al., Unbiased metric learning, ICCV 2013",
         licence="those of its four sources",
-        family="images",
         shift="the collection that a photograph is from",
-        network="ResNet50",
-        steps=5001,
         folder="VLCS",
     ),
 )

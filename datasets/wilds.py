@@ -69,6 +69,8 @@ class WILDS(FileDataset):
     options: Options
     test_environments = ("test",)
     validation_environments = ("val",)
+    higher_is_better = True
+    """A larger value is better of every official metric that a paper reports."""
 
     def __init__(self, options: Options, data_dir: Path | None) -> None:
         super().__init__(options, data_dir)
@@ -103,11 +105,6 @@ class WILDS(FileDataset):
     def metric(self) -> str:
         """The official metric that the paper reports."""
         return self.row.metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """True: a larger value is better of every official metric that a paper reports."""
-        return True
 
     @property
     def normalization(self) -> Normalization | None:
@@ -276,135 +273,103 @@ class WILDS(FileDataset):
         return (x - mean) / torch.where(std == 0, 1.0, std)
 
 
-def known(name: str) -> dict[str, Any]:
-    """The metadata of a set, as the tables have them."""
-    row = SETS[name]
+def in_tables(cls: type[WILDS]) -> type[WILDS]:
+    """Register a set under the name of its class, with what the tables say of it."""
+    cls.row = row = SETS[cls.__name__]
     hparams = {k: getattr(row, k) for k in ("optimizer", "lr", "weight_decay", "lr_schedule")}
-    return {
-        "licence": row.licence,
-        "family": row.family,
-        "shift": row.shift,
-        "network": row.network,
-        "steps": row.epochs * row.train // row.batch,
-        "folder": row.folder or f"{row.package}_v{row.version}",
-        "hparams": hparams | {"environments_per_step": row.groups, "batch_size": row.each},
-    }
+    metadata = Metadata(
+        paper="arXiv:2012.07421",
+        licence=row.licence,
+        family=row.family,
+        shift=row.shift,
+        network=row.network,
+        steps=row.epochs * row.train // row.batch,
+        folder=row.folder or f"{row.package}_v{row.version}",
+        hparams=hparams | {"environments_per_step": row.groups, "batch_size": row.each},
+    )
+    return register(cls.__name__, metadata)(cls)
 
 
-@register("Camelyon17", Metadata(paper="arXiv:2012.07421", **known("Camelyon17")))
+@in_tables
 class Camelyon17(WILDS):
     """Tumours in patches of lymph nodes from hospitals that were not trained on."""
 
-    row = SETS["Camelyon17"]
 
-
-@register("iWildCam", Metadata(paper="arXiv:2012.07421", **known("iWildCam")))
+@in_tables
 class iWildCam(WILDS):
     """Animals before camera traps at places that were not trained on."""
 
-    row = SETS["iWildCam"]
 
-
-@register("FMoW", Metadata(paper="arXiv:2012.07421", **known("FMoW")))
+@in_tables
 class FMoW(WILDS):
     """What land is used for, from satellites in later years; by the worst region."""
 
-    row = SETS["FMoW"]
 
-
-@register("RxRx1", Metadata(paper="arXiv:2012.07421", **known("RxRx1")))
+@in_tables
 class RxRx1(WILDS):
     """Which RNA was silenced in cells, in experiments that were not trained on."""
 
-    row = SETS["RxRx1"]
 
-
-@register("PovertyMap", Metadata(paper="arXiv:2012.07421", **known("PovertyMap")))
+@in_tables
 class PovertyMap(WILDS):
     """Wealth of villages from satellites in other countries; by the worse of town and land."""
 
-    row = SETS["PovertyMap"]
 
-
-@register("CivilComments", Metadata(paper="arXiv:2012.07421", **known("CivilComments")))
+@in_tables
 class CivilComments(WILDS):
     """Toxic comments; by the worst of the groups that they mention."""
 
-    row = SETS["CivilComments"]
 
-
-@register("Amazon", Metadata(paper="arXiv:2012.07421", **known("Amazon")))
+@in_tables
 class Amazon(WILDS):
     """Stars of reviews by users that were not trained on; by the 10th percentile of users."""
 
-    row = SETS["Amazon"]
 
-
-@register("Yelp", Metadata(paper="arXiv:2012.07421", **known("Yelp")))
+@in_tables
 class Yelp(WILDS):
     """Stars of reviews in later years."""
 
-    row = SETS["Yelp"]
 
-
-@register("Py150", Metadata(paper="arXiv:2012.07421", **known("Py150")))
+@in_tables
 class Py150(WILDS):
     """The next token of Python code; by classes and methods in repositories not trained on."""
 
-    row = SETS["Py150"]
 
-
-@register("MolPCBA", Metadata(paper="arXiv:2012.07421", **known("MolPCBA")))
+@in_tables
 class MolPCBA(WILDS):
     """Which of 128 assays molecules are active in, with scaffolds that were not trained on."""
 
-    row = SETS["MolPCBA"]
 
-
-@register("GlobalWheat", Metadata(paper="arXiv:2012.07421", **known("GlobalWheat")))
+@in_tables
 class GlobalWheat(WILDS):
     """Boxes around heads of wheat, in sessions that were not trained on."""
 
-    row = SETS["GlobalWheat"]
 
-
-@register("CelebA", Metadata(paper="arXiv:2012.07421", **known("CelebA")))
+@in_tables
 class CelebA(WILDS):
     """Blond hair on portraits; by the worst of the groups of sex and hair."""
 
-    row = SETS["CelebA"]
 
-
-@register("Waterbirds", Metadata(paper="arXiv:2012.07421", **known("Waterbirds")))
+@in_tables
 class Waterbirds(WILDS):
     """Birds of land and water before either; by the worst of the four groups."""
 
-    row = SETS["Waterbirds"]
 
-
-@register("WILDSDomainNet", Metadata(paper="arXiv:2012.07421", **known("WILDSDomainNet")))
+@in_tables
 class WILDSDomainNet(WILDS):
     """Photographs to sketches: DomainNet as WILDS 2.0 splits it."""
 
-    row = SETS["WILDSDomainNet"]
 
-
-@register("BDD100K", Metadata(paper="arXiv:2012.07421", **known("BDD100K")))
+@in_tables
 class BDD100K(WILDS):
     """Which of nine things a driver sees at other times of the day."""
 
-    row = SETS["BDD100K"]
 
-
-@register("SQF", Metadata(paper="arXiv:2012.07421", **known("SQF")))
+@in_tables
 class SQF(WILDS):
     """Weapons found by stops in New York; by the precision at a recall of 60 %."""
 
-    row = SETS["SQF"]
 
-
-@register("ENCODE", Metadata(paper="arXiv:2012.07421", **known("ENCODE")))
+@in_tables
 class ENCODE(WILDS):
     """Where a transcription factor binds in a kind of cell that was not trained on."""
-
-    row = SETS["ENCODE"]

@@ -249,11 +249,6 @@ def test_md5(tmp_path: Path) -> None:
     assert md5(tmp_path / "empty") == "d41d8cd98f00b204e9800998ecf8427e"
 
 
-def test_nothing_to_download(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Spirals is not made of files"):
-        facts.require_files(make("Spirals", {})).download(tmp_path)
-
-
 @pytest.mark.parametrize("option", COLORED)
 def test_every_option_changes_mnist(option: str, mnist_dir: Path) -> None:
     changed = make("ColoredMNIST", {option: COLORED[option]}, mnist_dir)

@@ -20,7 +20,7 @@ from torch import Tensor
 from oodbench.data.augment import domainbed
 from oodbench.data.facts import label
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
-from oodbench.datasets import IMAGENET, Environment, FileDataset
+from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
@@ -83,6 +83,10 @@ def _problem(file: Path) -> str:
     except UNREADABLE as error:
         return f"{file} cannot be read as an image ({error})"
     return ""
+
+
+image_metadata = partial(Metadata, family="images", network="ResNet50", steps=5001)
+"""The metadata of images that are trained on as in arXiv:2007.01434."""
 
 
 class Images(FileDataset):
@@ -307,24 +311,11 @@ class ImageFolders(Images):
         return listing
 
 
-class Suite(ImageFolders):
-    """A published dataset in its own folder under the data directory, in the layout it comes in."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Options(Images.Options):
-        """Whether the dataset may be another than the published one."""
-
-        subset: bool = hparam(False)
-        """Take fewer or more images than were published; tables say so."""
+class Published(Images):
+    """A published dataset in its own folder under the data directory."""
 
     source: ClassVar[str]
     """The address at which the dataset can be had."""
-    num_classes: ClassVar[int]
-
-    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
-        super().__init__(options, data_dir)
-        self.test_environments = self.environments[:1]
-        self.task = Task("multiclass", self.num_classes)
 
     @property
     def root(self) -> Path:
@@ -336,6 +327,30 @@ class Suite(ImageFolders):
         if not root.is_dir():
             raise UserError(f"{self.name}: there is no folder {root}; get it from {self.source}")
         return root
+
+    def download(self, data_dir: Path) -> None:
+        """Raise UserError with the address of the dataset: its licence wants to be read."""
+        raise UserError(
+            f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
+        )
+
+
+class Suite(Published, ImageFolders):
+    """A published dataset of folders of classes, in the layout it comes in."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Images.Options):
+        """Whether the dataset may be another than the published one."""
+
+        subset: bool = hparam(False)
+        """Take fewer or more images than were published; tables say so."""
+
+    num_classes: ClassVar[int]
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.test_environments = self.environments[:1]
+        self.task = Task("multiclass", self.num_classes)
 
     @property
     def classes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -360,12 +375,6 @@ class Suite(ImageFolders):
                     f"not the published {published}; with its option `subset` it is taken as it is"
                 )
         super().check()
-
-    def download(self, data_dir: Path) -> None:
-        """Raise UserError with the address of the dataset: its licence wants to be read."""
-        raise UserError(
-            f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
-        )
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

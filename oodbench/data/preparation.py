@@ -56,8 +56,10 @@ def fitted(
     if fits(dataset):
         change = fit(dataset, environments, training)
         environments = {
-            name: replace(environment, x=_changed(environment.x, change))
-            for name, environment in environments.items()
+            name: replace(
+                each, x=Changed(each.x, change) if isinstance(each.x, Stored) else change(each.x)
+            )
+            for name, each in environments.items()
         }
     for name, environment in environments.items():
         mistake = _mistake_of_inputs(dataset, environment)
@@ -156,10 +158,6 @@ def _part(environment: Environment, places: Tensor) -> Environment:
     return Environment(
         Subset(x, places.cpu()) if isinstance(x, Stored) else x[places], environment.y[places]
     )
-
-
-def _changed(x: Tensor | Stored, change: Callable[[Tensor], Tensor]) -> Tensor | Stored:
-    return Changed(x, change) if isinstance(x, Stored) else change(x)
 
 
 FEW = 10

@@ -1,6 +1,5 @@
 """A detector of torchvision: boxes of one class of things, with scores."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from torch import Tensor, nn
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.networks.base import Network, register
-from oodbench.networks.vision import require_image
-from oodbench.networks.weights import REPLACED, require_sha256, stored_weights, weights_file
+from oodbench.networks.vision import FromFile, require_image
+from oodbench.networks.weights import REPLACED, stored_weights
 
 MODEL = "fasterrcnn_resnet50_fpn"
 
 
 @register("FasterRCNN")
-class FasterRCNN(Network):
+class FasterRCNN(FromFile):
     """Faster R-CNN on a feature pyramid (arXiv:1506.01497, arXiv:1612.03144), as torchvision has it.
 
     The predictions (N, num_outputs, 5) are those boxes of an image that have the best scores, as
@@ -40,7 +39,7 @@ class FasterRCNN(Network):
         body: str = hparam("resnet50", options=("resnet18", "resnet50"))
         """The network below the pyramid; weights are there for the larger one."""
 
-    check_by_building = True
+    model = MODEL
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         """Raises UserError for inputs that are no images, and for weights that cannot be had."""
@@ -74,21 +73,6 @@ class FasterRCNN(Network):
             )
         self.featurizer = model.backbone
         self.classifier = nn.ModuleList([model.rpn, model.roi_heads])
-
-    @classmethod
-    def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """The file of the weights, if there are to be some; raises UserError if it is missing, or not
-        the one with the given `sha256`.
-        """
-        weights = str(values["weights"])
-        file = None if weights == "none" else weights_file(MODEL, weights)
-        require_sha256(file, str(values.get("sha256", "")))
-        return file
-
-    @classmethod
-    def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the file of the weights is missing, or another one."""
-        cls.weights_file(values)
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
         """The loss (N,) of each image (N, 3, H, W) with boxes (N, M, 4); empty ones do not count."""

@@ -146,9 +146,14 @@ class Timm(Network):
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
         """The file of the weights, if there are to be some; raises UserError if it is not there."""
         weights = str(values["weights"])
-        if weights == "cached":
-            return _cached(str(values["model"]))
-        return None if weights == "none" else _given(weights)
+        if weights in ("none", "cached"):
+            return None if weights == "none" else _cached(str(values["model"]))
+        file = Path(weights).expanduser()
+        if not file.is_file():
+            raise UserError(
+                f"weights: there is no file {file} (`none`, `cached`, or a file of safetensors or torch)"
+            )
+        return file
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
@@ -237,15 +242,6 @@ def _cached(model: str) -> Path:
         f"the weights of {model} are not in timm's cache: `{command}` fetches them, "
         "or set the network's `weights` to none or to a file"
     )
-
-
-def _given(weights: str) -> Path:
-    file = Path(weights).expanduser()
-    if not file.is_file():
-        raise UserError(
-            f"weights: there is no file {file} (`none`, `cached`, or a file of safetensors or torch)"
-        )
-    return file
 
 
 def _body(

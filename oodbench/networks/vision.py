@@ -16,22 +16,42 @@ from oodbench.networks.weights import REPLACED, load_weights, require_sha256, we
 LAYERS = ("layer1", "layer2", "layer3", "layer4")
 
 
-class Torchvision(Network):
+class FromFile(Network):
+    """A network of torchvision; its hyperparameters `weights` and `sha256` say where its weights are."""
+
+    model: str
+    """The network's name in torchvision."""
+    check_by_building = True
+
+    @classmethod
+    def weights_file(cls, values: Mapping[str, object]) -> Path | None:
+        """The file of the weights, if there are to be some; raises UserError if it is missing, or not
+        the one with the given `sha256`.
+        """
+        weights = str(values["weights"])
+        file = None if weights == "none" else weights_file(cls.model, weights)
+        require_sha256(file, str(values.get("sha256", "")))
+        return file
+
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Raise UserError if the file of the weights is missing, or another one."""
+        cls.weights_file(values)
+
+
+class Torchvision(FromFile):
     """A network of torchvision from its input to its pooled features.
 
     For other than three channels the first layer's weights are repeated, channel i taking those of
     channel i modulo 3, as in arXiv:2007.01434's code.
     """
 
-    model: str
-    """The network's name in torchvision."""
     first: str
     """The name of the first convolution."""
     head: str
     """The name of the last layer, which is not taken."""
     pixels: int = 1
     """The least side of an image."""
-    check_by_building = True
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
@@ -78,21 +98,6 @@ class Torchvision(Network):
             setattr(body.get_submodule(parent), name, first)
         self.featurizer = nn.Sequential(body, nn.Dropout(hparams.dropout))
         self.classifier = nn.Linear(self.num_features, num_outputs)
-
-    @classmethod
-    def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """The file of the weights, if there are to be some; raises UserError if it is missing, or not
-        the one with the given `sha256`.
-        """
-        weights = str(values["weights"])
-        file = None if weights == "none" else weights_file(cls.model, weights)
-        require_sha256(file, str(values.get("sha256", "")))
-        return file
-
-    @classmethod
-    def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the file of the weights is missing, or another one."""
-        cls.weights_file(values)
 
     def train(self, mode: bool = True) -> "Torchvision":
         """Frozen batch normalisation stays as in evaluation."""

@@ -6,7 +6,7 @@ bonds each (`oodbench.data.encodings`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,19 @@ class TextCNN(Network):
         self.classifier = nn.Linear(self.num_features, num_outputs)
 
 
+class _Transformer(Network):
+    """A network of the package transformers."""
+
+    config: ClassVar[str]
+    """The package's class of the network's configuration."""
+
+    @classmethod
+    def check(cls, values: Mapping[str, object]) -> None:
+        """Raise UserError if the files of the weights are missing."""
+        if values["weights"] != "none":
+            pretrained(cls.config, str(values["weights"]))
+
+
 class _FirstToken(nn.Module):
     """Ids (N, L) to (N, F): a transformer's state at the first token."""
 
@@ -68,8 +81,10 @@ class _FirstToken(nn.Module):
 
 
 @register("DistilBERT")
-class DistilBERT(Network):
+class DistilBERT(_Transformer):
     """DistilBERT's last layer at the first token, and a linear classifier (arXiv:1910.01108)."""
+
+    config = "DistilBertConfig"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
@@ -91,12 +106,6 @@ class DistilBERT(Network):
         self.num_features = int(model.config.dim)
         self.featurizer = _FirstToken(model)
         self.classifier = nn.Linear(self.num_features, num_outputs)
-
-    @classmethod
-    def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the files of the weights are missing."""
-        if values["weights"] != "none":
-            pretrained("DistilBertConfig", str(values["weights"]))
 
 
 def _require_text(name: str, input_shape: tuple[int, ...]) -> None:
@@ -121,11 +130,13 @@ class _States(nn.Module):
 
 
 @register("CodeGPT")
-class CodeGPT(Network):
+class CodeGPT(_Transformer):
     """GPT-2 trained on source code (arXiv:2102.04664): logits (N, L, C) of the next token.
 
     The classifier shares its weights with the embedding of the tokens, as GPT-2's does.
     """
+
+    config = "GPT2Config"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
@@ -169,12 +180,6 @@ class CodeGPT(Network):
         self.featurizer = _States(model)
         self.classifier = nn.Linear(self.num_features, num_outputs, bias=False)
         self.classifier.weight = model.wte.weight
-
-    @classmethod
-    def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the files of the weights are missing."""
-        if values["weights"] != "none":
-            pretrained("GPT2Config", str(values["weights"]))
 
 
 class _Embedding(nn.Module):

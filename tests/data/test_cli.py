@@ -62,10 +62,8 @@ def test_wrong_usage(arguments: list[str]) -> None:
 def test_download_of_nothing(tmp_path: Path) -> None:
     result = call("download", "Spirals", "--data-dir", tmp_path)
     assert result.exit_code == 2
-    assert (
-        result.stderr
-        == "error: Spirals is not made of files: it has nothing to download, to cache or to read\n"
-    )
+    assert result.stderr.startswith("error: Spirals is not made of files: it has nothing to ")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -82,13 +80,9 @@ def offline(data_dir: Path) -> subprocess.CompletedProcess[str]:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        names = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}
-        environment = {k: v for k, v in os.environ.items() if k.lower() not in names}
-        environment |= {
-            "http_proxy": proxy,
-            "https_proxy": proxy,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
+        environment = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+        environment |= {"http_proxy": proxy, "https_proxy": proxy}
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
         command = ["download", "ColoredMNIST", "--data-dir", str(data_dir)]
         return subprocess.run(
             [sys.executable, "-m", "oodbench.data", *command],

@@ -20,9 +20,17 @@ CLASSES = ("cat", "dog", "rat")
 VALUES: dict[str, object] = {"root": "set", "size": 24}
 
 
-def folder(tmp_path: Path, environments: tuple[str, ...] = ("a", "b", "c")) -> Path:
-    draw(tmp_path / "set", environments, CLASSES)
-    return tmp_path
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Pictures of three classes in three environments."""
+    draw(tmp_path / "set", ("a", "b", "c"), CLASSES)
+    return tmp_path / "set"
+
+
+@pytest.fixture
+def dataset(root: Path) -> Any:
+    """The dataset of these pictures."""
+    return make("ImageFolder", VALUES, root.parent)
 
 
 def odd_modes(at: Path) -> None:
@@ -38,39 +46,32 @@ def odd_modes(at: Path) -> None:
     image.save(at / "deep" / "NAME.JPG")
 
 
-def test_it_is_domainbeds_evaluation_pipeline(tmp_path: Path) -> None:
+def test_it_is_domainbeds_evaluation_pipeline(root: Path) -> None:
     """Files, classes and pixels are those of torchvision's ImageFolder and DomainBed's transforms."""
-    odd_modes(folder(tmp_path) / "set" / "b" / "dog")
-    dataset = make("ImageFolder", VALUES, tmp_path)
+    odd_modes(root / "b" / "dog")
+    dataset: Any = make("ImageFolder", VALUES, root.parent)
     assert dataset.environments == ("a", "b", "c") and dataset.test_environments == ("c",)
     assert dataset.input_shape == (3, 24, 24) and dataset.task.num_outputs == 3
     steps = [transforms.Resize((24, 24)), transforms.ToTensor(), transforms.Normalize(*IMAGENET)]
     for name, environment in dataset.load(0).items():
-        theirs = TorchvisionFolder(str(tmp_path / "set" / name), transforms.Compose(steps))
+        theirs = TorchvisionFolder(str(root / name), transforms.Compose(steps))
         wanted = {path: (x, y) for (path, _), (x, y) in zip(theirs.samples, theirs, strict=True)}
-        files = [str(file) for file, _ in dataset.listing()[name]]  # type: ignore[attr-defined]
+        files = [str(file) for file, _ in dataset.listing()[name]]
         assert sorted(files) == sorted(wanted) and len(files) == len(environment.y)
         found = dataset.transform(environment.x.read(torch.arange(len(files))), None)
         torch.testing.assert_close(found, torch.stack([wanted[f][0] for f in files]))
         assert environment.y.tolist() == [wanted[f][1] for f in files]
 
 
-def test_augmentation_is_for_training_and_can_be_left_out(tmp_path: Path) -> None:
-    folder(tmp_path)
-    x = make("ImageFolder", VALUES, tmp_path).load(0)["a"].x.read(torch.arange(6))
-    results = {}
-    for augment in (True, False):
-        dataset = make("ImageFolder", VALUES | {"augment": augment}, tmp_path)
-        plain = dataset.transform(x, None)
-        results[augment] = torch.equal(
-            dataset.transform(x, torch.Generator().manual_seed(0)), plain
-        )
-    assert results == {True: False, False: True}
+@pytest.mark.parametrize("augment", [True, False])
+def test_augmentation_is_for_training_and_can_be_left_out(augment: bool, root: Path) -> None:
+    dataset = make("ImageFolder", VALUES | {"augment": augment}, root.parent)
+    x = dataset.load(0)["a"].x.read(torch.arange(6))
+    trained_on = dataset.transform(x, torch.Generator().manual_seed(0))
+    assert torch.equal(trained_on, dataset.transform(x, None)) == (not augment)
 
 
-def test_the_cache_holds_the_same_bytes_and_is_made_once(tmp_path: Path) -> None:
-    folder(tmp_path)
-    dataset: Any = make("ImageFolder", VALUES, tmp_path)
+def test_the_cache_holds_the_same_bytes_and_is_made_once(dataset: Any, tmp_path: Path) -> None:
     direct = dataset.load(0)
     command = ["cache", "ImageFolder", "--data-dir", str(tmp_path), "--workers", "2"]
     command += ["--set", "root=set", "--set", "size=24"]
@@ -90,47 +91,43 @@ def test_the_cache_holds_the_same_bytes_and_is_made_once(tmp_path: Path) -> None
     assert dataset.environments == make("ImageFolder", VALUES, tmp_path).environments
 
 
-def test_a_changed_file_a_new_one_and_another_size_are_not_in_the_cache(tmp_path: Path) -> None:
-    folder(tmp_path)
-    dataset: Any = make("ImageFolder", VALUES, tmp_path)
+def test_a_changed_file_a_new_one_and_another_size_are_not_in_the_cache(
+    dataset: Any, root: Path
+) -> None:
     dataset.cache(1)
     assert isinstance(dataset.load(0)["a"].x, MemoryMapped)
-    other = make("ImageFolder", VALUES | {"size": 25}, tmp_path)
+    other = make("ImageFolder", VALUES | {"size": 25}, root.parent)
     assert not isinstance(other.load(0)["a"].x, MemoryMapped)
-    picture(99, 0).save(tmp_path / "set" / "a" / "cat" / "new.png")
+    picture(99, 0).save(root / "a" / "cat" / "new.png")
     assert not isinstance(dataset.load(0)["a"].x, MemoryMapped)
-    (tmp_path / "set" / "a" / "cat" / "new.png").unlink()
+    (root / "a" / "cat" / "new.png").unlink()
     assert isinstance(dataset.load(0)["a"].x, MemoryMapped)
-    file = next((tmp_path / "set" / "b" / "dog").iterdir())
+    file = next((root / "b" / "dog").iterdir())
     os.utime(file, ns=(1, 1))
     assert not isinstance(dataset.load(0)["a"].x, MemoryMapped)
 
 
-def test_a_cache_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
-    file = next((folder(tmp_path) / "set" / "c" / "rat").iterdir())
+def test_a_cache_that_breaks_off_leaves_nothing(dataset: Any, root: Path) -> None:
+    file = next((root / "c" / "rat").iterdir())
     good = file.read_bytes()
     file.write_bytes(good[: len(good) // 2])
-    dataset: Any = make("ImageFolder", VALUES, tmp_path)
     with pytest.raises(UserError, match=f"{file.name} cannot be read as an image"):
         dataset.cache(2)
     assert not dataset.cache_folder(dataset.listing()).exists()
     file.write_bytes(good)
     dataset.cache(2)
-    names = {p.name for p in (tmp_path / "set" / ".oodbench").iterdir()}
+    names = {p.name for p in (root / ".oodbench").iterdir()}
     assert names == {"lock", dataset.cache_folder(dataset.listing()).name}
 
 
-def test_a_cache_without_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder(tmp_path)
+def test_a_cache_without_room_is_refused(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     full = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("oodbench.data.streams.shutil.disk_usage", lambda path: full)
     with pytest.raises(UserError, match=r"needs 6.22e-05 GB and 1e-06 GB are free"):
-        facts.require_files(make("ImageFolder", VALUES, tmp_path)).cache(1)
+        dataset.cache(1)
 
 
-def test_files_that_cannot_be_read_are_found_before_training(tmp_path: Path) -> None:
-    root = folder(tmp_path) / "set"
-    dataset = make("ImageFolder", VALUES, tmp_path)
+def test_files_that_cannot_be_read_are_found_before_training(dataset: Any, root: Path) -> None:
     facts.check(dataset)
     torn = root / "a" / "dog" / "torn.jpg"
     Image.effect_noise((64, 64), 50).save(torn)
@@ -146,31 +143,30 @@ def test_files_that_cannot_be_read_are_found_before_training(tmp_path: Path) -> 
         facts.check(dataset)
 
 
-def test_a_link_to_nothing_is_a_missing_file(tmp_path: Path) -> None:
-    link = folder(tmp_path) / "set" / "a" / "dog" / "link.jpg"
-    link.symlink_to(tmp_path / "none.jpg")
+def test_a_link_to_nothing_is_a_missing_file(dataset: Any, root: Path) -> None:
+    (root / "a" / "dog" / "link.jpg").symlink_to(root / "none.jpg")
     with pytest.raises(UserError, match=r"^ImageFolder: \S+link.jpg: No such file or directory$"):
-        facts.check(make("ImageFolder", VALUES, tmp_path))
+        facts.check(dataset)
 
 
-def test_a_torn_cache_is_named(tmp_path: Path) -> None:
-    folder(tmp_path)
-    facts.require_files(make("ImageFolder", VALUES, tmp_path)).cache(1)
-    (torn,) = (tmp_path / "set" / ".oodbench").rglob("1.npy")
+def test_a_torn_cache_is_named(dataset: Any, root: Path) -> None:
+    dataset.cache(1)
+    (torn,) = (root / ".oodbench").rglob("1.npy")
     torn.write_bytes(torn.read_bytes()[:-1])
     message = rf"^ImageFolder: {torn} is not a whole .* without {torn.parent} files are decoded$"
     with pytest.raises(UserError, match=message):
-        make("ImageFolder", VALUES, tmp_path).load(0)
+        dataset.load(0)
 
 
-def test_files_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder(tmp_path)
-    facts.check(make("ImageFolder", VALUES, tmp_path))
+def test_files_are_looked_at_once(
+    dataset: Any, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts.check(dataset)
     monkeypatch.setattr("oodbench.data.images._problem", lambda file: f"{file} was looked at")
-    facts.check(make("ImageFolder", VALUES, tmp_path))
-    os.utime(next((tmp_path / "set" / "a" / "cat").iterdir()), ns=(1, 1))
+    facts.check(dataset)
+    os.utime(next((root / "a" / "cat").iterdir()), ns=(1, 1))
     with pytest.raises(UserError, match="was looked at"):
-        facts.check(make("ImageFolder", VALUES, tmp_path))
+        facts.check(dataset)
 
 
 def test_folders_that_cannot_be_are_named(tmp_path: Path) -> None:
@@ -181,7 +177,7 @@ def test_folders_that_cannot_be_are_named(tmp_path: Path) -> None:
     refused(r"ImageFolder: \S+/set is not there \(it takes \S+/ENVIRONMENT/CLASS/IMAGE\)")
     (tmp_path / "set").mkdir()
     refused("set holds no folders")
-    folder(tmp_path)
+    draw(tmp_path / "set", ("a", "b", "c"), CLASSES)
     (tmp_path / "set" / "b" / "cow").mkdir()
     refused("environment 'a' has no folder of the class 'cow' in .*/set/a, unlike other env")
     (tmp_path / "set" / "b" / "cow").rmdir()
@@ -196,21 +192,19 @@ def test_folders_that_cannot_be_are_named(tmp_path: Path) -> None:
         facts.check(make("ImageFolder", {}))
 
 
-def test_an_empty_class_is_none_of_an_environments(tmp_path: Path) -> None:
-    for file in (folder(tmp_path) / "set" / "c" / "cat").iterdir():
+def test_an_empty_class_is_none_of_an_environments(dataset: Any, root: Path) -> None:
+    for file in (root / "c" / "cat").iterdir():
         file.unlink()
-    labels = make("ImageFolder", VALUES, tmp_path).load(0)["c"].y
-    assert labels.tolist() == [1] * 4 + [2] * 4
+    assert dataset.load(0)["c"].y.tolist() == [1] * 4 + [2] * 4
 
 
-def test_hidden_folders_and_other_files_do_not_count(tmp_path: Path) -> None:
-    root = folder(tmp_path) / "set"
-    before = make("ImageFolder", VALUES, tmp_path).load(0)["a"].y
+def test_hidden_folders_and_other_files_do_not_count(dataset: Any, root: Path) -> None:
+    before = dataset.load(0)["a"].y
     (root / ".git").mkdir()
     (root / "a" / ".thumbnails").mkdir()
     (root / "readme.txt").write_text("hello")
     (root / "a" / "cat" / "notes.txt").write_text("hello")
-    dataset = make("ImageFolder", VALUES, tmp_path)
+    dataset = make("ImageFolder", VALUES, root.parent)
     assert dataset.environments == ("a", "b", "c")
     assert torch.equal(dataset.load(0)["a"].y, before)
 

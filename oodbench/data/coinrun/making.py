@@ -11,14 +11,14 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from oodbench.data.coinrun.experts import Episode, Planner, Policy, load_policy
+from oodbench.data.coinrun.experts import Planner, Policy, load_policy
 from oodbench.data.coinrun.simulator import package
 from oodbench.datasets import md5
 from oodbench.errors import UserError
@@ -104,16 +104,6 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 PLANNER = "planner"
 FIRST_UNSEEN = 1_000_000
 """The seed of the first test level: no set has so many training levels, which start at 0."""
-
-
-class Expert(Protocol):
-    """An expert that plays one level."""
-
-    def episode(self, random: np.random.Generator) -> Episode:
-        """The images and distributions of one game; none where it cannot win."""
-
-    def close(self) -> None:
-        """Free the game's memory."""
 
 
 def make(data_dir: Path, settings: Settings, policy: Path | None, workers: int) -> Path:
@@ -209,7 +199,7 @@ def make_shard(shard: Shard, folder: Path, settings: Settings, policy: Path | No
 
 
 @cache
-def _expert(policy: Path | None) -> Callable[[int], Expert]:
+def _expert(policy: Path | None) -> Callable[[int], Planner | Policy]:
     """The function that makes the expert of a level; a policy is loaded once a process."""
     if policy is None:
         return Planner

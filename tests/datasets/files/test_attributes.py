@@ -13,18 +13,10 @@ from oodbench.data.cli import app
 from oodbench.data.preparation import inspect, load_checked
 from oodbench.datasets import make
 from oodbench.errors import UserError
-from oodbench.tasks import Task
 from tests.datasets.digits.test_colored_mnist import color
 from tests.datasets.files.test_image_suites import spawrious
 from tests.helpers.pictures import draw, picture
 from tests.helpers.wilds_copies import opened
-
-
-def test_groups_are_pairs_of_target_and_attribute() -> None:
-    y, attributes = torch.tensor([0, 1, 2, 0]), torch.tensor([3, 0, 1, 0])
-    assert Task("multiclass", 3).groups(y, attributes, 4).tolist() == [3, 4, 9, 0]
-    assert Task("binary").groups(torch.tensor([1.0, 0.0]), attributes[:2], 4).tolist() == [7, 0]
-    assert Task("regression").groups(torch.randn(4, 1), attributes, 4).tolist() == [3, 0, 1, 0]
 
 
 def test_the_colour_is_the_attribute_without_colour_too() -> None:

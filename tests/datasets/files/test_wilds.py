@@ -253,7 +253,6 @@ def test_the_plan_takes_the_packages_splits_and_settings(wilds_dir: Path) -> Non
 
 LATER: dict[str, Any] = {
     "name": "later",
-    "datasets": [{"name": n, **SMALL.get(n, {})} for n in ("Py150", "GlobalWheat")],
     "algorithms": ["ERM", "IRM", "VREx", "DANN", "ANDMask", "TemporalANDMask"],
     "trials": 1,
     "steps": 1,

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from oodbench.data import facts
 from oodbench.datasets import make
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
@@ -59,7 +58,3 @@ def test_and_mask_finds_what_the_points_share(geometric: bool) -> None:
     weights = trained("ANDMask", ["test"], 0, rescale=False, geometric_mean=geometric)[5:]
     assert weights[:4] == pytest.approx([0] * 4, abs=0.05)
     assert weights[4] == pytest.approx(3.0, abs=0.2)  # where the decay of 0.01 leaves it
-
-
-def test_predictors_that_are_not_linear_have_no_weights() -> None:
-    assert facts.predictor_metrics(make("FourPoints", {}), lambda x: x[:, :1] ** 2, 0) == {}

@@ -34,7 +34,3 @@ def test_pooled_weights_are_those_of_the_closed_form() -> None:
     found = facts.predictor_metrics(dataset, lambda x: x @ weights.float(), 0)
     for name, wanted in zip(found, [0.66445, 0.66445, 0.33555, 0.33555], strict=True):
         assert found[name] == pytest.approx(wanted, abs=4e-3)
-
-
-def test_predictors_that_are_not_linear_have_no_weights() -> None:
-    assert facts.predictor_metrics(make("IRMExample", {}), lambda x: x[:, :1] ** 2, 0) == {}

@@ -7,6 +7,7 @@ from torch import Tensor
 from oodbench.data import facts
 from oodbench.datasets import Environment, make
 from oodbench.errors import UserError
+from oodbench.networks.base import build
 
 VARIANTS = ["".join(letters) for letters in itertools.product("FP", "OE", "US")]
 
@@ -45,6 +46,7 @@ def test_pooled_regression_has_the_weights_of_the_closed_form(
 ) -> None:
     options = {"variant": variant, "num_examples": 100_000, "unit_weights": unit_weights}
     dataset = make("LinearSEM", options)
+    assert (dataset.environments, dataset.test_environments) == (("0.2", "2", "5"), ("5",))
     model = dataset.model(3)  # type: ignore[attr-defined]
     weights = model.scrambling @ least_squares(dataset.load(3))
     coefficients = (model.hx, model.hy, model.hz, model.xy, model.yz)
@@ -82,12 +84,11 @@ def test_true_weights_have_no_error(variant: str) -> None:
     assert other["causal_error"] == pytest.approx(model.xy.sum(1).square().mean().item(), rel=1e-4)
 
 
-def test_predictors_that_are_not_linear_have_no_weights() -> None:
-    dataset = make("LinearSEM", {})
+@pytest.mark.parametrize("name", ["FourPoints", "IRMExample", "LinearSEM"])
+def test_predictors_that_are_not_linear_have_no_weights(name: str) -> None:
+    dataset = make(name, {})
     torch.manual_seed(0)
-    hidden = torch.nn.Sequential(
-        torch.nn.Linear(10, 20), torch.nn.ReLU(), torch.nn.Linear(20, 1)
-    ).requires_grad_(False)
+    hidden = build("MLP", {}, dataset.input_shape, 1, 0).requires_grad_(False)
     assert facts.predictor_metrics(dataset, hidden, 0) == {}
     assert facts.predictor_metrics(dataset, lambda x: x[:, :1] ** 2, 0) == {}
 
@@ -146,12 +147,6 @@ def test_as_in_the_test_environment_every_scale_is_its() -> None:
     assert list(plain) == list(alike) and (plain["5"].x == alike["5"].x).all()
     # the causes are of the same draws, at the scale 5 instead of 0.2
     assert torch.allclose(alike["0.2"].x[:, :5], 25 * plain["0.2"].x[:, :5], rtol=1e-5)
-
-
-def test_names() -> None:
-    dataset = make("LinearSEM", {})
-    assert dataset.environments == ("0.2", "2", "5")
-    assert dataset.test_environments == ("5",)
 
 
 @pytest.mark.parametrize("scales", [[], [1.0], [1.0, 1.0, 2.0], [0.0, 1.0], [-1.0, 1.0]])
