@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from oodbench.data.cli import app
 from oodbench.data.preparation import fitted, load_checked
-from oodbench.data.streams import Stored
 from oodbench.datasets import Dataset, Environment, datasets
 from oodbench.errors import UserError
 from oodbench.results.directory import RunDirectory
@@ -20,6 +19,7 @@ from oodbench.tasks import Task
 from oodbench.train import loading
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
+from tests.data.test_streams import Counting
 
 Y = torch.arange(40.0) % 2
 
@@ -37,19 +37,6 @@ class Plain(Dataset):
     def load(self, trial: int) -> dict[str, Environment]:
         good = Environment(torch.randn(40, 3), Y)
         return {"a": good, "b": self.b if trial else good, "c": good}
-
-
-class Numbers(Stored):
-    """As many rows of three numbers as there are examples, on disk in spirit."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values, self.shape = values, tuple(values.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def read(self, index: Tensor) -> Tensor:
-        return self.values[index]
 
 
 @pytest.fixture
@@ -83,7 +70,7 @@ def odd(value: float) -> Tensor:
             Environment(torch.zeros(40, 3).double(), Y),
             "inputs are .*, not torch.float64",
         ),
-        (Environment(Numbers(torch.zeros(40, 4)), Y), r"an input has the shape \(4,\)"),
+        (Environment(Counting(torch.zeros(40, 4)), Y), r"an input has the shape \(4,\)"),
         (Environment(torch.zeros(40, 3).numpy(), Y), "inputs are a tensor or .*, not ndarray"),
         (Environment(torch.zeros(40, 3), Y, clusters=Y[:3]), "it has 40 inputs and 3 clusters"),
         (Environment(torch.zeros(40, 3), Y, out=Y), "`out` is true or false"),
@@ -146,7 +133,7 @@ class Centred(Plain):
 
 def test_what_is_fitted_sees_the_training_examples_alone_and_changes_all() -> None:
     x = torch.arange(120.0).view(40, 3)
-    environments = {name: Environment(Numbers(x + i), Y) for i, name in enumerate("abc")}
+    environments = {name: Environment(Counting(x + i), Y) for i, name in enumerate("abc")}
     places = torch.tensor([0, 1])
     found = fitted(Centred(Centred.Options()), environments, {"a": places, "b": places})
     mean = torch.cat([x[:2], x[:2] + 1]).mean(0)

@@ -45,9 +45,8 @@ def saved(folder: Path, *sizes: int) -> list[Path]:
 class Counting(Stored):
     """Rows in memory that say which reads were made, and can be slow or fail."""
 
-    shape: tuple[int, ...] = (2,)
-
     def __init__(self, rows: Tensor, seconds: float = 0.0) -> None:
+        self.shape: tuple[int, ...] = tuple(rows.shape[1:])
         self.rows, self.seconds = rows, seconds
         self.reads: list[list[int]] = []
         self.threads: set[str] = set()

@@ -1,13 +1,27 @@
 """Small copies of the sets of WILDS that are images, as they lie on disk."""
 
 import csv
+import importlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from PIL import Image
 
-from tests.helpers.wilds_folders import from_package, start
+from oodbench.data.wilds import package
+
+
+def start(root: Path, name: str, version: str) -> Path:
+    folder = root / f"{name}_v{version}"
+    folder.mkdir(parents=True)
+    (folder / f"RELEASE_v{version}.txt").touch()
+    return folder
+
+
+def from_package(module: str, name: str) -> Any:
+    package()
+    return getattr(importlib.import_module(f"wilds.datasets.{module}"), name)
 
 
 def _image(path: Path, y: float, seed: int, size: tuple[int, int] = (96, 96)) -> None:

@@ -1,3 +1,4 @@
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,20 +10,14 @@ from oodbench.errors import UserError
 from oodbench.networks.base import build
 
 
-class Graph:
-    """What is read of a graph of torch_geometric."""
-
-    def __init__(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> None:
-        self.x, self.edge_index, self.edge_attr = x, edge_index, edge_attr
-
-
-def graph(atoms: int, seed: int) -> Graph:
+def graph(atoms: int, seed: int) -> SimpleNamespace:
     """A ring, every bond in both directions."""
     generator = torch.Generator().manual_seed(seed)
     ends = torch.stack([torch.arange(atoms), (torch.arange(atoms) + 1) % atoms])
     kinds = torch.randint(2, (atoms, 3), generator=generator)
     x = torch.randint(2, (atoms, 9), generator=generator)
-    return Graph(x, torch.cat([ends, ends.flip(0)], 1), torch.cat([kinds, kinds]))
+    edges = torch.cat([ends, ends.flip(0)], 1)
+    return SimpleNamespace(x=x, edge_index=edges, edge_attr=torch.cat([kinds, kinds]))
 
 
 def network(**values: object) -> Any:
@@ -39,7 +34,7 @@ def network(**values: object) -> Any:
     return found.eval()
 
 
-def by_hand(net: Any, g: Graph) -> Tensor:
+def by_hand(net: Any, g: SimpleNamespace) -> Tensor:
     """The features of one molecule, atom by atom and bond by bond."""
     body = net.featurizer
     h = [sum(t(row[k]) for k, t in enumerate(body.atoms.tables)) for row in g.x]
@@ -71,7 +66,8 @@ def test_names_of_atoms_do_not_matter() -> None:
     net, g = network(), graph(6, 4)
     order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
     place = order.argsort()
-    other = Graph(g.x[order], place[g.edge_index], g.edge_attr)
+    edges = place[g.edge_index]
+    other = SimpleNamespace(x=g.x[order], edge_index=edges, edge_attr=g.edge_attr)
     first, second = (net(molecule(8)(x).unsqueeze(0)) for x in (g, other))
     torch.testing.assert_close(first, second)
 

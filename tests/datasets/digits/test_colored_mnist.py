@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -153,7 +154,9 @@ def test_missing_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", [IMAGES, LABELS])
 @pytest.mark.parametrize("kept", [0, 3, 30_000])
 def test_truncated_file(path: str, kept: int, mnist_dir: Path, tmp_path: Path) -> None:
-    file = copy(mnist_dir, tmp_path, path)
+    shutil.copytree(mnist_dir / "MNIST", tmp_path / "MNIST", copy_function=os.symlink)
+    file = tmp_path / path
+    file.unlink()
     file.write_bytes((mnist_dir / path).read_bytes()[:kept])
     dataset = make("ColoredMNIST", {}, tmp_path)
     with pytest.raises(UserError, match=f"{file} is damaged: it has {kept} bytes, not "):
@@ -167,14 +170,3 @@ def read(mnist_dir: Path) -> tuple[Tensor, Tensor]:
     from torchvision.datasets.mnist import read_image_file, read_label_file
 
     return read_image_file(str(mnist_dir / IMAGES)), read_label_file(str(mnist_dir / LABELS))
-
-
-def copy(source: Path, target: Path, path: str) -> Path:
-    """MNIST under `target` as links, but for the file `path`, which is left to the caller."""
-    shutil.copytree(source / "MNIST", target / "MNIST", copy_function=_link)
-    (target / path).unlink()
-    return target / path
-
-
-def _link(source: str, target: str) -> None:
-    Path(target).symlink_to(source)
