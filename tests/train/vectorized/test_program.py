@@ -1,9 +1,8 @@
 """Vectorized runs against the same runs alone."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,18 +24,19 @@ from tests.helpers.sweeps import DIGITS, SPIRALS
 
 SEM: dict[str, Any] = {"name": "LinearSEM", "num_examples": 40}
 STEPS = 50
+SMALL = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
 OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
 """Not those that the tests of other modules register."""
 
 
 def specs(
-    algorithm: str, dataset: Any = SEM, draws: int = 2, trials: int = 2, **hparams: Any
-) -> list[RunSpec]:
-    entry = {"name": algorithm, "hparams": hparams}
+    algorithm: str, dataset: Any = SEM, network: Any = None, draws: int = 2, trials: int = 2,
+    **hparams: Any,
+) -> list[RunSpec]:  # fmt: skip
     values = {
-        "name": "t", "datasets": [dataset], "algorithms": [entry], "hparam_draws": draws,
-        "trials": trials, "steps": STEPS, "evaluate_every": 25,
-        "network": {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}},
+        "name": "t", "datasets": [dataset], "hparam_draws": draws, "trials": trials,
+        "algorithms": [{"name": algorithm, "hparams": hparams}], "steps": STEPS,
+        "evaluate_every": 25, "network": network or SMALL,
     }  # fmt: skip
     return list(make_plan(validate(values, "t")).runs.values())
 
@@ -182,38 +182,28 @@ def test_a_layer_that_is_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     require_as_alone(alike, 1e-9)
 
 
-Change = dict[str, Any]
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("algorithm", "dataset", "change"),
     [
-        {"optimizer": "sgd", "momentum": [0.0, 0.9]},
-        {"optimizer": "adamw", "weight_decay": [0.1, 0.5]},
-        {"lr_schedule": "cosine"},
-        {"weight_decay": [0.0, 0.1]},
-        {"environments_per_step": 2, "batch_size": 8},
+        ("ERM", SPIRALS, {"optimizer": "sgd", "momentum": [0.0, 0.9]}),
+        ("ERM", SPIRALS, {"optimizer": "adamw", "weight_decay": [0.1, 0.5]}),
+        ("ERM", SPIRALS, {"lr_schedule": "cosine"}),
+        ("ERM", SPIRALS, {"weight_decay": [0.0, 0.1]}),
+        ("ERM", SPIRALS, {"environments_per_step": 2, "batch_size": 8}),
+        ("IRM", SEM, {"anneal_steps": [7, 20], "penalty_weight": [1.0, 50.0]}),
     ],
-    ids=lambda change: "-".join(change),
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
 )
-def test_optimizers_schedules_and_sampling(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_float64(monkeypatch)
-    alike = specs("ERM", SPIRALS, **{"lr": 1e-3, **change})
-    require_as_alone(alike, 1e-9)
-
-
-def test_penalties_are_annealed_and_optimizers_restarted_run_by_run(
-    monkeypatch: pytest.MonkeyPatch,
+def test_optimizers_schedules_sampling_and_annealing_are_those_of_each_run(
+    algorithm: str, dataset: Any, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_float64(monkeypatch)
-    alike = specs("IRM", lr=1e-3, anneal_steps=[7, 20], penalty_weight=[1.0, 50.0])
-    require_as_alone(alike, 1e-9)
+    require_as_alone(specs(algorithm, dataset, **{"lr": 1e-3, **change}), 1e-9)
 
 
 def test_a_single_run_begins_its_second_stage_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
-    alike = specs("JTT", DIGITS, lr=1e-3, batch_size=16, first_stage=0.3)
-    (alone, *_) = alike
+    (alone, *_) = specs("JTT", DIGITS, lr=1e-3, batch_size=16, first_stage=0.3)
     require_as_alone([alone], 1e-9)
 
 
@@ -236,45 +226,21 @@ def test_a_run_does_not_depend_on_its_company(algorithm: str) -> None:
     assert trained(4) == trained(1) == trained(6)
 
 
-def _dataset(**values: Any) -> dict[str, Any]:
-    return {**SPIRALS, **values}
-
-
-OBSTACLES: list[tuple[Callable[[], RunSpec], str]] = [
-    (lambda: specs("LeastSquares")[0], "it has an update of its own"),
-    (lambda: specs("ExampleANDMask", SPIRALS)[0], "combines the gradients of single examples"),
-    (
-        lambda: specs("DANN", SPIRALS, environments_per_step=2)[0],
-        "environments that every run draws for itself",
-    ),
-]
-
-
-@pytest.mark.parametrize(("spec", "reason"), OBSTACLES)
-def test_what_stands_in_the_way_is_named(spec: Callable[[], RunSpec], reason: str) -> None:
-    found = why_not(Run(spec(), TrainSettings()))
-    assert found is not None and reason in found
-
-
-def network_obstacle(tmp_path: Path, algorithm: str, network: dict[str, Any]) -> str | None:
-    values = {
-        "name": "t", "datasets": [{"name": "ColoredDigits", "copies": 1}], "trials": 1,
-        "algorithms": [algorithm], "network": network, "steps": 2,
-    }  # fmt: skip
-    (spec,) = make_plan(validate(values, "t")).runs.values()
-    return why_not(Run(spec, TrainSettings()))
-
-
 @pytest.mark.parametrize(
-    ("algorithm", "network", "reason"),
+    ("algorithm", "dataset", "network", "reason"),
     [
-        ("ERM", {"name": "MLP", "hparams": {"dropout": 0.5}}, "dropout draws random numbers"),
-        ("ERM", {"name": "ConvNet", "hparams": {"depth": 1}}, "statistics of batch normalisation"),
-        ("ERM", {"name": "MLP", "hparams": {"width": 8}}, None),
+        ("LeastSquares", SEM, {}, "it has an update of its own"),
+        ("ExampleANDMask", SPIRALS, {}, "combines the gradients of single examples"),
+        ("DANN", SPIRALS, {}, "environments that every run draws for itself"),
+        ("ERM", DIGITS, {"name": "MLP", "hparams": {"dropout": 0.5}}, "dropout draws random"),
+        ("ERM", DIGITS, {"name": "ConvNet", "hparams": {"depth": 1}}, "batch normalisation"),
+        ("ERM", DIGITS, {"name": "MLP", "hparams": {"width": 8}}, None),
     ],
 )
-def test_networks_that_stand_in_the_way(
-    tmp_path: Path, algorithm: str, network: dict[str, Any], reason: str | None
+def test_what_stands_in_the_way_is_named(
+    algorithm: str, dataset: Any, network: dict[str, Any], reason: str | None
 ) -> None:
-    found = network_obstacle(tmp_path, algorithm, network)
+    hparams = {"environments_per_step": 2} if algorithm == "DANN" else {}
+    (spec, *_) = specs(algorithm, dataset, network, **hparams)
+    found = why_not(Run(spec, TrainSettings()))
     assert found is None if reason is None else found is not None and reason in found

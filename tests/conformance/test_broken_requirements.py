@@ -1,4 +1,4 @@
-"""Methods that break one requirement each of updates."""
+"""Methods that break one requirement each of those in `functions` and `updates`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,11 +8,69 @@ import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Batch, Outputs
-from oodbench.conformance import updates
+from oodbench.conformance import functions, updates
 from oodbench.conformance.requirement import Requirement
 from oodbench.conformance.tiny_problems import TASKS
-from oodbench.hparams import hparam, log_uniform
+from oodbench.gradients.backward import Reduction
+from oodbench.hparams import hparam, log_uniform, uniform
 from oodbench.steps import CustomStep, descend, outputs
+
+
+class Undescribed(Algorithm):
+    def objective(self, out: Outputs) -> Tensor:
+        return 2 * out.risks.mean()
+
+
+class TwoLevels(Algorithm):
+    """An objective that nothing ever calls."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.max()
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        return 2 * gradients.mean(0)
+
+
+class Noisy(Algorithm):
+    """Another random objective at every call."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.mean() * (1 + torch.rand(()))
+
+
+class Branching(Algorithm):
+    """A Python branch on a number that is drawn."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """With a weight."""
+
+        weight: float = hparam(1.0, uniform(0.5, 2.0))
+
+    def objective(self, out: Outputs) -> Tensor:
+        if self.hparams.weight > 1:
+            return out.risks.max()
+        return out.risks.sum()
+
+
+class BranchingCombine(Algorithm):
+    """The same where gradients are combined."""
+
+    Hparams = Branching.Hparams
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        return gradients.amax(0) if self.hparams.weight > 1 else gradients.sum(0)
+
+
+class OtherSigns(CustomStep):
+    """A sum of gradients, and a mean where signs are to suffice."""
+
+    @property
+    def reduction(self) -> Reduction:
+        return Reduction(combine=self.combine, combine_signs=lambda net, mean, units: 2 * mean)
+
+    def combine(self, gradients: Tensor) -> Tensor:
+        return gradients.sum(0)
 
 
 class Infinite(Algorithm):
@@ -96,6 +154,20 @@ class OutOfLimits(Algorithm):
 @pytest.mark.parametrize(
     ("cls", "check", "sentence"),
     [
+        (Undescribed, functions.overrides_one_level, "has no docstring"),
+        (TwoLevels, functions.overrides_one_level, "overrides both"),
+        (Noisy, functions.objective_is_pure, "the same value twice"),
+        (
+            Branching,
+            functions.trains_many_runs_as_one,
+            "a drawn number as a tensor.*write arithmetic or `torch.where`",
+        ),
+        (
+            BranchingCombine,
+            functions.trains_many_runs_as_one,
+            "a drawn number as a tensor.*write arithmetic or `torch.where`",
+        ),
+        (OtherSigns, functions.combines_signs_as_gradients, "`combine_signs` differs"),
         (Infinite, updates.updates_are_finite, "'loss' is inf at step 2"),
         (JustERM, updates.differs_from_erm, "the two gradients are equal"),
         (NotNeutral, updates.is_erm_when_neutral, "differs from ERM's at step 0"),
