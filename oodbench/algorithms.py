@@ -27,39 +27,22 @@ A = TypeVar("A", bound=type["Algorithm"])
 BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
 """The values of `sampling`, and what each balances."""
 
-DERIVE = "belongs to `oodbench.steps.CustomStep`: derive the method from it"
+HOOKS = ("configure", "environments_at", "reduction", "start_stage", "trains_network", "update")
+"""What methods that derive from `oodbench.steps.CustomStep` alone may have."""
 RENAMED = {
-    "autocast": "is now `problem.autocast`",
-    "configure": DERIVE,
+    **dict.fromkeys(HOOKS, "belongs to `oodbench.steps.CustomStep`: derive the method from it"),
     "draw": "is now called `noise`",
     "drawn": "is now `oodbench.steps.noise_at(self, batch, step)`",
-    "drawn_on_host": "is now `oodbench.steps.noise_on_host(self, batch, step)`",
-    "draws_on_host": "is now `prepared(self, batch, step, on_host=True)` of `oodbench.steps`",
-    "environments_at": DERIVE,
-    "kind": "is now called `changes`",
-    "lacks": "is now part of `skip`, which finds the hyperparameters in `problem.hparams`",
-    "minimised": "is now `oodbench.steps.minimised(self, out)`",
-    "needed": "is now part of `needs`, such as `Needs(attributes={'over': 'groups'})`",
-    "needs_pretrained": "is now `needs = Needs(pretrained=True)`",
-    "optimizer_of": "is now `oodbench.steps.optimizer_of(self, parameters)`",
     "outputs": "is now `oodbench.steps.outputs(self, batch, step)`; what a method makes of the "
     "outputs belongs in `next_buffers` or `objective`",
     "packages": "is now `needs = Needs(packages=...)`",
     "prepared": "is now `oodbench.steps.prepared(self, batch, step)`",
     "rates": "is now `oodbench.steps.rates(self, step)`; a method changes them in the hook "
     "`schedule` of `CustomStep`",
-    "reduction": DERIVE,
     "restarts": "is now part of the hook `schedule` of `oodbench.steps.CustomStep`",
-    "start_stage": DERIVE,
     "step_optimizer": "is now `oodbench.steps.descend(self, step)`",
-    "trains_head_only": "is now `oodbench.steps.trains_head_only(self, step)`",
-    "trains_network": DERIVE,
     "units": "is now `oodbench.steps.units(self, batch, step)`",
-    "update": "belongs to `oodbench.steps.CustomStep`: derive the method from it; any method's step is "
-    "`oodbench.steps.update(algorithm, batch, step)`",
-    "views": "is now `needs = Needs(views=...)`",
     "weight_decay": "is now part of the hook `schedule` of `oodbench.steps.CustomStep`",
-    "why_two": "is now `needs = Needs(environments=2)`",
 }
 """Names that methods had in version 0.2.0 or that plain methods do not have, and what to write instead."""
 
@@ -69,7 +52,6 @@ class _FormerNames:
 
     _former: ClassVar[Mapping[str, str]] = {
         "draws": "it is now called `noise`",
-        "parts": "it is now called `micro_batches`",
         "made": "what `next_buffers` makes of the outputs stands in `buffers`",
     }
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, first_step
+from oodbench.algorithms import HOOKS, Algorithm, Batch, Outputs, first_step
 from oodbench.data.streams import to_device
 from oodbench.errors import UserError
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
@@ -27,14 +27,7 @@ from oodbench.seeds import derive
 class CustomStep(Algorithm):
     """A method that also changes how its steps are done, by one or more of these hooks."""
 
-    _hooks = (
-        "configure",
-        "environments_at",
-        "reduction",
-        "start_stage",
-        "trains_network",
-        "update",
-    )
+    _hooks = HOOKS
     trains_network: ClassVar[bool] = True
     """Whether the method trains the run's network; otherwise it fits a predictor of its own."""
 

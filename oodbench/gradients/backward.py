@@ -79,16 +79,6 @@ class Reduction:
     its components the combined gradient is not zero."""
 
 
-@dataclass(frozen=True)
-class Backward:
-    """What a backward pass returns beside the gradients."""
-
-    loss: Tensor
-    """The mean risk, detached."""
-    outputs: Any
-    """What the forward pass gave besides the risks."""
-
-
 def combined_backward(
     network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:
@@ -110,10 +100,10 @@ def combined_backward(
         else:
             combined[parameter] = reduction.combine(gradients.stacked())
 
-    result = visit_gradients(network, units, visit)
+    loss, outputs = visit_gradients(network, units, visit)
     for parameter, gradient in combined.items():
         parameter.grad = gradient
-    return result.loss, [result.outputs]
+    return loss, [outputs]
 
 
 def _accumulated(
@@ -125,13 +115,13 @@ def _accumulated(
     loss, outputs = torch.zeros((), device=micro_batches[0].x.device), []
     for units in micro_batches:
         stacked: dict[Tensor, Tensor] = {}
-        result = visit_gradients(network, units, _keep_in(stacked))
+        mean_risk, besides = visit_gradients(network, units, _keep_in(stacked))
         share = units.x.shape[:2].numel() / size
         by_environment = reduction.unit == "environment"
         for parameter, stack in stacked.items():
             stacks.setdefault(parameter, []).append(stack * share if by_environment else stack)
-        loss = loss + share * result.loss
-        outputs.append(result.outputs)
+        loss = loss + share * mean_risk
+        outputs.append(besides)
     for parameter, pieces in stacks.items():
         by_unit = torch.stack(pieces).sum(0) if by_environment else torch.cat(pieces)
         parameter.grad = reduction.combine(by_unit)
@@ -156,12 +146,13 @@ def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
     return {names[parameter]: gradients for parameter, gradients in stacked.items()}
 
 
-def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> Backward:
+def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Tensor, Any]:
     """Show the units' gradients of each trained parameter to `visit`, one after the other.
 
     The order is that of the backward pass; the parameters' own `.grad` are None from here on. If a
     parameter is used outside its layer, or in a layer that is no map from one tensor to another,
-    all are shown again, as `torch.func` makes them; then the second time counts.
+    all are shown again, as `torch.func` makes them; then the second time counts. Returns the mean risk,
+    detached, and what the forward pass gave besides.
     """
     parameters = list(network.parameters())
     for parameter in parameters:
@@ -178,7 +169,7 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> Backward:
             network.zero_grad()
             _say_fallback(f"the network {type(network).__name__}")
             _by_torch_func(network, units, visit)
-    return Backward(risks.detach().mean(), outputs)
+    return risks.detach().mean(), outputs
 
 
 @contextmanager

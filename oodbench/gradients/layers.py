@@ -61,18 +61,17 @@ def _trained(
 
 def linear(module: nn.Linear, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
     """Run a linear layer; a unit's gradient of the weight is a product over the unit's rows."""
-    seen, weight, bias = x.detach(), module.weight, module.bias
+    seen, weight = x.detach(), module.weight
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         left = cotangent.reshape(units, -1, module.out_features)
-        gradients: dict[Tensor, Gradients] = {}
-        if weight.requires_grad:
+
+        def outer() -> Gradients:
             right = seen.to(weight.dtype).reshape(units, -1, module.in_features)
-            outer = OuterProducts(left.mT.unsqueeze(1), right.mT.unsqueeze(1), weight.shape)
-            gradients[weight] = outer
-        if bias is not None and bias.requires_grad:
-            gradients[bias] = Dense(left.sum(1) if left.shape[1] > 1 else left[:, 0])
-        return gradients
+            return OuterProducts(left.mT.unsqueeze(1), right.mT.unsqueeze(1), weight.shape)
+
+        by_unit = left.sum(1) if left.shape[1] > 1 else left[:, 0]
+        return _trained((weight, outer), (module.bias, lambda: Dense(by_unit)))
 
     return F.linear(x, module.weight.detach(), _fixed(module.bias)), pullback
 
@@ -94,17 +93,17 @@ def conv2d(module: nn.Conv2d, x: Tensor, units: int, batch_norm: str) -> tuple[T
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
             (module.weight, lambda: weight(cotangent)),
-            (module.bias, lambda: Dense(_sum(cotangent.flatten(2), units, 1))),
+            (module.bias, lambda: Dense(_sum(cotangent.flatten(2), units))),
         )
 
     kernel: Any = (module.stride, module.padding, module.dilation, groups)
     return F.conv2d(x, module.weight.detach(), _fixed(module.bias), *kernel), pullback
 
 
-def _sum(values: Tensor, units: int, kept: int) -> Tensor:
-    """Sum `values` (N, *dims) over each unit's rows and all dimensions but `kept`, counted from 1."""
+def _sum(values: Tensor, units: int) -> Tensor:
+    """Sum `values` (N, C, ...) over each unit's rows and all dimensions but the channels, (U, C)."""
     values = torch.unflatten(values, 0, (units, -1))
-    return values.sum([d for d in range(1, values.dim()) if d != kept + 1])
+    return values.sum([d for d in range(1, values.dim()) if d != 2])
 
 
 def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullback]:
@@ -116,8 +115,8 @@ def _scale(module: Any, normalized: Tensor, units: int) -> tuple[Tensor, Pullbac
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         return _trained(
-            (module.weight, lambda: Dense(_sum(cotangent * seen, units, 1))),
-            (module.bias, lambda: Dense(_sum(cotangent, units, 1))),
+            (module.weight, lambda: Dense(_sum(cotangent * seen, units))),
+            (module.bias, lambda: Dense(_sum(cotangent, units))),
         )
 
     weight, bias = module.weight.detach().view(shape), module.bias.detach().view(shape)
@@ -205,7 +204,7 @@ def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tens
     seen = x.detach()
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
-        return _trained((module.weight, lambda: Dense(_sum(cotangent * seen, units, 1))))
+        return _trained((module.weight, lambda: Dense(_sum(cotangent * seen, units))))
 
     return x * module.weight.detach(), pullback
 

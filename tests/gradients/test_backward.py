@@ -54,6 +54,15 @@ class Twice(nn.Module):
         return result
 
 
+class Unused(Twice):
+    """The same layer, used twice; the second output is thrown away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x).tanh()
+        self.layer(result)
+        return result
+
+
 class Outside(nn.Module):
     """A parameter that is used outside its layer too."""
 
@@ -128,6 +137,7 @@ FEATURIZERS["scales"] = (
     5,
 )
 FEATURIZERS["shared"] = nn.Sequential(nn.Linear(4, 5), Twice(nn.Linear(5, 5))), 5
+FEATURIZERS["unused"] = nn.Sequential(nn.Linear(4, 5), Unused(nn.Linear(5, 5))), 5
 FEATURIZERS["words"] = Words(6), 6
 FEATURIZERS["norms"] = (
     nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 6), nn.GroupNorm(2, 6)),
@@ -497,21 +507,6 @@ def test_a_gradient_that_is_not_a_number_stays_visible() -> None:
         assert weight.grad.isnan().all()
 
 
-class Unused(Twice):
-    """The same layer, used twice; the second output is thrown away."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x).tanh()
-        self.layer(result)
-        return result
-
-
-@pytest.mark.parametrize("cls", [Algorithm, Example], ids=["environments", "examples"])
-def test_an_output_that_the_risk_does_not_depend_on(cls: Any) -> None:
-    layers = nn.Sequential(nn.Linear(4, 5), Unused(nn.Linear(5, 5)))
-    check(made((layers, 5), cls), tiny_batch(TASKS["multiclass"]), "environment")
-
-
 def test_a_parameter_that_no_risk_depends_on_gets_none() -> None:
     algorithm = made(FEATURIZERS["mlp"], ANDMASK)
     algorithm.network.spare = nn.Linear(3, 3).double()
@@ -520,9 +515,9 @@ def test_a_parameter_that_no_risk_depends_on_gets_none() -> None:
     assert algorithm.network.classifier.weight.grad is not None
 
 
-@pytest.mark.parametrize("unit", ["environment", "example"])
+@pytest.mark.parametrize("cls", [Through, Example])
 def test_a_layers_stack_is_freed_before_the_next_is_made(
-    unit: str, monkeypatch: pytest.MonkeyPatch
+    cls: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[weakref.ref[Tensor]] = []
     stacked = OuterProducts.stacked
@@ -534,14 +529,5 @@ def test_a_layers_stack_is_freed_before_the_next_is_made(
         return stack
 
     monkeypatch.setattr(OuterProducts, "stacked", watched)
-    cls = Through if unit == "environment" else ThroughExamples
     combined_of(made(FEATURIZERS["mlp"], cls), tiny_batch(TASKS["multiclass"]))
     assert len(alive) == 3
-
-
-class ThroughExamples(Through):
-    """Combines the gradients of examples."""
-
-    @property
-    def reduction(self) -> Reduction:
-        return Reduction(combine=self.combine, unit="example")
