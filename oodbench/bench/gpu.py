@@ -7,10 +7,10 @@ out, and the page says so.
 
 import itertools
 import json
+import math
 import os
 import platform
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -62,8 +62,9 @@ class Size:
     """The most seconds that the tests, and each of the two launches of the sweep, may take."""
 
 
-FOREVER = float("inf")
-SMALL = Size(image=32, examples=2, rounds=1, steps=3, images=12, no_row_after=FOREVER, timeout=None)
+SMALL = Size(
+    image=32, examples=2, rounds=1, steps=3, images=12, no_row_after=math.inf, timeout=None
+)
 """What a CPU can do, to try the program itself."""
 
 
@@ -74,8 +75,6 @@ class Findings:
     device: str
     torch: str
     seconds: float = 0.0
-    tests: str = "left out"
-    sweep: str = "left out"
     rows: list[Row] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """What there was no time for or what failed, each with the reason."""
@@ -150,7 +149,7 @@ def loading(folder: Path, device: str, size: Size) -> Iterator[Row]:
         yield waiting_row(f"{network}, {workers} workers, {device}", share)
 
 
-def gpu_tests(size: Size) -> str:
+def gpu_tests(size: Size) -> Iterator[Row]:
     """What pytest says at the end of the tests that need a GPU."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
     files = [str(f) for f in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in f.read_text()]
@@ -158,10 +157,11 @@ def gpu_tests(size: Size) -> str:
     done = subprocess.run([*command, *files], capture_output=True, text=True, **options)
     lines = [line.strip("= ") for line in done.stdout.splitlines() if line.strip()]
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return "; ".join([*failed, *lines[-1:]]) or f"pytest said nothing (exit code {done.returncode})"
+    said = "; ".join([*failed, *lines[-1:]]) or f"pytest said nothing (exit code {done.returncode})"
+    yield Row("tests marked `gpu`", "-", said)
 
 
-def killed_and_resumed(folder: Path, device: str, size: Size) -> str:
+def killed_and_resumed(folder: Path, device: str, size: Size) -> Iterator[Row]:
     """Launch a sweep, kill all of it once the first record is there, and launch it again."""
     sweep, out = folder / "gpu.yaml", folder / "results"
     steps = {"steps": size.steps, "evaluate_every": max(1, size.steps // 3)}
@@ -186,7 +186,8 @@ def killed_and_resumed(folder: Path, device: str, size: Size) -> str:
     total = len(json.loads((out / "sweep.json").read_text())["runs"])
     ended = sum(1 for _ in out.glob("runs/*/done.json"))
     how = f"killed with {before} of {total} runs done" if killed else "ended before it was killed"
-    return f"{how}; after the same launch again {ended} of {total} are done"
+    said = f"{how}; after the same launch again {ended} of {total} are done"
+    yield Row("a sweep that is killed and launched again", "-", said)
 
 
 def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str], None]) -> Findings:
@@ -201,21 +202,13 @@ def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str],
         machine if on_cpu else torch.cuda.get_device_name(device), str(torch.__version__)
     )
 
-    def tests(folder: Path) -> list[Row]:
-        findings.tests = gpu_tests(size)
-        return []
-
-    def sweep(folder: Path) -> list[Row]:
-        findings.sweep = killed_and_resumed(folder, device, size)
-        return []
-
     def on(network: str, *, masks: bool) -> Callable[[Path], Iterator[Row]]:
         some = [name for name in names if (name in MASKS) is masks]
         return lambda folder: methods(some, network, device, size)
 
     works: dict[str, Callable[[Path], Iterable[Row]]] = {
-        "the tests marked gpu": tests,
-        "the sweep": sweep,
+        "the tests marked gpu": lambda folder: gpu_tests(size),
+        "the sweep": lambda folder: killed_and_resumed(folder, device, size),
         **{f"masks, {network}": on(network, masks=True) for network in NETWORKS},
         "precisions": lambda folder: precisions(device, size),
         "loading": lambda folder: loading(folder, device, size),
@@ -225,19 +218,17 @@ def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str],
     start = time.monotonic()
     for name, work in works.items():
         say(f"{time.monotonic() - start:.0f} s: {name}")
-        folder = Path(tempfile.mkdtemp())
         try:
-            if time.monotonic() - start > size.no_row_after:
-                raise TimeoutError("no time was left")
-            for row in work(folder):
-                findings.rows.append(row)
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 if time.monotonic() - start > size.no_row_after:
-                    raise TimeoutError(f"no time was left after {row.what}")
+                    raise TimeoutError("no time was left")
+                for row in work(Path(folder)):
+                    findings.rows.append(row)
+                    if time.monotonic() - start > size.no_row_after:
+                        raise TimeoutError(f"no time was left after {row.what}")
         except Exception as error:  # the others go on, and the page says what failed
             first = next(iter(str(error).splitlines()), "")
             findings.left_out.append(f"{name}: {type(error).__name__}: {first}")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
     findings.seconds = time.monotonic() - start
     return findings
 
@@ -256,11 +247,7 @@ FasterRCNN wait in their own passes."""
     rows = [(row.what, row.reach, row.measured) for row in findings.rows]
     header = ["what", "reach", "measured"]
     table = tabulate(rows, header, tablefmt="github", disable_numparse=True)
-    facts = [
-        f"{findings.device}, torch {findings.torch}, {findings.seconds:.0f} seconds.",
-        f"Tests marked `gpu`: {findings.tests}.",
-        f"The sweep: {findings.sweep}.",
-    ]
+    facts = [f"{findings.device}, torch {findings.torch}, {findings.seconds:.0f} seconds."]
     if findings.left_out:
         facts.append("Left out: " + "; ".join(findings.left_out) + ".")
     return "\n\n".join([head, *facts, table]) + "\n"

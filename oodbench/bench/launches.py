@@ -7,8 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -154,52 +153,38 @@ def memory_row(folder: Path) -> Row:
     return Row(f"memory of 100,000 runs, from that of {runs}, GB", "<= 4", f"{gigabytes:.1f}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shortcut:
-    """A shortcut of a launch, and the sweep by which its saving is measured."""
-
-    what: str
-    """What a launch does with it, in words."""
-    without: str
-    """The statement in `launchers.local` that takes the shortcut away."""
-    batch_size: int
-    """Examples of an environment in a step; 0 takes all of them."""
-    sweep: Mapping[str, int]
-    """Further keys of the sweep."""
-
-
-SHORTCUTS = (
-    Shortcut(
-        what="workers forked from a server that has imported torch",
-        without="FORKS = False",
-        batch_size=256,
-        sweep={"trials": 2, "steps": 60},
+SHORTCUTS: dict[str, tuple[str, int, dict[str, int]]] = {
+    "workers forked from a server that has imported torch": (
+        "FORKS = False",
+        256,
+        {"trials": 2, "steps": 60},
     ),
-    Shortcut(
-        what="freed memory kept by the allocator",
-        without="MALLOC = {}",
-        batch_size=0,
-        sweep={"trials": 1, "steps": 25, "evaluate_every": 25},
+    "freed memory kept by the allocator": (
+        "MALLOC = {}",
+        0,
+        {"trials": 1, "steps": 25, "evaluate_every": 25},
     ),
-)
+}
+"""What a launch does -> the statement in `launchers.local` that takes it away, and the sweep by which its
+saving is measured: the examples of an environment in a step (0 takes all of them) and further keys."""
 
 
 def shortcut_rows(folder: Path, rounds: int = 3) -> list[Row]:
     """The CPU time of a launch without each shortcut over that with it; a tenth is to be saved."""
     rows = []
-    for number, shortcut in enumerate(SHORTCUTS):
-        values = spirals_sweep(ALGORITHMS, shortcut.batch_size, **shortcut.sweep)
+    for number, (shortcut, (without, batch_size, keys)) in enumerate(SHORTCUTS.items()):
+        values = spirals_sweep(ALGORITHMS, batch_size, **keys)
         sweep = folder / f"{number}.yaml"
         sweep.write_text(yaml.safe_dump(values))
-        used: dict[str, list[float]] = {"pass": [], f"local.{shortcut.without}": []}
+        used: dict[str, list[float]] = {"pass": [], f"local.{without}": []}
         for turn in range(rounds):
             for place, (statement, seconds) in enumerate(used.items()):
                 target = folder / f"{number}-{turn}-{place}"
                 seconds.append(launch_seconds(sweep, statement, target))
-        with_it, without = map(statistics.median, used.values())
-        runs = len(ALGORITHMS) * shortcut.sweep["trials"]
-        what = f"CPU time of a launch of {runs} runs without / with {shortcut.what}"
-        rows.append(Row(what, ">= 1.1", f"{without / with_it:.2f}"))
+        usual, longer = map(statistics.median, used.values())
+        runs = len(ALGORITHMS) * keys["trials"]
+        what = f"CPU time of a launch of {runs} runs without / with {shortcut}"
+        rows.append(Row(what, ">= 1.1", f"{longer / usual:.2f}"))
     return rows
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from oodbench.registry import CHANGES, checkout, folder
@@ -41,11 +40,6 @@ class Entry:
     """Whether predictions of an algorithm depend on other test inputs."""
 
 
-def sources(kind: str) -> Path:
-    """The folder whose files register the package's own classes of a kind."""
-    return checkout() / "oodbench" / "networks" if kind == "network" else folder(f"{kind}s")
-
-
 def own_entries() -> list[Entry]:
     """The package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
 
@@ -54,7 +48,8 @@ def own_entries() -> list[Entry]:
     """
     entries: list[Entry] = []
     for kind in KINDS:
-        files = sorted(sources(kind).glob("*.py"))
+        networks = checkout() / "oodbench" / "networks"
+        files = sorted((networks if kind == "network" else folder(f"{kind}s")).glob("*.py"))
         modules = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
         classes = {n.name: n for m in modules for n in m.body if isinstance(n, ast.ClassDef)}
         entries += [entry for module in modules for entry in _entries(kind, module, classes)]

@@ -67,9 +67,11 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
             cls = registry.get(name)
             head = {"kind": kind, "name": name, "description": inspect.cleandoc(cls.__doc__ or "")}
             head |= {"paper": published} if (published := paper(registry, name)) else {}
-            describe = {"algorithm": _of_algorithm, "dataset": _of_dataset, "network": _of_network}
-            about: dict[str, Any] = describe[kind](name, cls)
-            return head | {"module": cls.__module__} | about
+            head |= {"module": cls.__module__}
+            if kind == "dataset":
+                return head | _of_dataset(name, cls) | {"options": parameters(cls.Options)}
+            about = _of_algorithm(name, cls) if kind == "algorithm" else {}
+            return head | about | {"hparams": parameters(cls.Hparams)}
     known = [each for registry in by_kind.values() for each in registry]
     raise unknown("algorithm, dataset or network", name, known)
 
@@ -111,10 +113,6 @@ def page(about: Mapping[str, Any], width: int) -> str:
     return "\n".join(lines)
 
 
-def _of_network(name: str, cls: Any) -> dict[str, Any]:
-    return {"hparams": parameters(cls.Hparams)}
-
-
 def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
     about: dict[str, Any] = {"changes": f"{CHANGES[cls.changes]} (kind: {cls.changes})"}
     if cls.transductive:
@@ -124,7 +122,7 @@ def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
     cost = step_cost(name)
     if cost is not None:
         about["costs"] = f"{cost:g} times a step of ERM (docs/findings/{COSTS.name}, {SHAPE})"
-    return about | {"hparams": parameters(cls.Hparams)}
+    return about
 
 
 def _limits(cls: type[Algorithm]) -> str:
@@ -184,7 +182,7 @@ def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
         known["environments"] = f"those of its files ({error})"
     if metadata.hparams:
         known["defaults_of_methods"] = [f"{k} {v}" for k, v in metadata.hparams.items()]
-    return known | {"options": parameters(cls.Options)}
+    return known
 
 
 def _parameter_lines(row: Mapping[str, Any], width: int) -> list[str]:

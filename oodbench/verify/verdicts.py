@@ -38,17 +38,6 @@ class Comparison:
         return mean_and_error(self.values)[1]
 
     @property
-    def assumed_stderr(self) -> float:
-        """The error of our mean that z takes: of one trial the spread of the source's repetitions.
-
-        NaN where neither is known.
-        """
-        if len(self.values) > 1:
-            return self.stderr
-        trials = self.target.trials
-        return self.target.stderr * math.sqrt(trials) if trials else math.nan
-
-    @property
     def diverged(self) -> int:
         """The number of our trials that gave no finite value."""
         return sum(not math.isfinite(value) for value in self.values)
@@ -64,15 +53,18 @@ class Comparison:
 
         Where the source's repetitions all gave the value, there is no error to measure it in: z is
         the normal deviate of Fisher's exact test of how many values differ: ours, and none of the source.
+        One trial of ours has the spread of the source's repetitions.
         """
         if self.diverged or self.target.error_is in ("tolerance", "at least", "at most"):
             return math.nan
         if self.target.error_is == "constant":
             return self._deviate()
-        of_paper = self.target.stderr
+        ours, of_paper = self.stderr, self.target.stderr
+        if len(self.values) < 2:
+            ours = of_paper * math.sqrt(self.target.trials or math.nan)
         if self.target.error_is == "one run":
             of_paper = self.stderr * math.sqrt(len(self.values))
-        error = math.hypot(self.assumed_stderr, of_paper)
+        error = math.hypot(ours, of_paper)
         return self.difference / error if error > 0 else math.nan
 
     def _deviate(self) -> float:

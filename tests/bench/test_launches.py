@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,15 @@ from oodbench.sweep.launchers import local
 
 @pytest.mark.nightly
 def test_a_shortcut_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = {"trials": 1, "steps": 2, "evaluate_every": 2}
-    shortcut = replace(launches.SHORTCUTS[0], batch_size=4, sweep=short)
-    monkeypatch.setattr(launches, "SHORTCUTS", (shortcut,))
+    short = ("FORKS = False", 4, {"trials": 1, "steps": 2, "evaluate_every": 2})
+    monkeypatch.setattr(launches, "SHORTCUTS", {"forks": short})
     (row,) = launches.shortcut_rows(tmp_path, rounds=1)
-    assert row.what == f"CPU time of a launch of 2 runs without / with {shortcut.what}"
+    assert row.what == "CPU time of a launch of 2 runs without / with forks"
     assert float(row.measured) > 0
 
 
 def test_every_statement_sets_what_the_launcher_has() -> None:
-    names = [shortcut.without.partition(" = ")[0] for shortcut in launches.SHORTCUTS]
-    assert all(hasattr(local, name) for name in names)
+    assert all(hasattr(local, s.partition(" = ")[0]) for s, *_ in launches.SHORTCUTS.values())
 
 
 @pytest.mark.slow
