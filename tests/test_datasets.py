@@ -15,11 +15,9 @@ from oodbench.datasets import (
     Metadata,
     datasets,
     make,
-    md5,
     register,
 )
 from oodbench.errors import UserError
-from oodbench.networks.base import networks
 from oodbench.tasks import Task
 
 COLORED: dict[str, object] = {"label_noise": 0.1, "flips": [0.2, 0.1, 0.5], "grayscale": True}
@@ -112,15 +110,6 @@ def test_every_option_changes_the_data(name: str, option: str) -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_option_is_among_the_changes(name: str) -> None:
     assert {f.name for f in fields(datasets.get(name).Options)} == set(CHANGES[name])
-
-
-@pytest.mark.parametrize("name", ["ColoredDigits", "ColoredMNIST", "LinearSEM", "Spirals"])
-def test_metadata(name: str) -> None:
-    assert name in list(datasets)
-    metadata = datasets.get(name).metadata
-    assert metadata.paper.startswith("arXiv:")
-    assert metadata.network in list(networks)
-    assert metadata.steps > 0
 
 
 def test_label_names_the_options_that_were_changed() -> None:
@@ -242,11 +231,6 @@ def test_an_old_dataset_is_told_that_groups_of_an_environment_are_clusters() -> 
         Environment(y, y, **{"groups": y})
     with pytest.raises(AttributeError, match=r"no `groups`: it is now called `clusters`$"):
         getattr(Environment(y, y), "groups")  # noqa: B009
-
-
-def test_md5(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    assert md5(tmp_path / "empty") == "d41d8cd98f00b204e9800998ecf8427e"
 
 
 @pytest.mark.parametrize("option", COLORED)

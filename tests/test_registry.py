@@ -7,6 +7,7 @@ import pytest
 from oodbench.errors import UserError
 from oodbench.registry import Registry, load_plugins
 from tests.helpers.commands import python
+from tests.helpers.packages import installed
 from tests.helpers.paths import ROOT
 
 
@@ -70,25 +71,17 @@ except UserError as error:
 """
 
 
-def install(folder: Path, target: str) -> None:
-    """What an installer leaves behind of a package with an entry point."""
-    information = folder / "foreign-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[oodbench.algorithms]\nforeign = {target}\n")
-
-
 @pytest.mark.slow
 def test_an_installed_package_registers_through_its_entry_point(tmp_path: Path) -> None:
     (tmp_path / "foreign_methods.py").write_text(METHOD)
     assert run(LOOK_UP, tmp_path).startswith("unknown algorithm 'Foreign'")
-    install(tmp_path, "foreign_methods")
+    installed(tmp_path, "algorithms", "foreign_methods")
     assert run(LOOK_UP, tmp_path) == "foreign_methods True"
 
 
 @pytest.mark.slow
 def test_an_entry_point_that_fails_is_named(tmp_path: Path) -> None:
-    install(tmp_path, "absent_methods")
+    installed(tmp_path, "algorithms", "absent_methods")
     message = "entry point 'absent_methods' needs the missing 'absent_methods'"
     assert run(LOOK_UP, tmp_path) == message
     (tmp_path / "absent_methods.py").write_text("raise SystemExit('no')")

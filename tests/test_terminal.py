@@ -151,6 +151,8 @@ def test_a_mistake_ends_a_command_with_one_line_and_code_2(
             (tmp_path / "missing").read_text()
         if what == "bug":
             raise KeyError(what)
+        if what == "no path":
+            raise OSError(what)
         return what
 
     assert command("fine") == "fine"
@@ -162,8 +164,9 @@ def test_a_mistake_ends_a_command_with_one_line_and_code_2(
             command(what)
         assert left.value.code == 2
         assert capsys.readouterr() == ("", line)
-    with pytest.raises(KeyError):
-        command("bug")
+    for what, error in {"bug": KeyError, "no path": OSError}.items():
+        with pytest.raises(error, match=what):
+            command(what)
 
 
 @pytest.mark.parametrize("path", ["results", None])
@@ -215,15 +218,6 @@ def test_a_warning_to_the_user_is_one_line_without_its_place_in_the_code(tmp_pat
     first, second, *_ = done.stderr.splitlines()
     assert first == "warning: the images are small"
     assert "UserWarning: afterwards" in second
-
-
-def test_an_operating_system_error_without_a_path_is_a_bug() -> None:
-    @exit_on_user_error
-    def command() -> None:
-        raise OSError("no path")
-
-    with pytest.raises(OSError, match="no path"):
-        command()
 
 
 CLOSED = 'exec "$@" <&-'

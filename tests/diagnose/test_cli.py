@@ -18,6 +18,7 @@ def call(*arguments: str) -> Result:
         (("environments", "--environments", "2,many"), "takes numbers such as 2,4,8, not '2,many'"),
         (("environments", "--environments", "1"), "at least 2 environments"),
         (("random-gradients", "--tau", "2"), "tau must be in [0, 1], not 2"),
+        (("random-gradients", "--environments", "0"), "at least 1 environment"),
         (("kept", "--tau", "2"), "tau"),
     ],
 )

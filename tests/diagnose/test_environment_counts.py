@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from oodbench.diagnose.environment_counts import accuracy, environments, threshold
+from oodbench.diagnose.environment_counts import accuracy, threshold
 from oodbench.diagnose.mean_gradients import expected_size
-from oodbench.errors import UserError
 from tests.diagnose.test_cli import call
 
 
@@ -29,9 +28,3 @@ def test_environments_on_the_command_line(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert {p.name for p in tmp_path.iterdir()} == {"environments.png", "environments.svg"}
-
-
-@pytest.mark.parametrize(("counts", "trials"), [([1, 4], 2), ([4], 0)])
-def test_too_few_for_a_curve(counts: list[int], trials: int) -> None:
-    with pytest.raises(UserError, match="at least 2 environments and 1 trial"):
-        environments(counts, trials)

@@ -17,7 +17,6 @@ from oodbench.diagnose.mean_gradients import (
     random_gradients,
     sampled_sizes,
 )
-from oodbench.errors import UserError
 from oodbench.report.figures import save_finding
 from oodbench.verify.computations import and_mask
 
@@ -38,11 +37,6 @@ def test_the_figure_has_a_draw_for_each_trial() -> None:
     found = and_mask.random_gradients(4, {})
     assert found.values["AND-mask, tau 1, d = 4"] == sampled_sizes(4, 1.0, 3000, 1.0, 4, 0)[1]
     assert found.values["unmasked, d = 200"] == sampled_sizes(200, 0.6, 3000, 1.0, 4, 0)[0]
-
-
-def test_values_found_by_simulation_elsewhere() -> None:
-    for environments, value in {2: 1227.5, 4: 272.8, 6: 65.4, 8: 16.0}.items():
-        assert expected_size(environments, 1.0, 3000).masked == pytest.approx(value, rel=2e-3)
 
 
 def test_the_pure_noise_that_eighty_examples_let_pass() -> None:
@@ -75,13 +69,6 @@ def test_the_table() -> None:
     assert [row[0] for row in finding.rows] == ["2", "100"]
     assert finding.rows[0][1] == "50"
     assert finding.rows[1][4] == "0 ± 0"
-
-
-def test_mistakes() -> None:
-    with pytest.raises(UserError, match=r"tau must be in \[0, 1\], not 1.5"):
-        random_gradients([4], tau=1.5)
-    with pytest.raises(UserError, match="at least 1 environment"):
-        random_gradients([0])
 
 
 def test_permuting_moves_some_inputs_within_each_environment() -> None:
@@ -134,9 +121,3 @@ def test_correlation_shows_both_masks_at_every_threshold(tmp_path: Path) -> None
     ]
     assert float(finding.rows[3][4]) == 1
     assert all(path.stat().st_size > 1000 for path in save_finding(finding, "c", tmp_path))
-
-
-@pytest.mark.parametrize(("count", "trials"), [(1, 2), (4, 1)])
-def test_too_few_for_a_correlation(count: int, trials: int) -> None:
-    with pytest.raises(UserError, match="at least 2 environments and 2 trials"):
-        correlation(count, trials)

@@ -61,17 +61,6 @@ def test_every_update_says_what_it_kept_of_each_layer(name: str) -> None:
         assert metrics[f"kept {layer}"].item() == pytest.approx(shares[layer].item())
 
 
-def test_and_and_xor_share_the_components_between_them() -> None:
-    found = []
-    for name in ("ANDMask", "XORMask"):
-        cls: Any = algorithms.get(name)
-        algorithm = tiny_algorithm(cls, tiny_problem(TASKS["regression"]), {"tau": 0.6})
-        found.append(update(algorithm, tiny_batch(TASKS["regression"]), 0))
-    key = "kept classifier"
-    assert 0 < found[0][key] < 1
-    assert (found[0][key] + found[1][key]).item() == pytest.approx(1)
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run of AND-mask."""

@@ -4,7 +4,6 @@ import importlib
 import json
 import re
 import shlex
-import tomllib
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import oodbench
 from oodbench.sweep.file import Sweep, validate
 from tests.helpers.commands import python
 from tests.helpers.paths import ROOT
+from tests.install.extras import project
 from tests.install.lowest import lowest
 
 PAGES = [
@@ -54,16 +54,14 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def test_the_page_of_extras_has_those_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     text = (ROOT / "docs" / "findings" / "extras.md").read_text()
     rows = re.findall(r"^\| (\w+) \|", text, re.M)
-    assert sorted(rows[1:]) == sorted(project["optional-dependencies"])
+    assert sorted(rows[1:]) == sorted(project()["optional-dependencies"])
 
 
 def test_the_page_of_lowest_versions_has_the_bounds_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    bounds = lowest([*project["dependencies"], *(r for extra in extras for r in extra)])
+    extras = project()["optional-dependencies"].values()
+    bounds = lowest([*project()["dependencies"], *(r for extra in extras for r in extra)])
     text = (ROOT / "docs" / "findings" / "lowest.md").read_text()
     rows = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|$", text, re.M))
     assert {name: Version(found) for name, found in rows.items()} == {

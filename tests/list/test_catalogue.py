@@ -4,7 +4,7 @@ import pytest
 
 from oodbench.algorithms import algorithms
 from oodbench.datasets import datasets
-from oodbench.list.catalogue import Entry, _entries, beside, listing, markdown, own_entries, summary
+from oodbench.list.catalogue import Entry, _entries, beside, listing, markdown, own_entries
 from oodbench.list.details import registered_entries
 from oodbench.networks.base import networks
 from oodbench.registry import CHANGES
@@ -92,8 +92,3 @@ class Three:
 '''
     (entry,) = _entries("dataset", ast.parse(source), {})
     assert (entry.name, entry.summary, entry.paper) == ("One", "Is one.", "arXiv:1")
-
-
-def test_the_summary_is_the_first_line_of_a_docstring() -> None:
-    assert summary("One.\n\n    Two.") == "One."
-    assert summary(None) == ""

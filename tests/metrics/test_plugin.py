@@ -17,6 +17,7 @@ from oodbench.results.directory import Results
 from oodbench.results.join import joined
 from oodbench.selection import choose
 from oodbench.sweep import cli as sweep
+from tests.helpers.packages import installed
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny_file
 
@@ -120,10 +121,7 @@ def test_a_rule_never_guesses_the_direction_of_a_metric(
 
 def test_an_entry_point_registers_metrics_and_directions_import_no_torch(tmp_path: Path) -> None:
     (tmp_path / "my_metrics.py").write_text(PLUGIN)
-    information = tmp_path / "mine-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[oodbench.metrics]\nmine = my_metrics\n")
+    installed(tmp_path, "metrics", "my_metrics")
     code = (
         "import sys; from oodbench.metrics import is_higher_better as up, is_proportion\n"
         "assert up('confidence') and is_proportion('confidence') and not up('group_gap')\n"

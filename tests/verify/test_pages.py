@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -109,16 +108,6 @@ def test_the_same_results_are_not_drawn_again_and_others_are(docs: Path) -> None
     results.write_text(results.read_text().replace("399.0", "398.0"))
     CliRunner().invoke(app, [str(docs)])
     assert (docs / "mine.svg").stat().st_mtime_ns > time
-
-
-def test_results_survive_their_text(docs: Path) -> None:
-    found = committed_results(docs, "mine")
-    assert Measured.model_validate_json(found.text()) == found
-    assert json.loads(Measured(values={}).text()) == {
-        "values": {},
-        "panels": [],
-        "provenance": {},
-    }
 
 
 def test_a_picture_is_the_same_every_time(docs: Path) -> None:

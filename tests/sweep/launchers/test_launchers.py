@@ -15,6 +15,7 @@ from oodbench.results.run_spec import State
 from oodbench.sweep.launchers import Job, launchers
 from oodbench.sweep.launchers.local import Debug
 from oodbench.train.settings import MIN_TO_VECTORIZE, large_bundles
+from tests.helpers.packages import installed
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import ODD_METHODS, job, outcome, settle, tiny, tiny_file
 
@@ -138,10 +139,7 @@ for command in ([*launch, "--dry-run"], [*launch, "--resource", "colour=blue"], 
 @pytest.mark.slow
 def test_a_launcher_is_one_file_of_another_package(tmp_path: Path) -> None:
     (tmp_path / "spool.py").write_text(SPOOL)
-    entry = tmp_path / "spool-1.0.dist-info" / "entry_points.txt"
-    entry.parent.mkdir()
-    entry.write_text("[oodbench.launchers]\nspool = spool\n")
-    (entry.parent / "METADATA").write_text("Metadata-Version: 2.1\nName: spool\nVersion: 1.0\n")
+    installed(tmp_path, "launchers", "spool")
     tiny_file(tmp_path, algorithms=["ERM"])
     path = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "COLUMNS": "1000"}
     printed = subprocess.run(
