@@ -1,5 +1,7 @@
-"""Methods that a stranger writes from the guide keep the rules, resume, and are trained as one program."""
+"""The methods of the guide, as a user's plug-in: they resume, and are trained as one program."""
 
+import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,6 @@ import pytest
 import torch
 
 from oodbench.algorithms import Algorithm, algorithms
-from oodbench.conformance import check_algorithm
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import RunSpec, State
@@ -19,45 +20,40 @@ from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.bundles import why_not
 from oodbench.train.vectorized.program import VectorizedProgram
 from tests.helpers.float64 import in_float64
+from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny
-from tests.plugins.fish import StrangersFish
-from tests.plugins.group_dro import StrangersGroupDRO
-from tests.plugins.mixup import StrangersMixup
-from tests.plugins.two_views import StrangersTwoViews
 
-TOGETHER: list[type[Algorithm]] = [
-    StrangersGroupDRO,
-    StrangersMixup,
-    StrangersTwoViews,
-]
-ALL = [*TOGETHER, StrangersFish]
+TOGETHER = ["RiskSpread", "MedianGradient", "RunningRisks", "NextDoorMixup", "TwoViews"]
 SETTINGS = TrainSettings()
 
 
-def specs(cls: type[Algorithm], **keys: Any) -> list[RunSpec]:
+@pytest.fixture(scope="module", autouse=True)
+def guides_methods(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Imports the guide's code from a module of the user's."""
+    text = (ROOT / "docs" / "guide" / "add_algorithm.md").read_text()
+    folder = tmp_path_factory.mktemp("guide")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.S))
+    (folder / "guides_methods.py").write_text(code)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        importlib.import_module("guides_methods")
+
+
+def specs(name: str) -> list[RunSpec]:
     """Runs of two draws and trials on spirals."""
     spirals = {"name": "Spirals", "num_environments": 3, "num_examples": 40, "shortcut_dims": 2}
     network = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
     values: dict[str, Any] = {"datasets": [spirals], "network": network, "hparam_draws": 2}
-    values |= {"algorithms": [{"name": cls.__name__, "hparams": {"batch_size": 16}}]}
-    return list(tiny(**values, steps=45, evaluate_every=15, **keys).runs.values())
+    values |= {"algorithms": [{"name": name, "hparams": {"batch_size": 16}}]}
+    return list(tiny(**values, steps=45, evaluate_every=15).runs.values())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cls", ALL)
-def test_it_keeps_the_rules(cls: type[Algorithm]) -> None:
-    assert algorithms.get(cls.__name__) is cls
-    check_algorithm(cls)
-
-
-@pytest.mark.parametrize("cls", ALL)
-def test_it_resumes_bit_for_bit(
-    cls: type[Algorithm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
-        monkeypatch.setattr(loop, name, -1.0)
+@pytest.mark.parametrize("name", [*TOGETHER, "SignGradient"])
+def test_it_resumes_bit_for_bit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for constant in ("CHECKPOINT_SECONDS", "EVALUATION_CHECKPOINT_SECONDS"):
+        monkeypatch.setattr(loop, constant, -1.0)
     monkeypatch.setattr(loop, "CHECK_EVERY", 10)
-    spec, found = specs(cls)[0], []
+    spec, found = specs(name)[0], []
     for stops in ([], [10, 30]):
         directory = RunDirectory(tmp_path / f"{len(stops)}")
         for stop in stops:
@@ -73,12 +69,10 @@ def test_it_resumes_bit_for_bit(
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("cls", TOGETHER)
-def test_its_runs_together_are_those_alone(
-    cls: type[Algorithm], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", TOGETHER)
+def test_its_runs_together_are_those_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
-    alone, together = ([Run(spec, SETTINGS) for spec in specs(cls)] for _ in range(2))
+    alone, together = ([Run(spec, SETTINGS) for spec in specs(name)] for _ in range(2))
     assert why_not(alone[0]) is None
     program = VectorizedProgram(together)
     program.run_steps(45)
@@ -89,13 +83,14 @@ def test_its_runs_together_are_those_alone(
 
 
 def test_a_whole_step_of_ones_own_is_trained_alone() -> None:
-    assert why_not(Run(specs(StrangersFish)[0], SETTINGS)) == "it has an update of its own"
+    run = Run(specs("SignGradient")[0], SETTINGS)
+    assert why_not(run) == "it has an update of its own"
 
 
-def test_the_views_are_those_that_the_method_made() -> None:
+def test_views_are_views_of_the_first_input() -> None:
     """The second view's features are those of the network on it, and the risks those of the first."""
     task = TASKS["binary"]
-    algorithm = tiny_algorithm(StrangersTwoViews, tiny_problem(task))
+    algorithm = tiny_algorithm(algorithms.get("TwoViews"), tiny_problem(task))
     batch = prepared(algorithm, tiny_batch(task), 3)
     out = outputs(algorithm, batch, 3)
     assert batch.views is not None and out.view_features is not None and out.view_logits is not None
