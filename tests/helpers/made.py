@@ -3,8 +3,16 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from typer.testing import CliRunner
+
+from oodbench.report.cli import app
+from oodbench.report.formats import Block
+from oodbench.report.leaderboard import Leaderboard, leaderboard
+from oodbench.report.sheet import blocks
 from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
 
 Curve = Callable[[str, str, int], float]
@@ -133,3 +141,78 @@ def flat(value: float) -> Curve:
 def rising(value: float, test: str = "a") -> Curve:
     """Rises by a point a step; 0.2 below elsewhere on the test environment."""
     return lambda environment, split, step: value + step / 1000 - 0.2 * (environment == test)
+
+
+CODE = {"oodbench": "0.1.0", "commit": "0123456789abcdef+"}
+
+
+def spec(
+    dataset: str, label: str, test: str = "t", *, draw: int = 0, trial: int = 0, **changes: Any
+) -> RunSpec:
+    """The spec of a run of `OneStep`; `test` joins its test environments by `+`."""
+    values = {"hparams": {"draw": draw}, "network_hparams": {}, "steps": 10, "evaluate_every": 10}
+    return RunSpec(
+        dataset=dataset,
+        algorithm=label,
+        label=label,
+        network="mlp",
+        test_environments=tuple(test.split("+")),
+        draw=draw,
+        trial=trial,
+        **(values | changes),
+    )
+
+
+class OneStep:
+    """A results directory in the making, whose runs train on `train` and record one step."""
+
+    def __init__(self, path: Path, code: Mapping[str, object] = CODE) -> None:
+        self.results = Results(path)
+        self.code = code
+        self.runs: dict[str, RunSpec] = {}
+
+    def add(
+        self,
+        run: RunSpec,
+        *tests: float,
+        score: float = 0.5,
+        metric: str = "accuracy",
+        predictor: Mapping[str, float] = MappingProxyType({}),
+        state: str = "done",
+        shift: str | None = None,
+    ) -> None:
+        """Add a run with a value on each test environment, and with metrics of the predictor itself."""
+        self.runs[run.id] = run
+        self.results.write_plan("test", {}, self.runs)
+        if state == "planned":
+            return
+        rows: list[tuple[str | None, str | None, str, float]] = [("train", "out", metric, score)]
+        for name, value in zip(run.test_environments, tests, strict=True):
+            rows += [(name, "in", metric, value), (name, "out", metric, 0.123)]
+            rows += [(name, "in", "loss", 1 - value)]
+        rows += [(None, None, name, value) for name, value in predictor.items()]
+        keys = ("environment", "split", "metric", "value", "count")
+        evaluations = [dict(zip(keys, (*row, 8), strict=True)) for row in rows]
+        write_run(
+            self.results,
+            run,
+            ["train"],
+            [{"step": run.steps, "evaluations": evaluations}],
+            metric=metric,
+            context={"shift": shift} if shift else {},
+            provenance=self.code,
+            state=state,
+        )
+
+    def leaderboard(self, rule: str | None = None, metric: str | None = None) -> Leaderboard:
+        return leaderboard(load_frames(self.results), rule, metric)
+
+    def blocks(self) -> list[Block]:
+        return blocks(self.leaderboard())
+
+
+def report(*arguments: object) -> tuple[int, str, str]:
+    """The exit code, stdout and stderr of a command of `report`."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr

@@ -6,7 +6,9 @@ import pytest
 
 from oodbench.report.formats import FORMATS, Block, Sheet, to_terminal
 from oodbench.terminal import Terminal
-from tests.report.test_comparison import NASTY, Sweep, command, spec
+from tests.helpers.made import OneStep, report, spec
+
+NASTY = r"a_b%<script>&#^~\{}$|*[x]"
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -14,20 +16,20 @@ from tests.report.test_comparison import NASTY, Sweep, command, spec
     "state", [*(pytest.param(s, marks=pytest.mark.slow) for s in ("done", "diverged")), "failed"]
 )
 def test_one_run_of_any_end(tmp_path: Path, format_: str, state: str) -> None:
-    made = Sweep(tmp_path)
-    made.add(spec("D", "ERM", "t", 0, 0), 0.5, state=state)
+    made = OneStep(tmp_path)
+    made.add(spec("D", "ERM"), 0.5, state=state)
     for verb in ("table", "compare"):
-        code, text, error = command(verb, tmp_path, "--format", format_)
+        code, text, error = report(verb, tmp_path, "--format", format_)
         assert (code, error) == (0, "") and "±" not in text and "Traceback" not in text
 
 
 @pytest.mark.parametrize("format_", ["markdown", "latex", "terminal"])
 def test_special_characters_stay_what_they_are(tmp_path: Path, format_: str) -> None:
-    made = Sweep(tmp_path)
+    made = OneStep(tmp_path)
     for label in ("ERM", NASTY):
         for trial in range(2):
-            made.add(spec("<script>", label, "a_b%", 0, trial), 0.5 + trial / 10)
-    code, text, _ = command("compare", tmp_path, "--format", format_)
+            made.add(spec("<script>", label, "a_b%", trial=trial), 0.5 + trial / 10)
+    code, text, _ = report("compare", tmp_path, "--format", format_)
     assert code == 0
     if format_ == "latex":
         assert r"\textless{}script\textgreater{}" in text and r"a\_b\%" in text
@@ -35,7 +37,7 @@ def test_special_characters_stay_what_they_are(tmp_path: Path, format_: str) -> 
         assert r"\<script>" in text and not re.search(r"(?<!\\)<script>", text)
 
 
-def found_sheet(*columns: str, keys: int = 1) -> Sheet:
+def two_rows(*columns: str, keys: int = 1) -> Sheet:
     """A sheet of two rows with names, and with a number for each of these columns."""
     names = ["dataset", "algorithm"][:keys]
     rows = [
@@ -47,34 +49,34 @@ def found_sheet(*columns: str, keys: int = 1) -> Sheet:
 
 @pytest.mark.parametrize("format_", ["markdown", "latex", "html"])
 def test_bold_is_explained_where_it_is_shown(format_: str) -> None:
-    text = FORMATS[format_](found_sheet("gain"))
+    text = FORMATS[format_](two_rows("gain"))
     assert text.index("A note.") < text.index("Bold: the best value.") < text.index("A remark.")
 
 
 def test_bold_is_explained_on_a_terminal_with_styles_alone() -> None:
-    found = found_sheet("gain")
-    plain = to_terminal(found, Terminal(file=io.StringIO(), width=80))
+    shown = two_rows("gain")
+    plain = to_terminal(shown, Terminal(file=io.StringIO(), width=80))
     assert "A note.\nA remark." in plain and "Bold" not in plain and "\x1b" not in plain
     styled = Terminal(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
-    text = to_terminal(found, styled)
+    text = to_terminal(shown, styled)
     assert "\x1b[1m-12.3" in text and "A note.\nBold: the best value.\nA remark." in text
 
 
 def test_each_part_of_a_wide_table_has_all_that_names_a_row() -> None:
     columns = ["interval", "detectable", "probability", "differences", "wins", "a longer title"]
-    found = found_sheet(*columns, keys=2)
-    text = to_terminal(found, Terminal(file=io.StringIO(), width=50))
+    shown = two_rows(*columns, keys=2)
+    text = to_terminal(shown, Terminal(file=io.StringIO(), width=50))
     assert max(map(len, text.splitlines())) <= 50
     assert text.count("dataset") >= 2
     assert text.count("dataset") == text.count("algorithm") == text.count("row 1")
-    assert "| the same  | row 1       |" in FORMATS["markdown"](found)
-    assert r"\begin{tabular}{llrrrrrr}" in FORMATS["latex"](found)
+    assert "| the same  | row 1       |" in FORMATS["markdown"](shown)
+    assert r"\begin{tabular}{llrrrrrr}" in FORMATS["latex"](shown)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_long_title_of_a_column_is_wrapped(width: int) -> None:
     title = "the shortcut's sign pattern; in the test environment it says nothing (%)"
-    text = to_terminal(found_sheet("scale", title), Terminal(file=io.StringIO(), width=width))
+    text = to_terminal(two_rows("scale", title), Terminal(file=io.StringIO(), width=width))
     assert max(map(len, text.splitlines())) <= width
     assert all(word in text for word in title.split()) and "…" not in text
     assert (title in text) == (width == 120)

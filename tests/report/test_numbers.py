@@ -18,6 +18,9 @@ from oodbench.report.numbers import number
         (12340.0, 0.0, "1.234e+04 ± 0"),
         (1.0, 3e-17, "1.000e+00 ± 3.0e-17"),
         (1.0, 0.0, "1.000 ± 0"),
+        (12345.6, 7.0, "1.235e+04 ± 7.0e+00"),
+        (0.1, 0.012345, "0.1000 ± 0.012"),
+        (1234.5, math.nan, "1234"),
         (12340.0, math.nan, "1.234e+04"),
         (math.inf, math.nan, "inf"),
     ],
@@ -27,4 +30,5 @@ def test_a_value_and_its_error_have_one_notation(mean: float, error: float, text
 
 
 def test_a_proportion_is_in_percent() -> None:
-    assert number(0.75, 0.0123, "accuracy") == "75.0 ± 1.2"
+    assert number(0.12345, 0.0123, "accuracy") == "12.3 ± 1.2"
+    assert number(1.0, math.nan, "agreement") == "100.0"
