@@ -39,10 +39,12 @@ class _Commands(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's, not its first words."""
 
     renamed: Mapping[str, str] = MappingProxyType({})
-    """What to type instead of an option that is gone, by `COMMAND --OPTION`."""
+    """What to type instead of what is gone, by `COMMAND` or `COMMAND --OPTION`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Refuse an option that is gone with the sentence that says what to type now."""
+        """Refuse what is gone with the sentence that says what to type now."""
+        if sentence := self.renamed.get(args[0]):
+            ctx.fail(f"{args[0]} is gone: {sentence}")
         name, command, rest = super().resolve_command(ctx, args)
         options = {option for param in command.params for option in param.opts} if command else ()
         for argument in rest:
@@ -79,7 +81,7 @@ def commands(
 ) -> typer.Typer:
     """A `typer.Typer` whose help and errors are plain text; `settings` are further ones of Typer's.
 
-    `renamed` says what to type instead of an option that is gone, by `COMMAND --OPTION`.
+    `renamed` says what to type instead of what is gone, by `COMMAND` or `COMMAND --OPTION`.
     """
     cls = type(cls.__name__, (cls,), {"renamed": renamed})
     plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}

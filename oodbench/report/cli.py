@@ -19,9 +19,11 @@ app = commands(
     "Leaderboards, figures and pages of results.",
     no_args_is_help=True,
     renamed={
+        "watch": "`report html` writes the page; type it again while the sweep runs",
         "table --board": "type `oodbench board show NAME DIR`",
         "compare --board": "type `oodbench board compare NAME DIR`",
         "html --board": "type `oodbench board html NAME DIR`",
+        "figure --columns": "a figure is two columns wide where it has several datasets",
     },
 )
 
@@ -111,11 +113,11 @@ def merge(
     """Join the results directories of one sweep, run on several machines, as a new one."""
     from oodbench.results.join import merge as merge_results
 
-    found = merge_results(directories, out)
+    merged = merge_results(directories, out)
     console = terminal()
-    console.say(f"{found.runs} runs of {len(directories)} directories are in {out}.")
-    if len(found.codes) > 1:
-        console.say(f"They were trained by different code: {'; '.join(found.codes)}.")
+    console.say(f"{merged.runs} runs of {len(directories)} directories are in {out}.")
+    if len(merged.codes) > 1:
+        console.say(f"They were trained by different code: {'; '.join(merged.codes)}.")
 
 
 @app.command()

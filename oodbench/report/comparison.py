@@ -54,14 +54,14 @@ def comparison(
     if baseline not in labels:
         raise unknown("baseline", baseline, labels)
     table = scores(frames, rule, metric)
-    found = gains(table, baseline)
+    differences = gains(table, baseline)
     main = sheet(board)
-    blocks = [*main.blocks, *_gain_blocks(found, table), *_rank_blocks(table, baseline)]
+    blocks = [*main.blocks, *_gain_blocks(differences, table), *_rank_blocks(table, baseline)]
     if metric is None:
         blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
     common = shared(choose(frames, rule), sweep_runs(frames), baseline)
-    notes = (*main.notes, *_notes(found, baseline, common))
-    return Sheet(blocks, notes, main.remarks, _frame(found, rule).to_dict("list"), main.marks)
+    notes = (*main.notes, *_notes(differences, baseline, common))
+    return Sheet(blocks, notes, main.remarks, _frame(differences, rule).to_dict("list"), main.marks)
 
 
 Gains = list[tuple[str, list[Difference]]]
@@ -70,15 +70,17 @@ Gains = list[tuple[str, list[Difference]]]
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
     """The gains on each dataset, and over those whose metric is a proportion if there are several."""
-    found: Gains = []
-    for dataset, own in table.groupby("dataset", sort=False):
-        share = is_proportion(str(own["metric"].iloc[0]))
-        if baseline in set(own["label"]):
-            found.append((str(dataset), paired_differences(own, baseline, BAND if share else 0.0)))
+    differences: Gains = []
+    for dataset, scored in table.groupby("dataset", sort=False):
+        share = is_proportion(str(scored["metric"].iloc[0]))
+        if baseline in set(scored["label"]):
+            differences.append(
+                (str(dataset), paired_differences(scored, baseline, BAND if share else 0.0))
+            )
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1 and baseline in set(shares["label"]):
-        found.append((OVERALL, paired_differences(shares, baseline)))
-    return found
+        differences.append((OVERALL, paired_differences(shares, baseline)))
+    return differences
 
 
 def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
@@ -92,7 +94,7 @@ def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
         "detectable",
         "pairs",
     ]
-    found = []
+    blocks = []
     for dataset, rows in gains:
         metric = metrics[dataset]
         ordered = sorted(rows, key=lambda d: (d.pairs < d.planned, -d.gain.mean))
@@ -101,8 +103,8 @@ def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
         unit = "points" if is_proportion(metric) else metric
         if rows:
             title = f"{dataset}: gain over {rows[0].baseline} ({unit})"
-            found.append(Block(title, header, texts, ranked))
-    return found
+            blocks.append(Block(title, header, texts, ranked))
+    return blocks
 
 
 def _gain_row(d: Difference, metric: str) -> list[str]:
@@ -119,16 +121,18 @@ def _gain_row(d: Difference, metric: str) -> list[str]:
 
 def _rank_blocks(table: pd.DataFrame, baseline: str) -> list[Block]:
     try:
-        found = ranked(table, baseline)
+        ranking = ranked(table, baseline)
     except UserError:
         return []
-    words = [f"Mean ranks over {found.blocks} {found.over}s"]
-    if found.friedman is not None:
-        words.append(f"Friedman chi2 = {found.friedman.statistic:.2f}, p = {found.friedman.p:.3g}")
-    words.append(f"critical difference (Nemenyi, 5 %) = {found.width:.2f}")
+    words = [f"Mean ranks over {ranking.blocks} {ranking.over}s"]
+    if ranking.friedman is not None:
+        words.append(
+            f"Friedman chi2 = {ranking.friedman.statistic:.2f}, p = {ranking.friedman.p:.3g}"
+        )
+    words.append(f"critical difference (Nemenyi, 5 %) = {ranking.width:.2f}")
     rows = [
-        [x, f"{rank:.2f}", f"{found.holm[x]:.3g}" if x in found.holm else "-"]
-        for x, rank in zip(map(str, found.mean.index), found.mean, strict=True)
+        [x, f"{rank:.2f}", f"{ranking.holm[x]:.3g}" if x in ranking.holm else "-"]
+        for x, rank in zip(map(str, ranking.mean.index), ranking.mean, strict=True)
     ]
     header = ["algorithm", "mean rank", f"p (Holm) against {baseline}"]
     return [Block("; ".join(words), header, rows, len(rows))]
@@ -136,17 +140,17 @@ def _rank_blocks(table: pd.DataFrame, baseline: str) -> list[Block]:
 
 def _noise_block(frames: Frames, rule: str) -> list[Block]:
     """Standard deviations from seeds and from the search, means over the test sets of a dataset."""
-    found = candidates(frames, rule)
-    found = found[found["complete"]].drop_duplicates("id")
-    if found["draw"].nunique() < 2:
+    judged = candidates(frames, rule)
+    judged = judged[judged["complete"]].drop_duplicates("id")
+    if judged["draw"].nunique() < 2:
         return []
     runs = sweep_runs(frames).drop_duplicates("dataset_label").set_index("dataset_label")
-    sign = found["dataset_label"].map(runs["higher_is_better"]).map({True: 1.0, False: -1.0})
-    found["score"] *= sign.astype(float)
-    tested = test_values(frames, found[["id", "step"]])
-    found["value"] = found["id"].map(tested.groupby("id")["value"].mean())
+    sign = judged["dataset_label"].map(runs["higher_is_better"]).map({True: 1.0, False: -1.0})
+    judged["score"] *= sign.astype(float)
+    tested = test_values(frames, judged[["id", "step"]])
+    judged["value"] = judged["id"].map(tested.groupby("id")["value"].mean())
     rows: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for (dataset, label, _), cell in found.groupby(CELL[:3]):
+    for (dataset, label, _), cell in judged.groupby(CELL[:3]):
         cells = cell.pivot(index="draw", columns="trial", values=["score", "value"])
         n = noise(cells["score"], cells["value"])
         rows.setdefault((str(dataset), str(label)), []).append((n.seed, n.search))
@@ -175,17 +179,17 @@ def _noise_block(frames: Frames, rule: str) -> list[Block]:
 
 def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Block]:
     """Kendall's tau of the mean ranks without each dataset, and with each other selection rule."""
-    own = block_table(table)
-    if own.shape[0] < 2 or own.shape[1] < 3:
+    whole = block_table(table)
+    if whole.shape[0] < 2 or whole.shape[1] < 3:
         return []
-    changes = {f"without {block}": tau for block, tau in rank_stability(own).items()}
+    changes = {f"without {block}": tau for block, tau in rank_stability(whole).items()}
     for other in rule_names():
         try:
-            theirs = block_table(scores(frames, other)) if other != rule else own.iloc[:0]
+            changed = block_table(scores(frames, other)) if other != rule else whole.iloc[:0]
         except UserError:
             continue
-        if len(theirs) >= 2:
-            changes[f"selection {other}"] = kendall(mean_ranks(own), mean_ranks(theirs))
+        if len(changed) >= 2:
+            changes[f"selection {other}"] = kendall(mean_ranks(whole), mean_ranks(changed))
     rows = [[change, f"{tau:.2f}"] for change, tau in changes.items() if not math.isnan(tau)]
     return (
         [Block("How the ranking moves", ["change", "Kendall's tau"], rows, len(rows))]

@@ -115,25 +115,25 @@ def tables(frames: Frames) -> Sheet:
     labels = sorted(runs["label"].unique(), key=lambda x: [*ALGORITHMS, x].index(x))
     if not any((s.runs["test"] != "").any() for s in sweeps.values()):
         raise UserError("DomainBed's rules need accuracies of runs with one test environment each")
-    found, rows = [], []
+    shown, rows = [], []
     for name, ours, choose in METHODS:
         cells = pd.DataFrame(
             [(d, *cell) for d, sweep in sweeps.items() for cell in _cells(sweep, choose)],
             columns=["dataset", "label", "environment", "trial", "value"],
         )
         for dataset, sweep in sweeps.items():
-            own = cells[cells["dataset"] == dataset]
-            found.append(_dataset(f"{dataset}: {name}", own, labels, sweep.environments))
-        found.append(_averages(f"Averages: {name}", cells, labels, list(sweeps)))
-        board, theirs = _ours(frames, ours)
-        found += theirs
+            scored = cells[cells["dataset"] == dataset]
+            shown.append(_dataset(f"{dataset}: {name}", scored, labels, sweep.environments))
+        shown.append(_averages(f"Averages: {name}", cells, labels, list(sweeps)))
+        board, beside = _ours(frames, ours)
+        shown += beside
         rows += _rows(cells, name, board)
     notes = (
         "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
         "the oracle sees the last step, ties between draws go to the last one; X: no result. "
         "Ours: the same runs by our rules, with ddof=1.",
     )
-    return Sheet(found, notes, (), pd.DataFrame(rows).to_dict("list"))
+    return Sheet(shown, notes, (), pd.DataFrame(rows).to_dict("list"))
 
 
 def _sorted(datasets: Iterable[str]) -> list[str]:
@@ -141,12 +141,12 @@ def _sorted(datasets: Iterable[str]) -> list[str]:
 
 
 def _sweep(frames: Frames, runs: pd.DataFrame, dataset: str) -> Accuracies:
-    own = runs[runs["dataset_label"] == dataset]
-    tests = own["test_environments"]
-    own = own.assign(test=tests.map(lambda t: t[0] if len(t) == 1 else ""))
-    own = own[tests.map(len) <= 2]
+    trained = runs[runs["dataset_label"] == dataset]
+    tests = trained["test_environments"]
+    trained = trained.assign(test=tests.map(lambda t: t[0] if len(t) == 1 else ""))
+    trained = trained[tests.map(len) <= 2]
     metrics = frames.metrics
-    mine = metrics["id"].isin(own["id"]) & (metrics["metric"] == "accuracy")
+    mine = metrics["id"].isin(trained["id"]) & (metrics["metric"] == "accuracy")
     rows = metrics[mine & metrics["split"].isin(("in", "out"))]
     rows = rows.astype(dict.fromkeys(("id", "environment", "split"), object))
     environments = [str(e) for e in rows["environment"].unique()]
@@ -156,14 +156,14 @@ def _sweep(frames: Frames, runs: pd.DataFrame, dataset: str) -> Accuracies:
         complete = pd.MultiIndex.from_product([("in", "out"), environments])
         wide = wide.reindex(columns=complete)
         values[str(run_id)] = wide.loc[of_run["step"].drop_duplicates()]
-    return Accuracies(own, values, environments)
+    return Accuracies(trained, values, environments)
 
 
 def _cells(
     sweep: Accuracies, choose: Callable[[Accuracies, Any], Choice | None]
 ) -> list[tuple[str, str, int, float]]:
     """Label, environment, trial and accuracy of the best draw of each cell that has a draw."""
-    found = []
+    best = []
     singles = sweep.runs[sweep.runs["test"] != ""].sort_values("draw", kind="stable")
     for key, cell in singles.groupby(["label", "test", "trial"], sort=False):
         label, test, trial = cast(tuple[str, str, int], key)
@@ -171,8 +171,8 @@ def _cells(
         if choices:
             scores = [-np.inf if np.isnan(score) else score for score, _ in choices]
             last_best = max(range(len(choices)), key=lambda i: (scores[i], i))
-            found.append((label, test, int(trial), choices[last_best][1]))
-    return found
+            best.append((label, test, int(trial), choices[last_best][1]))
+    return best
 
 
 def _cell(values: "pd.Series[float]") -> tuple[float, str]:
@@ -190,25 +190,25 @@ def _mean_and_error(values: "pd.Series[float]") -> tuple[float, float]:
 
 def _row(label: str, groups: Iterable["pd.Series[float]"]) -> list[str]:
     """A row of cells and their mean, which is missing if any cell is."""
-    found = [_cell(values) for values in groups]
-    missing = any(text == NOTHING for _, text in found)
-    mean = NOTHING if missing else f"{100 * sum(m for m, _ in found) / len(found):.1f}"
-    return [label, *(text for _, text in found), mean]
+    means = [_cell(values) for values in groups]
+    missing = any(text == NOTHING for _, text in means)
+    mean = NOTHING if missing else f"{100 * sum(m for m, _ in means) / len(means):.1f}"
+    return [label, *(text for _, text in means), mean]
 
 
 def _dataset(title: str, cells: pd.DataFrame, labels: list[str], columns: list[str]) -> Block:
     rows = []
     for label in labels:
-        own = cells[cells["label"] == label]
-        rows.append(_row(label, [own.loc[own["environment"] == e, "value"] for e in columns]))
+        scored = cells[cells["label"] == label]
+        rows.append(_row(label, [scored.loc[scored["environment"] == e, "value"] for e in columns]))
     return Block(title, ["algorithm", *columns, "Avg"], rows, len(rows))
 
 
 def _averages(title: str, cells: pd.DataFrame, labels: list[str], datasets: list[str]) -> Block:
     rows = []
     for label in labels:
-        own = cells[cells["label"] == label]
-        trials = [own[own["dataset"] == d].groupby("trial")["value"].mean() for d in datasets]
+        scored = cells[cells["label"] == label]
+        trials = [scored[scored["dataset"] == d].groupby("trial")["value"].mean() for d in datasets]
         rows.append(_row(label, trials))
     return Block(title, ["algorithm", *datasets, "Avg"], rows, len(rows))
 
@@ -223,11 +223,11 @@ def _ours(frames: Frames, rule: str) -> tuple[pd.DataFrame, list[Block]]:
     count = board.frame["dataset"].nunique()
     single = board.frame["test_environments"] == board.frame["environment"]
     alone = board.frame[single & (board.frame["environment"] != "")]
-    theirs = [
+    tables = [
         Block(f"{b.title}, {rule}: ours", b.header, b.rows, b.ranked, b.best, b.near)
         for b in blocks(board)[:count]
     ]
-    return alone[names], theirs
+    return alone[names], tables
 
 
 def _rows(cells: pd.DataFrame, rule: str, board: pd.DataFrame) -> list[dict[Hashable, Any]]:

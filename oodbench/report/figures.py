@@ -174,12 +174,12 @@ def _curves(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     for panel, axes in _panels(figure, frames, rule):
         chosen = panel.judged[panel.judged["chosen"]]
         rows = panel.values.merge(chosen[["run", "label", "trial"]], on="run")
-        for label, own in rows.groupby("label", sort=False):
+        for label, of_label in rows.groupby("label", sort=False):
             colour, dash = (
                 _colour(labels, label),
                 DASHES[labels.index(str(label)) // len(COLOURS) % 4],
             )
-            per_trial = own.groupby(["step", "trial"])["test"].mean().unstack("trial")
+            per_trial = of_label.groupby(["step", "trial"])["test"].mean().unstack("trial")
             steps, mean = per_trial.index.to_numpy(), panel.scale * per_trial.mean(axis=1)
             error = panel.scale * per_trial.sem(axis=1).fillna(0)
             axes.plot(steps, mean, dash, color=colour)
@@ -197,13 +197,13 @@ def _scatter(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     labels = _labels(frames)
     for panel, axes in _panels(figure, frames, rule):
         points = panel.judged.dropna(subset=["inside", "test"])
-        for label, own in points.groupby("label", sort=False):
+        for label, of_label in points.groupby("label", sort=False):
             look: dict[str, Any] = {
                 "color": _colour(labels, label),
                 "marker": _marker(labels, label),
             }
-            for chosen, part in own.groupby("chosen"):
-                x, y = panel.scale * part["inside"], panel.scale * part["test"]
+            for chosen, subset in of_label.groupby("chosen"):
+                x, y = panel.scale * subset["inside"], panel.scale * subset["test"]
                 if chosen:
                     axes.plot(x, y, ls="", ms=4.5, mfc="none", mew=0.9, zorder=3, **look)
                 else:
@@ -226,18 +226,18 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     if baseline not in set(table["label"]):
         raise unknown("baseline", baseline, table["label"].unique())
     metrics = dict(zip(table["dataset"], table["metric"], strict=True))
-    found = [(dataset, rows) for dataset, rows in gains(table, baseline) if rows]
-    if not found:
+    differences = [(dataset, rows) for dataset, rows in gains(table, baseline) if rows]
+    if not differences:
         raise UserError(f"nothing is there to be compared with {baseline}")
-    count = max(len(rows) for _, rows in found)
-    columns = 1 if figure.get_figwidth() < WIDTHS[2] else min(3, len(found))
+    count = max(len(rows) for _, rows in differences)
+    columns = 1 if figure.get_figwidth() < WIDTHS[2] else min(3, len(differences))
     width = figure.get_figwidth() / columns
     names = {label: _wrapped(str(label), NAME_SHARE * width) for label in table["label"].unique()}
     room = (1 - NAME_SHARE) * width
-    lines = -(-len(found) // columns)
+    lines = -(-len(differences) // columns)
     figure.set_figheight(lines * (0.75 + 0.2 * count * _most_lines(names.values())))
     grid = figure.subplots(lines, columns, squeeze=False)
-    for axes, (dataset, rows) in zip(grid.flat, found, strict=False):
+    for axes, (dataset, rows) in zip(grid.flat, differences, strict=False):
         metric = metrics.get(dataset, "accuracy")
         scale = 100.0 if is_proportion(metric) else 1.0
         ordered = sorted(rows, key=lambda d: d.gain.mean)
@@ -257,18 +257,18 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
             xlabel=_wrapped(f"gain over {baseline} ({'points' if scale > 1 else metric})", room),
         )
         _widen(axes, "x", scale)
-    for axes in grid.flat[len(found) :]:
+    for axes in grid.flat[len(differences) :]:
         axes.set_visible(False)
 
 
 def _ranks(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     """Mean ranks on a line; bars join the rows that Nemenyi's test (5 %) does not tell apart."""
-    found = ranked(scores(frames, rule), baseline)
-    names = [str(label) for label in found.mean.index]
+    ranking = ranked(scores(frames, rule), baseline)
+    names = [str(label) for label in ranking.mean.index]
     lines = -(-len(names) // 2)
-    cliques = found.cliques
+    cliques = ranking.cliques
     texts = [
-        _wrapped(f"{name} {found.mean[name]:.2f}", NAME_SHARE * figure.get_figwidth())
+        _wrapped(f"{name} {ranking.mean[name]:.2f}", NAME_SHARE * figure.get_figwidth())
         for name in names
     ]
     top, step = 0.0, float(_most_lines(texts))
@@ -279,22 +279,22 @@ def _ranks(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
         axes.plot([tick, tick], [top, top + 0.35], color="0", lw=0.8)
         axes.text(tick, top + 0.5, str(tick), ha="center", va="bottom")
     ruler = top + 2.1
-    end = min(1 + found.width, len(names))
+    end = min(1 + ranking.width, len(names))
     axes.plot([1, end], [ruler] * 2, color="0", lw=0.8)
-    text = f"critical difference {found.width:.2f}"
-    if 1 + found.width > len(names):
+    text = f"critical difference {ranking.width:.2f}"
+    if 1 + ranking.width > len(names):
         middle = (1 + len(names)) / 2  # a short axis is narrower than the text
         text += ", wider than the axis"
         axes.text(middle, ruler + 0.2, text, ha="center", va="bottom")
     else:
         axes.text(1, ruler + 0.2, text, va="bottom")
     for i, clique in enumerate(cliques):
-        at = found.mean[clique]
+        at = ranking.mean[clique]
         y = top - 0.45 - 0.6 * i
         axes.plot([at.min() - 0.03, at.max() + 0.03], [y, y], color="0.35", lw=2.2)
     base = top - 0.6 - 0.6 * len(cliques)
     margin = 0.06 * (len(names) - 1)
-    for i, (rank, text) in enumerate(zip(found.mean, texts, strict=True)):
+    for i, (rank, text) in enumerate(zip(ranking.mean, texts, strict=True)):
         left = i < lines
         y = base - step * (i if left else len(names) - 1 - i)
         x = 1 - margin if left else len(names) + margin
@@ -342,9 +342,14 @@ def _judged(frames: Frames, rule: str) -> list[Panel]:
     means["step"] = np.asarray(values.steps)[means["place"]]
     metrics = runs.dropna(subset=["metric"]).groupby("dataset_label")["metric"].first()
     return [
-        Panel(str(dataset), str(metrics[dataset]), own, means[means["run"].isin(own["run"])])
-        for dataset, own in judged.groupby("dataset_label", sort=False)
-        if own[["inside", "test"]].notna().all(axis=1).any()
+        Panel(
+            str(dataset),
+            str(metrics[dataset]),
+            of_dataset,
+            means[means["run"].isin(of_dataset["run"])],
+        )
+        for dataset, of_dataset in judged.groupby("dataset_label", sort=False)
+        if of_dataset[["inside", "test"]].notna().all(axis=1).any()
     ]
 
 

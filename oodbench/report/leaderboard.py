@@ -105,11 +105,11 @@ def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = No
     changes what is chosen. A finding says where another rule would have given other numbers. Raises
     UserError for an unknown rule or metric.
     """
-    own = rule or usual(frames)
-    shown = leaderboard_by_rule(frames, own, metric)
+    asked = rule or usual(frames)
+    shown = leaderboard_by_rule(frames, asked, metric)
     others = []
     for other in rule_names():
-        if other == own or sees_test(other) or sees_test(own):
+        if other == asked or sees_test(other) or sees_test(asked):
             continue
         with suppress(UserError):  # a rule that the sweep cannot serve
             others.append(leaderboard_by_rule(frames, other, metric))
@@ -121,8 +121,8 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = reported_metrics(frames, runs, metric)
-    own = _of_tests(frames, _grid(runs), chosen, reported)
-    tests = pd.concat([part for part in (own, constant_values(runs, reported)) if len(part)])
+    tested = _of_tests(frames, _grid(runs), chosen, reported)
+    tests = pd.concat([part for part in (tested, constant_values(runs, reported)) if len(part)])
     values = _per_trial(frames, _grid(runs), chosen, tests)
     rows = []
     for key, group in values.groupby(["dataset_label", "label", *COLUMN], sort=False):
@@ -203,8 +203,8 @@ def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -
     chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = reported_metrics(frames, runs, metric)
-    own = runs[~runs["ceiling"] & ~runs["transductive"]]
-    values = _of_tests(frames, _grid(own), chosen, reported)
+    ranked = runs[~runs["ceiling"] & ~runs["transductive"]]
+    values = _of_tests(frames, _grid(ranked), chosen, reported)
     values = values[values["complete"]]
     higher = [directions.get(m, is_higher_better(m)) for m in values["metric"]]
     table = values.assign(environment=_places(values), higher=higher)
@@ -245,9 +245,9 @@ def reported_metrics(
 
 def _grid(runs: pd.DataFrame) -> pd.DataFrame:
     """Every cell that a table of these runs has a place for, in the order of the sweep."""
-    own = runs[~runs["helper"]]
-    tests = own[["dataset_label", "test_environments", "trial"]].drop_duplicates()
-    return own[["dataset_label", "label"]].drop_duplicates().merge(tests, on="dataset_label")
+    shown = runs[~runs["helper"]]
+    tests = shown[["dataset_label", "test_environments", "trial"]].drop_duplicates()
+    return shown[["dataset_label", "label"]].drop_duplicates().merge(tests, on="dataset_label")
 
 
 def _per_trial(
@@ -258,11 +258,13 @@ def _per_trial(
     `tests` are the values on test environments, to which it adds their means and the predictor's own.
     """
     records = records_at(frames, chosen[[*CELL, "id", "step"]])
-    own = records[records["environment"].isna()][[*CELL, "metric", "value"]]
+    of_predictor = records[records["environment"].isna()][[*CELL, "metric", "value"]]
     cells = _with_completeness(grid, chosen)
-    names = own[["dataset_label", "metric"]].drop_duplicates()
+    names = of_predictor[["dataset_label", "metric"]].drop_duplicates()
     predictor = cells.merge(names, on="dataset_label")
-    predictor = predictor.merge(own, on=[*CELL, "metric"], how="left").assign(environment="")
+    predictor = predictor.merge(of_predictor, on=[*CELL, "metric"], how="left").assign(
+        environment=""
+    )
 
     parts = [
         tests.assign(test_environments=tests["test_environments"].map("+".join)),
@@ -300,12 +302,12 @@ def _over_tests(values: pd.DataFrame, of: Callable[["pd.Series[float]"], float])
 
 def kinds(runs: pd.DataFrame, dataset: pd.Series, label: pd.Series) -> list[str]:
     """The kind of each row of a table, given by its dataset and label."""
-    found: dict[tuple[str, str], str] = {}
+    marked_kinds: dict[tuple[str, str], str] = {}
     for kind in (TRANSDUCTIVE, CEILING):
         marked = runs.loc[runs[kind], ["dataset_label", "label"]]
-        found |= dict.fromkeys(marked.itertuples(index=False, name=None), kind)
+        marked_kinds |= dict.fromkeys(marked.itertuples(index=False, name=None), kind)
     return [
-        CONSTANT if row[1] == CONSTANT else found.get(row, METHOD)
+        CONSTANT if row[1] == CONSTANT else marked_kinds.get(row, METHOD)
         for row in zip(dataset, label, strict=True)
     ]
 
@@ -318,12 +320,12 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
     it. A dataset of which no run has is left out.
     """
     place = ["dataset_label", "test_environments", "trial"]
-    own = runs[~runs["helper"] & ~runs["ceiling"]]
-    known = own[own["constant"].map(lambda found: isinstance(found, dict))]
-    found = own[place].drop_duplicates()
-    found = found.merge(known.drop_duplicates(place)[[*place, "constant"]], on=place, how="left")
+    trained = runs[~runs["helper"] & ~runs["ceiling"]]
+    known = trained[trained["constant"].map(lambda constant: isinstance(constant, dict))]
+    answers = known.drop_duplicates(place)[[*place, "constant"]]
+    trials = trained[place].drop_duplicates().merge(answers, on=place, how="left")
     rows = []
-    for dataset, tests, trial, constant in found.itertuples(index=False, name=None):
+    for dataset, tests, trial, constant in trials.itertuples(index=False, name=None):
         metric = reported[dataset]
         values = constant.get(metric, {}) if isinstance(constant, dict) else {}
         for test in tests:
@@ -342,24 +344,24 @@ def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[s
     over trials of the mean over environments) does not hold 0; with one trial, which has no
     interval, where the difference is not 0; and where it diverged.
     """
-    found = []
-    for dataset, own in values.groupby("dataset", sort=False):
-        whole = own.groupby("label")["complete"].transform("all")
-        table = own[whole & own["kind"].isin((METHOD, CONSTANT))]
+    sentences = []
+    for dataset, of_dataset in values.groupby("dataset", sort=False):
+        whole = of_dataset.groupby("label")["complete"].transform("all")
+        table = of_dataset[whole & of_dataset["kind"].isin((METHOD, CONSTANT))]
         wide = table.pivot_table(
             "value", ["trial", "environment"], "label", lambda v: v.mean(skipna=False), dropna=False
         )
         if CONSTANT not in wide or wide.shape[1] < 2:
             continue
-        sign = 1.0 if higher.get(str(own["metric"].iloc[0]), True) else -1.0
+        sign = 1.0 if higher.get(str(of_dataset["metric"].iloc[0]), True) else -1.0
         gains = sign * wide.drop(columns=CONSTANT).sub(wide[CONSTANT], axis=0)
         verdicts = {_verdict(gains[label].unstack("trial").mean(skipna=False)) for label in gains}
         how = "95 % intervals of the paired differences over trials"
         if verdicts == {"equal"}:
-            found.append(f"No row of {dataset} differs from the constant answer ({how}).")
+            sentences.append(f"No row of {dataset} differs from the constant answer ({how}).")
         elif "better" not in verdicts:
-            found.append(f"No row of {dataset} is better than the constant answer ({how}).")
-    return tuple(found)
+            sentences.append(f"No row of {dataset} is better than the constant answer ({how}).")
+    return tuple(sentences)
 
 
 def _verdict(gains: "pd.Series[float]") -> str:

@@ -76,7 +76,7 @@ class Difference:
     bootstrap: tuple[float, float]
     """The 2.5 % and 97.5 % points of the hierarchical bootstrap of the mean gain."""
     probability: float
-    """The share of the resamples in which the label is better (a draw counts half); NaN below FEWEST
+    """The share of the resamples in which the label is better (a tie counts half); NaN below FEWEST
     pairs, and for one cluster."""
     wins: int
     ties: int
@@ -113,8 +113,10 @@ def gains(scores: pd.DataFrame, label: str, baseline: str) -> pd.DataFrame:
     """`dataset`, `environment`, `trial`, `gain` of every pair that both labels have."""
     key = ["dataset", "environment", "trial"]
     columns = [*key, "value", "higher"]
-    own, other = (scores.loc[scores["label"] == name, columns] for name in (label, baseline))
-    pairs = own.merge(other[[*key, "value"]], on=key, suffixes=("", "_baseline"))
+    of_label, of_baseline = (
+        scores.loc[scores["label"] == name, columns] for name in (label, baseline)
+    )
+    pairs = of_label.merge(of_baseline[[*key, "value"]], on=key, suffixes=("", "_baseline"))
     sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
     return pairs[key].assign(gain=sign * (pairs["value"] - pairs["value_baseline"]))
 
@@ -125,18 +127,18 @@ def _difference(
     pairs = gains(scores, label, baseline)
     gain = pairs["gain"].to_numpy(float)
     clusters = _clusters(pairs)
-    draws = hierarchical_bootstrap(pairs, resamples)
-    found = estimate(clusters)
-    low, high = _percentiles(draws)
+    resampled = hierarchical_bootstrap(pairs, resamples)
+    mean_gain = estimate(clusters)
+    low, high = _percentiles(resampled)
     spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
     wins = int((gain > band).sum())
     ties = int((np.abs(gain) <= band).sum())
     return Difference(
         label=label,
         baseline=baseline,
-        gain=found,
+        gain=mean_gain,
         bootstrap=(low, high),
-        probability=_share(draws) if len(gain) >= FEWEST and len(clusters) > 1 else math.nan,
+        probability=_share(resampled) if len(gain) >= FEWEST and len(clusters) > 1 else math.nan,
         wins=wins,
         ties=ties,
         losses=len(gain) - wins - ties,  # a NaN is a loss
@@ -162,15 +164,15 @@ def plain_mean(values: "pd.Series[float]") -> float:
     return float(values.mean(skipna=False))
 
 
-def _share(draws: Numbers) -> float:
-    """The share of the draws above 0; one that is 0 counts half."""
-    return float(((draws > 0) + 0.5 * (draws == 0)).mean())
+def _share(means: Numbers) -> float:
+    """The share of the means above 0; one that is 0 counts half."""
+    return float(((means > 0) + 0.5 * (means == 0)).mean())
 
 
-def _percentiles(draws: Numbers) -> tuple[float, float]:
-    if not len(draws):
+def _percentiles(means: Numbers) -> tuple[float, float]:
+    if not len(means):
         return math.nan, math.nan
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
@@ -196,13 +198,13 @@ def hierarchical_bootstrap(
         for e, v in enumerate(of_dataset):
             trials[d, e], values[d, e, : len(v)] = len(v), v
 
-    def draw(counts: npt.NDArray[np.int64], slots: int) -> npt.NDArray[np.int64]:
+    def resample(counts: npt.NDArray[np.int64], slots: int) -> npt.NDArray[np.int64]:
         return np.asarray((rng.random((*counts.shape, slots)) * counts[..., None]).astype(int))
 
-    dataset = draw(np.full(resamples, len(nested)), len(nested))[:, :, None]
-    environment = draw(environments[dataset[..., 0]], values.shape[1])
+    dataset = resample(np.full(resamples, len(nested)), len(nested))[:, :, None]
+    environment = resample(environments[dataset[..., 0]], values.shape[1])
     size = trials[dataset, environment]
-    trial = draw(size, values.shape[2])
+    trial = resample(size, values.shape[2])
     drawn = values[dataset[..., None], environment[..., None], trial]
     over_trials = _masked_mean(drawn, size)
     over_environments = _masked_mean(over_trials, environments[dataset[..., 0]])
@@ -334,12 +336,12 @@ def cliques(mean: "pd.Series[float]", width: float) -> list[list[str]]:
     They are the bars of a critical-difference diagram.
     """
     ordered = mean.sort_values(kind="stable")
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     for start, rank in enumerate(ordered):
         group = [str(x) for x in ordered.index[start:][(ordered.iloc[start:] <= rank + width)]]
-        if len(group) > 1 and not (found and set(group) <= set(found[-1])):
-            found.append(group)
-    return found
+        if len(group) > 1 and not (groups and set(group) <= set(groups[-1])):
+            groups.append(group)
+    return groups
 
 
 def kendall(a: "pd.Series[float]", b: "pd.Series[float]") -> float:

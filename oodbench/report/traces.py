@@ -106,14 +106,14 @@ def inside_and_test(of: Traces) -> pd.DataFrame:
 
 
 def judged_runs(
-    found: pd.DataFrame, runs: pd.DataFrame, of: Traces, means: pd.DataFrame
+    rated: pd.DataFrame, runs: pd.DataFrame, of: Traces, means: pd.DataFrame
 ) -> pd.DataFrame:
-    """Each run of `found` (see `selection.candidates`) at its best step, the best run first.
+    """Each run of `rated` (see `selection.candidates`) at its best step, the best run first.
 
     New are `chosen`, whether its cell chooses it, and its `run` and `place` (of the step) in `of` with
     the `means` there, see `inside_and_test`.
     """
-    judged = found.drop_duplicates("id")
+    judged = rated.drop_duplicates("id")
     judged = judged.assign(chosen=judged["complete"] & ~judged.duplicated(CELL))
     judged["run"] = pd.Index(runs["id"]).get_indexer(pd.Index(judged["id"]))
     judged["place"] = pd.Index(of.steps).get_indexer(pd.Index(judged["step"]))
@@ -145,11 +145,11 @@ def curves(
     every = -(-len(table) // CURVE_VALUES)
     starts = np.flatnonzero((table[keys].diff() != 0).any(axis=1))
     columns = {name: table[name].to_numpy() for name in (*keys, "step", "mean", "error", "size")}
-    found: list[dict[str, Any]] = []
+    averaged: list[dict[str, Any]] = []
     for start, end in itertools.pairwise([*starts, len(table)]):
         points = slice(start + (end - 1 - start) % every, end, every)  # the last step stays
         error = columns["error"][points]
-        found.append(
+        averaged.append(
             {key: int(columns[key][start]) for key in keys}
             | {
                 "runs": int(columns["size"][start:end].max()),
@@ -158,7 +158,7 @@ def curves(
                 "error": significant(error, 2) if np.isfinite(error).any() else None,
             }
         )
-    return found
+    return averaged
 
 
 def significant(values: Any, digits: int) -> list[float | None]:

@@ -66,29 +66,29 @@ def why(
     judge = find_rule(rule).metric
     runs = sweep_runs(frames)
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
-    kinds = (
+    places = (
         ("dataset_label", "dataset", dataset),
         ("label", "algorithm", label),
         ("test", "test environment", test),
     )
-    for (column, kind, name), option in zip(kinds, said_by, strict=True):
-        runs = runs[runs[column] == _one(kind, option, name, runs[column])]
-    found = candidates(frames, rule)
-    found = found[found["id"].isin(runs["id"])].drop_duplicates("id")
-    found["chosen"] = found["complete"] & ~found.duplicated(CELL)
+    for (column, what, name), option in zip(places, said_by, strict=True):
+        runs = runs[runs[column] == _one(what, option, name, runs[column])]
+    judged = candidates(frames, rule)
+    judged = judged[judged["id"].isin(runs["id"])].drop_duplicates("id")
+    judged["chosen"] = judged["complete"] & ~judged.duplicated(CELL)
     first = runs.iloc[0]
     metrics, classes = runs["metric"].dropna(), runs["classes"].dropna()
-    own = str(metrics.iloc[0]) if len(metrics) else ""
+    usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
     known = sorted(frames.metrics["metric"].cat.categories)
     if metric is not None and metric not in known:
         raise unknown("metric", metric, known)
-    shown = {str(first["dataset_label"]): metric or own}
-    values = test_values(frames, found[["id", "step"]], shown).groupby("id")["value"]
-    found["value"] = found["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
+    shown = {str(first["dataset_label"]): metric or usual_metric}
+    values = test_values(frames, judged[["id", "step"]], shown).groupby("id")["value"]
+    judged["value"] = judged["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
     table = runs[["trial", "draw", "id", "state"]].merge(
-        found[["id", "step", "score", "value", "chosen"]], on="id", how="left"
+        judged[["id", "step", "score", "value", "chosen"]], on="id", how="left"
     )
-    place = pd.Series(range(len(found)), index=found["id"])
+    place = pd.Series(range(len(judged)), index=judged["id"])
     table["chosen"] = table["chosen"].eq(True)
     table = table.assign(place=table["id"].map(place)).sort_values(
         ["trial", "place", "draw"], ignore_index=True
@@ -98,8 +98,8 @@ def why(
         label=str(first["label"]),
         test_environments=tuple(first["test_environments"]),
         rule=rule,
-        metric=metric or own,
-        selection_metric=judge or own,
+        metric=metric or usual_metric,
+        selection_metric=judge or usual_metric,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.drop(columns="place"),
         directory=_only_directory(runs),
@@ -134,13 +134,13 @@ def load_line(cell: Why) -> str | None:
     return None
 
 
-def _one(kind: str, option: str, name: str | None, there: Iterable[str]) -> str:
+def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
     """The named value among those that are there; the only one if none is named."""
     known = list(dict.fromkeys(there))
     if name is None and len(known) > 1:
-        raise UserError(f"{option} must say which {kind}: {', '.join(known)}")
+        raise UserError(f"{option} must say which {what}: {', '.join(known)}")
     if name is not None and name not in known:
-        raise unknown(kind, name, known)
+        raise unknown(what, name, known)
     return known[0] if name is None else name
 
 
@@ -203,10 +203,10 @@ def _mean(cell: Why) -> str:
     if not len(values):
         return "No trial is complete."
     mean, error = mean_and_error(values)
-    kind = " (%)" if is_proportion(cell.metric) else ""
+    unit = " (%)" if is_proportion(cell.metric) else ""
     planned = cell.runs["trial"].nunique()
     what = "mean ± standard error over trials (ddof=1)" if len(values) > 1 else "one trial"
     return (
-        f"{cell.metric}{kind}: {number(mean, error, cell.metric)}, {what}, "
+        f"{cell.metric}{unit}: {number(mean, error, cell.metric)}, {what}, "
         f"n = {len(values)} of {planned}"
     )

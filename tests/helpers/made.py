@@ -150,7 +150,8 @@ def spec(
     dataset: str, label: str, test: str = "t", *, draw: int = 0, trial: int = 0, **changes: Any
 ) -> RunSpec:
     """The spec of a run of `OneStep`; `test` joins its test environments by `+`."""
-    values = {"hparams": {"draw": draw}, "network_hparams": {}, "steps": 10, "evaluate_every": 10}
+    values: dict[str, Any] = {"hparams": {"draw": draw}, "network_hparams": {}}
+    values |= {"steps": 10, "evaluate_every": 10} | changes
     return RunSpec(
         dataset=dataset,
         algorithm=label,
@@ -159,7 +160,7 @@ def spec(
         test_environments=tuple(test.split("+")),
         draw=draw,
         trial=trial,
-        **(values | changes),
+        **values,
     )
 
 

@@ -91,13 +91,13 @@ def contents(
     means = inside_and_test(values)
     grids = Distinct()
     shown = dict.fromkeys([*rule_names(), usual(frames)])
-    found = {
+    by_rule = {
         n: _rule(frames, runs, values, means, grids, names, n, baseline, metric) for n in shown
     }
-    boards = [board for _, board in found.values() if board is not None]
+    boards = [board for _, board in by_rule.values() if board is not None]
     rules = {
         name: tree | ({"findings": with_disagreement(board, boards).findings} if board else {})
-        for name, (tree, board) in found.items()
+        for name, (tree, board) in by_rule.items()
     }
     against = labels.index(baseline) if baseline in labels else None
     plans = [Results(directory).plan() for directory in directories]
@@ -124,13 +124,13 @@ def contents(
 
 
 def _datasets(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    found = []
+    datasets = []
     for name, group in runs.groupby("dataset_label", sort=False):
         started = group.dropna(subset=["metric"])
         metric = str(started["metric"].iloc[0]) if len(started) else ""
         higher = bool(started["higher_is_better"].iloc[0]) if len(started) else True
         classes = started["classes"].dropna()
-        found.append(
+        datasets.append(
             {
                 "name": str(name),
                 "metric": metric,
@@ -139,7 +139,7 @@ def _datasets(runs: pd.DataFrame) -> list[dict[str, Any]]:
                 "classes": list(classes.iloc[0]) if len(classes) else [],
             }
         )
-    return found
+    return datasets
 
 
 def _codes(values: Iterable[Any], names: Iterable[Any]) -> list[int]:
@@ -185,9 +185,9 @@ def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 def _options(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """The weight average of each run and its options, where they are not at their defaults."""
-    found: list[dict[str, Any]] = [{} for _ in range(len(runs))]
+    shown: list[dict[str, Any]] = [{} for _ in range(len(runs))]
     for name, neutral in {"average": None, **OPTIONS}.items():
-        for options, value in zip(found, runs.get(name, [neutral] * len(runs)), strict=True):
+        for options, value in zip(shown, runs.get(name, [neutral] * len(runs)), strict=True):
             if isinstance(value, dict):
                 numbers = ", ".join(
                     f"{k} {v}" for k, v in value.items() if k not in ("name", "runs")
@@ -195,7 +195,7 @@ def _options(runs: pd.DataFrame) -> list[dict[str, Any]]:
                 options[name] = f"{value['name']} ({numbers})"
             elif value != neutral and not pd.isna(value):
                 options[name] = value
-    return found
+    return shown
 
 
 def _short(hparams: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,13 +231,13 @@ def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]
         on = paces.groupby(["provenance", "label"])["pace"].median()
         against = on[on.index.get_level_values("label") == baseline].droplevel("label")
         ratios = (on / against.reindex(on.index, level="provenance")).dropna()
-        for label, own in paces.groupby("label"):
+        for label, of_label in paces.groupby("label"):
             ratio = ratios[ratios.index.get_level_values("label") == label].median()
-            told = own.dropna(subset=["waited"])
-            spent = told["seconds"].sum()  # 0 of averages of runs, which are not trained
-            waiting = told["waited"].sum() / spent if spent else None
-            memory, hours = own["memory"].max(), own["seconds"].sum() / 3600
-            rows.append((dataset, label, own["pace"].median(), ratio, waiting, memory, hours))
+            timed = of_label.dropna(subset=["waited"])
+            spent = timed["seconds"].sum()  # 0 of averages of runs, which are not trained
+            waiting = timed["waited"].sum() / spent if spent else None
+            memory, hours = of_label["memory"].max(), of_label["seconds"].sum() / 3600
+            rows.append((dataset, label, of_label["pace"].median(), ratio, waiting, memory, hours))
     costs_of = ("seconds", "ratio", "waiting", "memory", "hours")
     table = pd.DataFrame(rows, columns=["dataset", "label", *costs_of])
     exact = {name: [int(v) for v in table[name]] for name in ("dataset", "label")}
@@ -263,10 +263,10 @@ def _rule(
     """
     summary = find_rule(rule).description
     try:
-        found = candidates(frames, rule)
+        judged_by_rule = candidates(frames, rule)
     except UserError as error:
         return {"summary": summary, "error": str(error)}, None
-    judged = judged_runs(found, runs, values, means)
+    judged = judged_runs(judged_by_rule, runs, values, means)
     chosen = judged[judged["chosen"]]
     only = replace(frames, metrics=_at_chosen(frames.metrics, chosen))
     board = leaderboard_by_rule(only, rule, metric)  # it chooses the same: there is nothing else
@@ -294,8 +294,8 @@ def _at_chosen(metrics: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
     """The records of the chosen runs at their chosen steps."""
     steps = chosen.set_index("id")["step"].reindex(metrics["id"].cat.categories)
     wanted = steps.to_numpy()[metrics["id"].cat.codes]
-    found: pd.DataFrame = metrics[metrics["step"].to_numpy() == wanted]
-    return found
+    records: pd.DataFrame = metrics[metrics["step"].to_numpy() == wanted]
+    return records
 
 
 def _picks(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
@@ -327,7 +327,7 @@ def _board(
         key: (list(group["run"]), significant(group["value"], 4))
         for key, group in picks.assign(tests=tests).groupby(keys, sort=False)
     }
-    found = [
+    sources = [
         behind.get(key, ([], []))
         for key in frame[
             ["dataset", "label", "test_environments", "environment", "metric"]
@@ -347,8 +347,8 @@ def _board(
         "text": texts,
         "n": [int(v) for v in frame["n"]],
         "planned": [int(v) for v in frame["planned"]],
-        "runs": [[int(r) for r in runs] for runs, _ in found],
-        "values": [values for _, values in found],
+        "runs": [[int(r) for r in runs] for runs, _ in sources],
+        "values": [values for _, values in sources],
     }
 
 
@@ -373,9 +373,9 @@ def _differences(
         {
             "dataset": places.get(dataset),
             "band": BAND if percent[dataset] else 0.0,
-            "rows": _rows(found, names["labels"]),
+            "rows": _rows(differences, names["labels"]),
         }
-        for dataset, found in gains(scores, baseline)
+        for dataset, differences in gains(scores, baseline)
     ]
 
 
@@ -394,24 +394,24 @@ def _rows(differences: list[Difference], labels: list[str]) -> list[dict[str, An
 def _ranks(scores: pd.DataFrame, names: Mapping[str, Any], baseline: str) -> dict[str, Any]:
     """Mean ranks and their tests; `error` says why there are none."""
     try:
-        found = ranked(scores, baseline)
+        ranking = ranked(scores, baseline)
     except UserError as error:
         return {"error": str(error)}
     place = names["labels"].index
-    test = found.friedman
+    test = ranking.friedman
     return {
-        "by": found.over,
-        "blocks": found.blocks,
-        "labels": [place(label) for label in found.mean.index],
-        "mean": significant(found.mean, 4),
-        "width": significant([found.width], 4)[0],
-        "cliques": [[place(label) for label in group] for group in found.cliques],
+        "by": ranking.over,
+        "blocks": ranking.blocks,
+        "labels": [place(label) for label in ranking.mean.index],
+        "mean": significant(ranking.mean, 4),
+        "width": significant([ranking.width], 4)[0],
+        "cliques": [[place(label) for label in group] for group in ranking.cliques],
         "friedman": significant([test.statistic, test.p], 3) if test else None,
-        "holm": [[place(label), *significant([p], 3)] for label, p in found.holm.items()],
-        "stability": [list(pair) for pair in found.stability.items()],
+        "holm": [[place(label), *significant([p], 3)] for label, p in ranking.holm.items()],
+        "stability": [list(pair) for pair in ranking.stability.items()],
         "incomplete": [
             i
             for i, label in enumerate(names["labels"])
-            if label not in found.mean.index and i not in names["grey"] + names["apart"]
+            if label not in ranking.mean.index and i not in names["grey"] + names["apart"]
         ],
     }
