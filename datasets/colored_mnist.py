@@ -107,9 +107,10 @@ class ColoredMNIST(ColoredImages):
         """The environments of a trial; raises UserError if a file is missing or damaged."""
         images, digits = read_mnist(self.file(IMAGES), self.file(LABELS))
         order = permutation(self, NUM_TRAIN, trial)
-        training = len(self.environments) - 1
+        tests = len(self.test_environments)
+        training = len(self.environments) - tests
         parts = [order[i::training] for i in range(training)]
-        parts.append(torch.arange(NUM_TRAIN, len(images)))
+        parts += [torch.arange(NUM_TRAIN + i, len(images), tests) for i in range(tests)]
         return {
             name: self.colored(i, images[part], digits[part], trial)
             for i, (name, part) in enumerate(zip(self.environments, parts, strict=True))

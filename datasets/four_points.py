@@ -8,7 +8,7 @@ from torch import Tensor
 from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.tasks import Task
 
-from .linear_sem import linear_weights
+from .linear_sem import named_weights
 
 
 @register(
@@ -48,7 +48,4 @@ class FourPoints(Dataset):
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
         """The weights of a linear predictor, `weight_1` to `weight_5`."""
-        weights = linear_weights(predict, 5)
-        if weights is None:
-            return {}
-        return {f"weight_{i + 1}": w for i, w in enumerate(weights.flatten().tolist())}
+        return named_weights(predict, [f"weight_{i}" for i in range(1, 6)])

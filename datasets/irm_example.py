@@ -10,7 +10,7 @@ from oodbench.datasets import Dataset, Environment, Metadata, register
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
-from .linear_sem import linear_weights
+from .linear_sem import named_weights
 
 SCALES = {"0.1": 0.1, "1": 1.0, "test 0.01": 0.01, "test 0.1": 0.1, "test 1": 1.0}
 """The scale s of the noise by environment."""
@@ -65,8 +65,4 @@ class IRMExample(Dataset):
         self, predict: Callable[[Tensor], Tensor], trial: int
     ) -> dict[str, float]:
         """The weights of a linear predictor: `weight_x1`, `weight_x2`, `weight_z1`, `weight_z2`."""
-        weights = linear_weights(predict, 4)
-        if weights is None:
-            return {}
-        names = ("weight_x1", "weight_x2", "weight_z1", "weight_z2")
-        return dict(zip(names, weights.flatten().tolist(), strict=True))
+        return named_weights(predict, ("weight_x1", "weight_x2", "weight_z1", "weight_z2"))

@@ -1,6 +1,6 @@
 """Linear structural equation models with causes and effects of the target among the inputs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,6 +155,12 @@ class LinearSEM(Dataset):
             "noncausal_error": noncausal,
             "weight_error": (causal + noncausal) / 2,
         }
+
+
+def named_weights(predict: Callable[[Tensor], Tensor], names: Sequence[str]) -> dict[str, float]:
+    """The weights of a predictor of one output by their inputs' names; none if it is not linear."""
+    weights = linear_weights(predict, len(names))
+    return {} if weights is None else dict(zip(names, weights.flatten().tolist(), strict=True))
 
 
 def linear_weights(predict: Callable[[Tensor], Tensor], dim: int) -> Tensor | None:

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from oodbench.datasets import Environment, Metadata, permutation, register
+from oodbench.datasets import Metadata, register
 from oodbench.hparams import hparam
 
-from .colored_mnist import CHECKSUMS, IMAGES, LABELS, NUM_TRAIN, ColoredImages, read_mnist
+from .colored_mnist import CHECKSUMS, ColoredMNIST
 
 
 @register(
@@ -23,7 +21,7 @@ from .colored_mnist import CHECKSUMS, IMAGES, LABELS, NUM_TRAIN, ColoredImages, 
         checksums=CHECKSUMS,
     ),
 )
-class ProbedColoredMNIST(ColoredImages):
+class ProbedColoredMNIST(ColoredMNIST):
     """The training environments of `ColoredMNIST` and test environments on a line with them.
 
     The risk plane of Krueger et al. (figure 2; figure 5.2 of the thesis): the first 50,000 images are
@@ -32,23 +30,11 @@ class ProbedColoredMNIST(ColoredImages):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(ColoredImages.Options):
+    class Options(ColoredMNIST.Options):
         """The colours of the two training environments, then those of the probes."""
 
         flips: tuple[float, ...] = hparam((0.2, 0.1, 0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1))
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        super().__init__(options, data_dir, side=14)
+        super().__init__(options, data_dir)
         self.test_environments = self.environments[2:]
-
-    def load(self, trial: int) -> dict[str, Environment]:
-        """The environments of a trial; raises UserError if a file is missing or damaged."""
-        images, digits = read_mnist(self.file(IMAGES), self.file(LABELS))
-        order = permutation(self, NUM_TRAIN, trial)
-        probes = len(self.test_environments)
-        parts = [order[i::2] for i in range(2)]
-        parts += [torch.arange(NUM_TRAIN + i, len(images), probes) for i in range(probes)]
-        return {
-            name: self.colored(i, images[part], digits[part], trial)
-            for i, (name, part) in enumerate(zip(self.environments, parts, strict=True))
-        }

@@ -10,7 +10,7 @@ from oodbench.datasets import Environment, Metadata, permutation, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 
-from .colored_mnist import CHECKSUMS, IMAGES, LABELS, NUM_TRAIN, ColoredImages, read_mnist
+from .colored_mnist import CHECKSUMS, IMAGES, LABELS, NUM_TRAIN, ColoredMNIST, read_mnist
 
 DIGITS = {
     "class": (((5, 6, 7, 8, 9),), ((0, 1, 2, 3, 4),)),
@@ -31,7 +31,7 @@ DIGITS = {
         checksums=CHECKSUMS,
     ),
 )
-class ShiftedColoredMNIST(ColoredImages):
+class ShiftedColoredMNIST(ColoredMNIST):
     """Two training environments with different inputs, and a test environment between them.
 
     The covariate shifts of Krueger et al., section 4.1 (figure 5.4 of the thesis), after their code.
@@ -49,7 +49,7 @@ class ShiftedColoredMNIST(ColoredImages):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(ColoredImages.Options):
+    class Options(ColoredMNIST.Options):
         """What is out of balance between the training environments, and how much."""
 
         imbalance: str = hparam("class", options=("class", "digit", "colour"))
@@ -58,7 +58,7 @@ class ShiftedColoredMNIST(ColoredImages):
     options: Options
 
     def __init__(self, options: Options, data_dir: Path | None = None) -> None:
-        super().__init__(options, data_dir, side=14)
+        super().__init__(options, data_dir)
         if len(self.environments) != 3:
             raise UserError(f"'flips' in the options of {self.name} must be three numbers")
         if options.imbalance == "colour" and not options.grayscale:
