@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from oodbench.datasets import make
+from oodbench.datasets import make, permutation
 from oodbench.errors import UserError
 from tests.datasets.digits.test_colored_mnist import near, read
 
@@ -15,8 +15,7 @@ def counts(mnist_dir: Path, **options: object) -> dict[str, tuple[int, list[int]
     """Examples of each environment, and of each digit in the images that it is dealt."""
     _, digits = read(mnist_dir)
     dataset = make("ShiftedColoredMNIST", options, mnist_dir)
-    assert hasattr(dataset, "permutation")
-    order = dataset.permutation(50_000, 0)
+    order = permutation(dataset, 50_000, 0)
     dealt = {"0.2": digits[order[::2]], "0.1": digits[order[1::2]], "0.9": digits[50_000:]}
     return {
         name: (len(e.x), torch.bincount(dealt[name], minlength=10).tolist())
