@@ -50,7 +50,6 @@ class Entrant:
     """One way to run the sweep."""
 
     name: str
-    of_peer: bool = False
     loader_workers: int | None = None
     """Workers of each of the peer's loaders; None: as many as it ships, 8."""
     launcher: str = "local"
@@ -58,13 +57,13 @@ class Entrant:
     """Threads of each of the peer's processes; None: as many as torch takes, the cores."""
 
 
+OURS = Entrant(name="oodbench")
 ENTRANTS = (
-    Entrant(name="oodbench"),
-    Entrant(name="DomainBed as shipped", of_peer=True),
-    Entrant(name="DomainBed, no loader workers", of_peer=True, loader_workers=0),
+    OURS,
+    Entrant(name="DomainBed as shipped"),
+    Entrant(name="DomainBed, no loader workers", loader_workers=0),
     Entrant(
         name="DomainBed, no loader workers, 2 x 1 thread",
-        of_peer=True,
         loader_workers=0,
         launcher="multi_gpu",
         threads=1,
@@ -225,7 +224,7 @@ def table(laps: Sequence[Lap]) -> str:
     costs, phases = [], []
     for (batch, entrant), (wall, cpu, memory, processes) in medians.items():
         rounds = laps_of[batch, entrant]
-        our_wall, our_cpu, *_ = medians[batch, ENTRANTS[0].name]
+        our_wall, our_cpu, *_ = medians[batch, OURS.name]
         cells = [f"{wall:.1f}", f"{wall / our_wall:.1f}", f"{cpu:.0f}", f"{cpu / our_cpu:.1f}"]
         cells += [f"{3600 * RUNS / wall:.0f}", f"{memory:.0f}", f"{processes:.0f}"]
         costs.append([batch, entrant, *cells, f"{max(lap.load for lap in rounds):.1f}"])
@@ -265,22 +264,21 @@ def race(
         if not (domainbed / "domainbed" / "scripts" / "sweep.py").is_file():
             raise UserError(f"{domainbed} is no checkout of DomainBed")
         peer = Peer(path=domainbed, python=python.absolute())
-    entrants = [e for e in ENTRANTS if peer or not e.of_peer]
     out.mkdir(parents=True, exist_ok=True)
     facts = machine(peer)
     notes = "".join(f"\n{key}: {value}" for key, value in facts.items())
     laps: list[Lap] = []
     for _ in range(rounds):
         for batch in (only,) if only else BATCHES:
-            for entrant in entrants:
+            for entrant in ENTRANTS if peer else (OURS,):
                 folder = out / "lap"
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
                 load = os.getloadavg()[0]
-                if peer is not None and entrant.of_peer:
-                    cost, phases = run_peer(peer, entrant, batch, steps, folder)
-                else:
+                if peer is None or entrant is OURS:
                     cost, phases = run_ours(batch, steps, folder, launch.split())
+                else:
+                    cost, phases = run_peer(peer, entrant, batch, steps, folder)
                 laps.append(Lap(entrant.name, batch, cost, dict(phases), load))
                 print(f"{entrant.name}, batch {batch}: {cost.wall_seconds:.1f} s", flush=True)
                 figures = {"machine": facts, "steps": steps, "laps": [asdict(lap) for lap in laps]}

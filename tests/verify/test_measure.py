@@ -25,9 +25,13 @@ def experiment(*targets: Target, **fields: object) -> Experiment:
 
 
 @pytest.fixture
-def frames(tmp_path: Path) -> Frames:
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path)
+
+
+@pytest.fixture
+def frames(made: Made) -> Frames:
     """Two test sets and two trials; values name environment, split, step and trial."""
-    made = Made(tmp_path)
 
     def value(trial: int) -> Values:
         def of(environment: str, split: str, step: int) -> float:
@@ -58,8 +62,7 @@ def test_a_step_and_a_selection_rule(frames: Frames) -> None:
     assert read_values(target(selection="train_val"), frames) == pytest.approx([0.17, 0.17])
 
 
-def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(made: Made) -> None:
     made.add("D", "A", ("a",), 0, flat(0.25))
     made.add("D", "A", ("b",), 0, flat(0.25))
     made.add("D", "A", ("a",), 1, flat(0.5))
@@ -72,8 +75,7 @@ def test_a_diverged_trial_has_no_number_and_no_mean_leaves_it_out(tmp_path: Path
     assert ends["value"].isna().tolist() == (ends["state"] == "diverged").tolist()
 
 
-def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(made: Made) -> None:
     made.add("D", "A", ("a",), 0, lambda e, s, t: math.nan if e == "b" else 0.5)
     frames = load_frames(made.results)
     assert read_values(target(), frames) == [0.5]
@@ -81,8 +83,7 @@ def test_a_metric_that_is_not_finite_is_not_left_out_of_a_mean(tmp_path: Path) -
     assert math.isnan(last_values(Reading(environment="training"), frames)["value"][0])
 
 
-def test_a_curve_has_no_mean_where_a_trial_has_diverged(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+def test_a_curve_has_no_mean_where_a_trial_has_diverged(made: Made) -> None:
     made.add("D", "A", ("a",), 0, flat(0.25))
     made.add("D", "A", ("a",), 1, flat(0.5), steps=(10, 17), state="diverged")
     curve = Curve(title="c", sweep="made", environment="test")
@@ -112,8 +113,7 @@ def test_what_is_not_recorded(fields: dict[str, object], message: str, frames: F
         read_values(target(**fields), frames)
 
 
-def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(made: Made) -> None:
     made.add("D", "A", ("a",), 0, flat(0.1))
     made.add("E", "A", ("a",), 0, flat(0.1), state="planned")
     frames = load_frames(made.results)
@@ -123,8 +123,7 @@ def test_a_dataset_of_which_nothing_has_started_has_no_values_yet(tmp_path: Path
         read_values(target(row="B"), frames)
 
 
-def test_several_draws_need_a_selection(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+def test_several_draws_need_a_selection(made: Made) -> None:
     for draw in (0, 1):
         made.add("D", "A", ("a",), 0, flat(0.1 * (1 + draw)), draw=draw)
     with pytest.raises(UserError, match="several hparam draws"):
@@ -171,8 +170,7 @@ def test_a_computation_and_curves(frames: Frames) -> None:
     assert targets[2].key not in without.values
 
 
-def test_the_oracle_that_sees_the_last_step_only(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+def test_the_oracle_that_sees_the_last_step_only(made: Made) -> None:
 
     def value(draw: int) -> Values:
         def of(environment: str, split: str, step: int) -> float:
@@ -188,8 +186,7 @@ def test_the_oracle_that_sees_the_last_step_only(tmp_path: Path) -> None:
     assert read_values(target(selection="oracle_last"), frames) == pytest.approx([0.61])
 
 
-def test_curves_against_environments_and_options(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+def test_curves_against_environments_and_options(made: Made) -> None:
     made.environments = ("0.1", "0.5")
     for trial in (0, 1):
         made.add("D", "A", ("0.5",), trial, lambda e, s, t, n=trial: float(e) + n)  # type: ignore[misc]
@@ -206,8 +203,7 @@ def at_the_end(values: Mapping[str, float]) -> Values:
     return lambda environment, split, step: values[environment] if step == 30 else 0.55
 
 
-def test_how_many_configurations_beat_chance(tmp_path: Path) -> None:
-    made = Made(tmp_path)
+def test_how_many_configurations_beat_chance(made: Made) -> None:
     outcomes = {0: (0.4, 0.8), 1: (0.6, 0.7), 2: (0.9, 0.7)}  # test, training
     for draw, (test, training) in outcomes.items():
         ends = {"a": test, "b": training, "c": training}
