@@ -13,7 +13,14 @@ from torch import Tensor, nn
 
 from oodbench.data.streams import to_device as to_device
 from oodbench.errors import UserError, unknown
-from oodbench.hparams import choice, defaults, hparam, log_uniform, log_uniform_int
+from oodbench.hparams import (
+    choice,
+    defaults,
+    hparam,
+    log_uniform,
+    log_uniform_int,
+    neutral_values,
+)
 from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES
 from oodbench.registry import CHANGES, Registry, folder
@@ -399,9 +406,11 @@ def why_skipped(
 ) -> str | None:
     """Why a method with these hyperparameters cannot be run on `problem`, or None if it can.
 
-    Without `hparams` they are the method's defaults.
+    Without `hparams` they are the method's defaults; those that a run's spec leaves out are neutral.
     """
-    values = defaults(cls.Hparams) if hparams is None else hparams
+    values = defaults(cls.Hparams)
+    if hparams is not None:
+        values = {**neutral_values(cls.Hparams), **hparams}
     reason = cls.skip(replace(problem, hparams=values))
     return reason or _unmet(cls, problem) or _without_balance(cls, problem, values)
 

@@ -6,7 +6,7 @@ looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from oodbench.hparams import defaults
@@ -18,6 +18,32 @@ if TYPE_CHECKING:
     from oodbench.datasets import Dataset, FileDataset, Normalization
 
     SplitMetrics = Callable[[str, Tensor, Tensor], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """What the plan of a sweep asks of a dataset, once."""
+
+    network: str
+    network_hparams: Mapping[str, Any]
+    holdout: float
+    has_evaluation_splits: bool
+    trainable: tuple[str, ...]
+    """The environments that are trained on unless they are held out, in the dataset's order."""
+    options: Mapping[bool, dict[str, Any]]
+    """The options of a run, by whether its network is pretrained."""
+
+
+def for_plan(dataset: "Dataset") -> PlanFacts:
+    """The answers of a dataset whose data are there; raises UserError if its options cannot be."""
+    return PlanFacts(
+        network=network(dataset),
+        network_hparams=network_hparams(dataset),
+        holdout=holdout(dataset),
+        has_evaluation_splits=bool(evaluation_environments(dataset)),
+        trainable=training_environments(dataset, ()),
+        options={each: run_options(dataset, each) for each in (False, True)},
+    )
 
 
 def label(dataset: "Dataset") -> str:

@@ -327,8 +327,8 @@ class Results:
         """Write sweep.json."""
         self.path.mkdir(parents=True, exist_ok=True)
         specs = {run_id: asdict(spec) for run_id, spec in runs.items()}
-        sweep = {"schema": SCHEMA, "name": name, "settings": settings, "runs": specs}
-        write_whole(self.path / "sweep.json", _dumps(sweep))
+        text = _dumps({"schema": SCHEMA, "name": name, "settings": settings, "runs": specs})
+        write_whole(self.path / "sweep.json", text)
 
     def _chosen(self) -> dict[str, Any]:
         """The runs (id to spec) that searches have chosen; a torn last line is left out.

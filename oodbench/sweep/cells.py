@@ -4,16 +4,16 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from oodbench.data import facts
+from oodbench.data.facts import PlanFacts
 from oodbench.errors import UserError, unknown
 from oodbench.hparams import drawn_values, identity, rates_family
 from oodbench.registry import CHANGES
 from oodbench.results.run_spec import CONSTANT, OPTIONS, RunSpec
 from oodbench.seeds import derive
-from oodbench.sweep.file import KIND, Component, Names, Row, Sweep, Training, short
+from oodbench.sweep.file import KIND, Component, Row, Sweep, Training, short
 
 Draw = tuple[dict[str, Any], dict[str, Any]]
 """The hyperparameters of a method and those of its network."""
@@ -86,143 +86,155 @@ class Source:
     """A dataset of a sweep, with what the file says of it."""
 
     dataset: Any
+    facts: PlanFacts
     label: str
     """The dataset as tables call it."""
     training: Training
     ceiling: Mapping[str, Any]
     """The options of the data of its ceilings, under those of a row (`Row.options`)."""
+    tests: Sequence[tuple[str, ...]] = ()
+    """The sets of test environments on which the methods are tried."""
+    validation: int | tuple[str, ...] = ()
+    """The environments that are held out for selection, or how many, drawn by trial."""
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """What all rows of a sweep have in common on a dataset."""
+def with_environments(sweep: Sweep, source: Source) -> Source:
+    """A dataset with the environments that its runs hold out, each set in the dataset's order.
 
-    steps: int
-    evaluate_every: int
-    holdout: float
-    """The share of the `out` splits; 0 for data with evaluation splits of their own."""
-    network: Component
-    """The network's name, and the values that sweep and dataset fix."""
-    hparams: Mapping[str, Any]
-    """Values and ranges of hyperparameters; those of a row go before them."""
-    validation: str | int | Names
-    """What is held out for validation, as the sweep file says it."""
-
-
-def conditions_of(sweep: Sweep, source: Source) -> Conditions:
-    """The conditions on a dataset: what the file says of training on it goes before the sweep's."""
-    dataset, training = source.dataset, source.training
-    steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
-    every = training.evaluate_every or sweep.evaluate_every
-    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else facts.holdout(dataset)
-    named = sweep.network if training.network is None else training.network
-    network = Component(name=named) if isinstance(named, str) else named
-    usual = facts.network(dataset)
-    if network.name in ("default", usual):
-        values = {**facts.network_hparams(dataset), **network.hparams}
-        network = Component(name=usual, hparams=values)
-    validation = training.validation_environments
-    return Conditions(
-        steps=int(steps),
-        evaluate_every=-(-int(steps) // 20) if every == "default" else every,
-        holdout=0.0 if facts.evaluation_environments(dataset) else holdout,
-        network=network,
-        hparams=training.hparams,
-        validation=sweep.validation_environments if validation is None else validation,
-    )
-
-
-def test_environment_sets(sweep: Sweep, source: Source) -> list[tuple[str, ...]]:
-    """The sets of test environments on which a sweep's methods are tried, each in the dataset's order.
-
-    Raises UserError for unknown names and for sets that are empty or stand twice.
+    Raises UserError for unknown names, for sets that are empty or stand twice, and where validation
+    environments are test environments or leave none to train on.
     """
-    wanted = sweep.test_environments
-    if wanted == "default":
-        sets = [source.dataset.test_environments]
-    elif wanted in ("each", "pairs"):
-        sets = [(name,) for name in source.dataset.environments]
-        if wanted == "pairs":
-            sets += list(itertools.combinations(source.dataset.environments, 2))
+    dataset, said = source.dataset, source.training.validation_environments
+    wanted = sweep.validation_environments if said is None else said
+    if sweep.test_environments == "default":
+        tests = [dataset.test_environments]
+    elif sweep.test_environments in ("each", "pairs"):
+        tests = [(name,) for name in dataset.environments]
+        if sweep.test_environments == "pairs":
+            tests += list(itertools.combinations(dataset.environments, 2))
     else:
-        sets = [_spelled(names, source, "test_environments") for names in wanted]
-    for names in sets:
+        tests = [_spelled(names) for names in sweep.test_environments]
+    validation: int | tuple[str, ...] = ()
+    if wanted == "default":
+        validation = dataset.validation_environments
+    elif isinstance(wanted, int):
+        validation = wanted
+    elif isinstance(wanted, list):
+        validation = _spelled(wanted)
+        for name in validation:
+            if any(name in names for names in tests):
+                raise UserError(
+                    f"environment '{name}' of {source.label} is both test and validation"
+                )
+    _check_environments(source, tests, validation)
+    tests = [tuple(sorted(names, key=dataset.environments.index)) for names in tests]
+    for names, count in Counter(tests).items():
+        if count > 1:
+            raise UserError(f"test_environments lists {' and '.join(names)} more than once")
+    return replace(source, tests=tests, validation=validation)
+
+
+def _spelled(names: Sequence[str | float]) -> tuple[str, ...]:
+    """Environment names as datasets spell them; YAML reads 0.9 as a number."""
+    return tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
+
+
+def _check_environments(
+    source: Source, tests: Sequence[tuple[str, ...]], validation: int | tuple[str, ...]
+) -> None:
+    """Raise UserError for unknown names, for empty sets, and where none is left to train on."""
+    known = source.dataset.environments
+    listed = [("test_environments", names) for names in tests]
+    if isinstance(validation, tuple):
+        listed.append(("validation_environments", validation))
+    for key, names in listed:
+        for name in names:
+            if name not in known:
+                place = f"{key} of {source.label}"
+                raise unknown("environment", short(name)[1:-1], known, place)
+    for names in tests:
         if not names or len(set(names)) < len(names):
             raise UserError(
                 f"test_environments must be lists of different names, not {short(list(names))}"
             )
-    ordered = [tuple(sorted(names, key=source.dataset.environments.index)) for names in sets]
-    for names, count in Counter(ordered).items():
-        if count > 1:
-            raise UserError(f"test_environments lists {' and '.join(names)} more than once")
-    return ordered
-
-
-def _validation_environments(
-    wanted: str | int | Names, source: Source, tests: tuple[str, ...], trial: int
-) -> tuple[str, ...]:
-    """The environments that a trial's runs hold out for selection beside those of the test.
-
-    Raises UserError where none would be left to train on.
-    """
-    if wanted == "none":
-        return ()
-    if isinstance(wanted, str):
-        return tuple(n for n in source.dataset.validation_environments if n not in tests)
-    if isinstance(wanted, int):
-        free = facts.training_environments(source.dataset, tests)
-        if wanted >= len(free):
+        free = [name for name in source.facts.trainable if name not in names]
+        if isinstance(validation, int) and validation >= len(free):
             raise UserError(
                 f"{source.label} has {len(free)} environments besides the test ones: "
-                f"{wanted} validation environments leave none to train on"
+                f"{validation} validation environments leave none to train on"
             )
-        stream = random.Random(derive("validation", source.dataset.name, tests, trial))
-        return tuple(sorted(stream.sample(free, wanted), key=free.index))
-    names = _spelled(wanted, source, "validation_environments")
-    for name in names:
-        if name in tests:
-            raise UserError(f"environment '{name}' of {source.label} is both test and validation")
-    return names
 
 
-def training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
-    """The environments that are left to train on; raises UserError if there is none."""
-    held_out = (*spec.test_environments, *spec.validation_environments)
-    names = facts.training_environments(source.dataset, held_out)
-    if not names:
-        raise UserError(
-            f"{source.label}: with {', '.join(held_out)} held out, "
-            "no environment is left to train on"
-        )
-    return names
+def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
+    """The environments that a trial's runs hold out for selection beside those of the test."""
+    if not isinstance(source.validation, int):
+        return tuple(name for name in source.validation if name not in tests)
+    free = [name for name in source.facts.trainable if name not in tests]
+    stream = random.Random(derive("validation", source.dataset.name, tests, trial))
+    return tuple(sorted(stream.sample(free, source.validation), key=free.index))
 
 
-def _spelled(names: Sequence[str | float], source: Source, key: str) -> tuple[str, ...]:
-    """Environment names as the dataset spells them; YAML reads 0.9 as a number."""
-    spelled = tuple(f"{n:g}" if isinstance(n, float) else str(n) for n in names)
-    for name in spelled:
-        if name not in source.dataset.environments:
-            raise unknown(
-                "environment",
-                short(name)[1:-1],
-                source.dataset.environments,
-                f"{key} of {source.label}",
-            )
-    return spelled
-
-
-def specs_of(
-    sweep: Sweep, row: Row, source: Source, sets: Sequence[tuple[str, ...]]
-) -> Iterator[list[RunSpec]]:
+def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
     """The runs of a row on a dataset for each set of test environments, by draw, then trial.
 
-    Raises UserError for hyperparameters and environments that cannot be.
+    What the file says of training on the dataset goes before what it says for all. Raises UserError
+    for hyperparameters that cannot be.
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks.base import networks
 
-    conditions, dataset = conditions_of(sweep, source), source.dataset
-    network, algorithm = networks.get(conditions.network.name), algorithms.get(row.name)
+    dataset, training = source.dataset, source.training
+    steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
+    every = training.evaluate_every or sweep.evaluate_every
+    holdout = sweep.holdout if "holdout" in sweep.model_fields_set else source.facts.holdout
+    name, fixed = _network(sweep, row, source)
+    network, transductive = networks.get(name), algorithms.get(row.name).transductive
+    drawn = _draws(sweep, row, source, name, fixed)
+    options = {key: getattr(sweep, key) for key in OPTIONS}
+    for tests in source.tests:
+        yield [
+            RunSpec(
+                dataset=dataset.name,
+                options=identity(
+                    type(dataset.options),
+                    source.facts.options[network.is_pretrained(network_hparams)],
+                ),
+                algorithm=row.name,
+                hparams=hparams,
+                label=str(row.label),
+                network=name,
+                network_hparams=network_hparams,
+                test_environments=tests,
+                validation_environments=_validation(source, tests, trial),
+                draw=draw,
+                trial=trial,
+                steps=int(steps),
+                evaluate_every=-(-int(steps) // 20) if every == "default" else every,
+                holdout=0.0 if source.facts.has_evaluation_splits else holdout,
+                average=row.average if isinstance(row.average, dict) else None,
+                dataset_label=source.label,
+                ceiling=row.ceiling,
+                transductive=transductive,
+                **options,
+            )
+            for (draw, trial), (hparams, network_hparams) in drawn.items()
+        ]
+
+
+def _network(sweep: Sweep, row: Row, source: Source) -> tuple[str, dict[str, Any]]:
+    """The network of a row, and its hyperparameters that row, sweep and dataset fix."""
+    named = sweep.network if source.training.network is None else source.training.network
+    network = Component(name=named) if isinstance(named, str) else named
+    usual = source.facts.network
+    if network.name in ("default", usual):
+        return usual, {**source.facts.network_hparams, **network.hparams, **row.network}
+    return network.name, {**network.hparams, **row.network}
+
+
+def _draws(
+    sweep: Sweep, row: Row, source: Source, network: str, fixed: Mapping[str, Any]
+) -> dict[tuple[int, int], Draw]:
+    """The hyperparameters of a row by draw and trial."""
     trials, draws = indices(sweep.trials, "trials"), indices(sweep.hparam_draws, "hparam_draws")
     drawn: dict[tuple[int, int], Draw] = {}
     for draw, trial in itertools.product(draws, trials):
@@ -230,67 +242,40 @@ def specs_of(
             drawn[draw, trial] = drawn[draw, trials[0]]
         else:
             stream = trial if sweep.draws == "per trial" else None
-            drawn[draw, trial] = _drawn(sweep, row, source, conditions, draw, stream)
-    options = {name: getattr(sweep, name) for name in OPTIONS}
-    for tests in sets:
-        yield [
-            RunSpec(
-                dataset=dataset.name,
-                options=identity(
-                    type(dataset.options),
-                    facts.run_options(dataset, network.is_pretrained(network_hparams)),
-                ),
-                algorithm=row.name,
-                hparams=hparams,
-                label=str(row.label),
-                network=conditions.network.name,
-                network_hparams=network_hparams,
-                test_environments=tests,
-                validation_environments=_validation_environments(
-                    conditions.validation, source, tests, trial
-                ),
-                draw=draw,
-                trial=trial,
-                steps=conditions.steps,
-                evaluate_every=conditions.evaluate_every,
-                holdout=conditions.holdout,
-                average=row.average if isinstance(row.average, dict) else None,
-                dataset_label=source.label,
-                ceiling=row.ceiling,
-                transductive=algorithm.transductive,
-                **options,
-            )
-            for (draw, trial), (hparams, network_hparams) in drawn.items()
-        ]
+            drawn[draw, trial] = _drawn(sweep, row, source, network, fixed, draw, stream)
+    return drawn
 
 
 def _drawn(
-    sweep: Sweep, row: Row, source: Source, conditions: Conditions, draw: int, trial: int | None
+    sweep: Sweep,
+    row: Row,
+    source: Source,
+    name: str,
+    fixed: Mapping[str, Any],
+    draw: int,
+    trial: int | None,
 ) -> Draw:
     """The hyperparameters of a row in a draw; `trial` where each trial has a draw of its own."""
     from oodbench.algorithms import Algorithm, algorithms
     from oodbench.networks.base import networks
 
-    name, fixed = conditions.network.name, {**conditions.network.hparams, **row.network}
-    network, algorithm = networks.get(name), algorithms.get(row.name)
+    network, metadata = networks.get(name), source.dataset.metadata
     stream = f"{'network' if sweep.shared_quantiles else row.name}/{name}"
 
     def of_network(family: str) -> dict[str, Any]:
         return drawn_values(network.Hparams, stream, name, draw, family, given=fixed, trial=trial)
 
-    shared = {f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else ()
-    metadata = source.dataset.metadata
     family = metadata.family
     family = rates_family(family, network.is_pretrained(of_network(family)))
     hparams = drawn_values(
-        algorithm.Hparams,
+        algorithms.get(row.name).Hparams,
         row.name,
         row.name,
         draw,
         family,
         metadata.hparams,
-        given={**conditions.hparams, **row.hparams},
-        shared=shared,
+        given={**source.training.hparams, **row.hparams},
+        shared={f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else (),
         trial=trial,
     )
     return hparams, network.resolved(of_network(family), source.dataset)

@@ -16,8 +16,7 @@ from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
 from oodbench.sweep.file import find_sweep, from_commas, read_sweep
 from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
-from oodbench.sweep.plan import make_plan
-from oodbench.sweep.status import show_plan
+from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import commands, confirmed, exit_on_user_error, terminal
 from oodbench.train.settings import TrainSettings, large_bundles

@@ -21,8 +21,7 @@ from oodbench.sweep.launchers import (
     layered_resources,
     states,
 )
-from oodbench.sweep.plan import make_plan
-from oodbench.sweep.status import show_plan
+from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.sweep.weights import check_rules, lacking
 from oodbench.terminal import Terminal, printable, terminal

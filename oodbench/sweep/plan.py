@@ -11,16 +11,8 @@ from typing import Any
 
 from oodbench.data import facts
 from oodbench.errors import MissingError, UserError
-from oodbench.hparams import neutral_values
 from oodbench.results.run_spec import RunSpec
-from oodbench.sweep.cells import (
-    Source,
-    check_rows,
-    rows_of,
-    specs_of,
-    test_environment_sets,
-    training_environments,
-)
+from oodbench.sweep.cells import Source, check_rows, rows_of, specs_of, with_environments
 from oodbench.sweep.file import (
     PLUGIN_HINT,
     Row,
@@ -32,7 +24,7 @@ from oodbench.sweep.file import (
     validate,
 )
 from oodbench.sweep.launchers import layered_resources
-from oodbench.terminal import printable
+from oodbench.terminal import Terminal, printable
 
 MAX_RUNS = 100_000
 """The most runs of one sweep."""
@@ -86,22 +78,46 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     for row in rows:
         with _noted(problems):
             algorithms.get(row.name)
-    sets: list[tuple[Source, list[tuple[str, ...]]]] = []
-    for source in _sources(sweep, data_dir, problems):
-        tests: list[tuple[str, ...]] = []
+    sources = _sources(sweep, data_dir, problems)
+    for i, source in enumerate(sources):
         with _noted(problems):
-            tests = test_environment_sets(sweep, source)
-        sets.append((source, tests))
+            sources[i] = with_environments(sweep, source)
     with _noted(problems):
-        _check_size(sweep, sum(len(tests) for _, tests in sets) * len(rows))
-        cells = [_cells(sweep, rows, *each, data_dir, problems) for each in sets]
+        _check_size(sweep, sum(len(source.tests) for source in sources) * len(rows))
+        cells = [_cells(sweep, rows, source, data_dir, problems) for source in sources]
     _raise(problems, sweep)
     if to_train:
         _check_packages(rows)
     plan = Plan(sweep, {}, [])
-    for (source, _), of_source in zip(sets, cells, strict=True):
+    for source, of_source in zip(sources, cells, strict=True):
         _add_cells(plan, source, of_source)
     return plan
+
+
+def show_plan(plan: Plan, console: Terminal) -> None:
+    """Print the numbers of runs of a sweep by dataset and algorithm, then its impossible cells."""
+    datasets: dict[str, dict[str, list[RunSpec]]] = {}
+    for spec in plan.runs.values():
+        datasets.setdefault(spec.dataset_name, {}).setdefault(spec.label, []).append(spec)
+    for dataset, rows in datasets.items():
+        sets = dict.fromkeys("+".join(s.test_environments) for row in rows.values() for s in row)
+        console.say(f"{dataset}, {len(sets)} test set{'s' * (len(sets) > 1)}: {', '.join(sets)}")
+        header = ["algorithm", "runs", "test sets", "draws", "trials", "steps"]
+        texts = [[label, *map(str, _counts(specs))] for label, specs in rows.items()]
+        console.print(console.tables(header, texts), soft_wrap=True)
+    console.say(f"{len(plan.runs)} runs in sweep '{plan.sweep.name}'.")
+    for cell in plan.impossible:
+        console.say(
+            f"impossible: {cell.algorithm} on {cell.dataset} "
+            f"(test {', '.join(cell.test_environments)}): {cell.reason}"
+        )
+
+
+def _counts(specs: Sequence[RunSpec]) -> tuple[int, ...]:
+    """How many runs, test sets, draws, trials and steps a row has on a dataset."""
+    sets = {spec.test_environments for spec in specs}
+    draws, trials = {spec.draw for spec in specs}, {spec.trial for spec in specs}
+    return len(specs), len(sets), len(draws), len(trials), specs[0].steps
 
 
 def single(
@@ -134,11 +150,11 @@ def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, Missing
     """Which datasets of a sweep lack data or a package, by label, each with what would get it."""
     absent = {}
     for item in sweep.datasets:
-        source = _source(item, data_dir)
+        dataset, label, _ = _made(item, data_dir)
         try:
-            facts.check(source.dataset)
+            facts.check(dataset)
         except MissingError as error:
-            absent[source.label] = error
+            absent[label] = error
     return absent
 
 
@@ -183,18 +199,18 @@ def _sources(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) -> 
     by_label: dict[str, Source] = {}
     for item in sweep.datasets:
         with _noted(problems):
-            source = _source(item, data_dir)
-            facts.check(source.dataset)
-            if source.label in by_label:
-                same = by_label[source.label].dataset.options == source.dataset.options
+            dataset, label, entry = _made(item, data_dir)
+            facts.check(dataset)
+            if label in by_label:
+                same = by_label[label].dataset.options == dataset.options
                 hint = "leave one out" if same else "give them a `label` each"
-                raise UserError(f"two datasets are called '{source.label}': {hint}")
-            by_label[source.label] = source
+                raise UserError(f"two datasets are called '{label}': {hint}")
+            by_label[label] = Source(dataset, facts.for_plan(dataset), label, **entry)
     return list(by_label.values())
 
 
-def _source(item: str | dict[str, Any], data_dir: Path | None) -> Source:
-    """A dataset with what its entry in a sweep file says; raises UserError."""
+def _made(item: str | dict[str, Any], data_dir: Path | None) -> tuple[Any, str, dict[str, Any]]:
+    """A dataset, its label, and its `training` and `ceiling` in a sweep file; raises UserError."""
     from oodbench.datasets import make
 
     options: dict[str, Any] = {"name": item} if isinstance(item, str) else dict(item)
@@ -208,11 +224,9 @@ def _source(item: str | dict[str, Any], data_dir: Path | None) -> Source:
     if not isinstance(ceiling, dict):
         raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
     dataset = make(name, options, data_dir)
-    if label is None:
-        label = facts.label(dataset)
-    place = f"the training on {label}"
-    said = Training() if training is None else training_of(training, place)
-    return Source(dataset, label, said, ceiling)
+    label = facts.label(dataset) if label is None else label
+    said = Training() if training is None else training_of(training, f"the training on {label}")
+    return dataset, label, {"training": said, "ceiling": ceiling}
 
 
 def _with_options(row: Row, source: Source, data_dir: Path | None) -> Source:
@@ -230,14 +244,13 @@ def _with_options(row: Row, source: Source, data_dir: Path | None) -> Source:
             f"{source.label}: it would be another dataset's ceiling"
         )
     facts.check(dataset)
-    return replace(source, dataset=dataset)
+    return replace(source, dataset=dataset, facts=facts.for_plan(dataset))
 
 
 def _cells(
     sweep: Sweep,
     rows: Sequence[Row],
     source: Source,
-    sets: Sequence[tuple[str, ...]],
     data_dir: Path | None,
     problems: list[UserError],
 ) -> list[_Cell]:
@@ -246,7 +259,7 @@ def _cells(
     for row in rows:
         with _noted(problems):
             of_row = _with_options(row, source, data_dir)
-            by_row.append([_Cell(of_row, specs) for specs in specs_of(sweep, row, of_row, sets)])
+            by_row.append([_Cell(of_row, specs) for specs in specs_of(sweep, row, of_row)])
     return list(itertools.chain.from_iterable(zip(*by_row, strict=True)))
 
 
@@ -266,19 +279,24 @@ def _check_size(sweep: Sweep, cells: int) -> None:
 def _add_cells(plan: Plan, source: Source, cells: Sequence[_Cell]) -> None:
     """Add the runs of a dataset's cells, and the reasons of those that are impossible."""
     from oodbench.data.preparation import is_discrete
+    from oodbench.train.loading import split
 
-    environments = _environments(source, cells[0].specs[0].trial)
-    sizes = _sizes(source.dataset, cells[0].specs[0], environments)
-    discrete = is_discrete(source.dataset, environments)
-    for cell in cells:
+    dataset, first = source.dataset, cells[0].specs[0]
+    environments = _environments(source, first.trial)
+    discrete = is_discrete(dataset, environments)
+    reasons = [_reason_against(cell, discrete) for cell in cells]
+    sizes = {
+        name: len(split(environment, first.holdout, dataset.name, name, first.trial)["in"])
+        for name, environment in environments.items()
+    }
+    for cell, reason in zip(cells, reasons, strict=True):
         first = cell.specs[0]
-        reason = _reason_against(cell, discrete)
         if reason is not None:
             impossible = Impossible(source.label, first.label, first.test_environments, reason)
             plan.impossible.append(impossible)
             continue
         for spec in cell.specs:
-            for name in training_environments(source, spec):
+            for name in _training_environments(source, spec):
                 if not sizes[name]:
                     raise UserError(
                         f"{source.label}: environment '{name}' has no example to train on"
@@ -304,14 +322,15 @@ def _environments(source: Source, trial: int) -> dict[str, Any]:
         raise UserError(f"{source.label}: data of this size do not fit into memory") from error
 
 
-def _sizes(dataset: Any, spec: RunSpec, environments: Mapping[str, Any]) -> dict[str, int]:
-    """How many examples each environment has to train on, by the data and splits of a run's trial."""
-    from oodbench.train.loading import split
-
-    return {
-        name: len(split(environment, spec.holdout, dataset.name, name, spec.trial)["in"])
-        for name, environment in environments.items()
-    }
+def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
+    """The environments that are left to train on; raises UserError if there is none."""
+    names = tuple(name for name in source.facts.trainable if name not in spec.held_out)
+    if not names:
+        held_out = ", ".join((*spec.test_environments, *spec.validation_environments))
+        raise UserError(
+            f"{source.label}: with {held_out} held out, no environment is left to train on"
+        )
+    return names
 
 
 def _reason_against(cell: _Cell, discrete: bool) -> str | None:
@@ -321,21 +340,18 @@ def _reason_against(cell: _Cell, discrete: bool) -> str | None:
     from oodbench.train.averages import reason_against
 
     first, dataset = cell.specs[0], cell.source.dataset
+    network, method = networks.get(first.network), algorithms.get(first.algorithm)
     problem = Problem(
         dataset.input_shape,
         dataset.task,
-        training_environments(cell.source, first),
+        _training_environments(cell.source, first),
         first.steps,
         attributes=len(dataset.attributes),
-        pretrained=all(
-            networks.get(spec.network).is_pretrained(spec.network_hparams) for spec in cell.specs
-        ),
+        pretrained=all(network.is_pretrained(spec.network_hparams) for spec in cell.specs),
         discrete=discrete,
     )
-    method = algorithms.get(first.algorithm)
-    neutral = neutral_values(method.Hparams)
     for spec in cell.specs:
-        if reason := why_skipped(method, problem, {**neutral, **spec.hparams}):
+        if reason := why_skipped(method, problem, spec.hparams):
             return reason
     if first.average is None:
         return None

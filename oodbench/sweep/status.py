@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -19,7 +19,6 @@ from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import title
-from oodbench.sweep.plan import Plan
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import Terminal
 
@@ -125,29 +124,3 @@ def _last_step(run: RunDirectory) -> int:
     beat = run.heartbeat()
     steps = [0, *(int(record["step"]) for record in run.records())]
     return max([*steps, int(beat.step)] if beat is not None else steps)
-
-
-def show_plan(plan: Plan, console: Terminal) -> None:
-    """Print the numbers of runs of a sweep by dataset and algorithm, then its impossible cells."""
-    datasets: dict[str, dict[str, list[RunSpec]]] = {}
-    for spec in plan.runs.values():
-        datasets.setdefault(spec.dataset_name, {}).setdefault(spec.label, []).append(spec)
-    for dataset, rows in datasets.items():
-        sets = dict.fromkeys("+".join(s.test_environments) for row in rows.values() for s in row)
-        console.say(f"{dataset}, {len(sets)} test set{'s' * (len(sets) > 1)}: {', '.join(sets)}")
-        header = ["algorithm", "runs", "test sets", "draws", "trials", "steps"]
-        texts = [[label, *map(str, _counts_of_row(specs))] for label, specs in rows.items()]
-        console.print(console.tables(header, texts), soft_wrap=True)
-    console.say(f"{len(plan.runs)} runs in sweep '{plan.sweep.name}'.")
-    for cell in plan.impossible:
-        console.say(
-            f"impossible: {cell.algorithm} on {cell.dataset} "
-            f"(test {', '.join(cell.test_environments)}): {cell.reason}"
-        )
-
-
-def _counts_of_row(specs: Sequence[RunSpec]) -> tuple[int, ...]:
-    """How many runs, test sets, draws, trials and steps a row has on a dataset."""
-    sets = {spec.test_environments for spec in specs}
-    draws, trials = {spec.draw for spec in specs}, {spec.trial for spec in specs}
-    return len(specs), len(sets), len(draws), len(trials), specs[0].steps

@@ -16,7 +16,7 @@ import yaml
 from typer.testing import CliRunner
 
 from oodbench.__main__ import main
-from oodbench.sweep.status import show_plan
+from oodbench.sweep.plan import show_plan
 from oodbench.terminal import Terminal
 from tests.helpers.made import Made, rising
 from tests.helpers.paths import GOLDEN, ROOT
