@@ -1,7 +1,7 @@
 """Runs that are killed, with checkpoints as often as a test asks for."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,23 @@ def checkpoint_every(steps: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "CHECK_EVERY", steps)
 
 
-def kill_at(
-    stop: int, spec: RunSpec, directory: RunDirectory, settings: TrainSettings | None = None
-) -> None:
-    """Train a run until it is killed at a step."""
+def killed_at(stop: int) -> Callable[[int], None]:
+    """The `progress` of runs that are killed at a step."""
 
     def progress(step: int) -> None:
         if step >= stop:
             raise Killed
 
+    return progress
+
+
+def kill_at(
+    stop: int, spec: RunSpec, directory: RunDirectory, settings: TrainSettings | None = None
+) -> None:
+    """Train a run until it is killed at a step."""
     directory.path.mkdir(parents=True, exist_ok=True)
     with pytest.raises(Killed):
-        execute(spec, directory, settings or TrainSettings(), progress)
+        execute(spec, directory, settings or TrainSettings(), killed_at(stop))
     assert directory.end() is None
 
 

@@ -1,6 +1,7 @@
 """Bundles of runs from start to end: who leaves, who is resumed, what does not fit."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from oodbench.train.execute import execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.program import VectorizedProgram
-from tests.helpers.kills import Killed, checkpoint_every
+from tests.helpers.kills import Killed, checkpoint_every, killed_at
 from tests.helpers.sweeps import ODD_METHODS, outcome, planned, tiny
 
 TOGETHER = TrainSettings(plugins=(ODD_METHODS,), vectorize=64)
@@ -74,16 +75,13 @@ def test_each_run_is_locked_until_its_own_end(tmp_path: Path) -> None:
     specs = [replace(spec, steps=10 * (1 + k)) for k, spec in enumerate(specs)]
     ended: list[str] = []
 
-    def locked(spec: RunSpec) -> bool:
-        try:
-            with results.run(spec.id).lock():
-                return False
-        except Timeout:
-            return True
-
     def check(run_id: str, state: str, message: str) -> None:
         ended.append(run_id)
-        assert [s.id for s in specs if not locked(s)] == ended
+        free = []
+        for spec in specs:
+            with suppress(Timeout), results.run(spec.id).lock():
+                free.append(spec.id)
+        assert free == ended
 
     execute_bundle([(s, results.run(s.id)) for s in specs], TOGETHER, check)
     assert ended == [s.id for s in specs]
@@ -105,17 +103,9 @@ def test_a_killed_bundle_goes_on_in_any_bundling(
     undisturbed, specs = prepared(tmp_path / "a")
     trained(undisturbed, specs)
     killed, _ = prepared(tmp_path / "b")
-
-    def die_at(place: int) -> Any:
-        def progress(step: int) -> None:
-            if step >= place:
-                raise Killed
-
-        return progress
-
     for some, place in ((specs, 45), (specs[1:3], 90)):
         with pytest.raises(Killed):
-            trained(killed, some, progress=die_at(place))
+            trained(killed, some, progress=killed_at(place))
     for start in range(0, 4, size):
         trained(killed, specs[start : start + size])
     assert outcome(killed) == outcome(undisturbed)

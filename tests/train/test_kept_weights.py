@@ -21,7 +21,7 @@ from oodbench.train.execute import execute, execute_bundle
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import Killed
-from tests.helpers.sweeps import tiny, trained
+from tests.helpers.sweeps import outcome, tiny, trained
 
 RULES = ("train_val", "val_env", "oracle", "train_val:loss", "last")
 SETTINGS = TrainSettings(keep_weights=RULES)
@@ -45,6 +45,12 @@ def first(**changes: Any) -> RunSpec:
     return next(iter(noisy(**changes).runs.values()))
 
 
+def chosen_alone(results: Results, spec: RunSpec) -> set[tuple[str, int]]:
+    """Each rule with the step that it chooses of a run by itself."""
+    frames = load_frames(results, {spec.id: spec})
+    return {("last", 60)} | {(r, int(choose(frames, r)["step"].iloc[0])) for r in RULES[:-1]}
+
+
 def with_weights(spec: RunSpec, path: Path) -> Run:
     """A new run with the weights in a file."""
     run = Run(spec, TrainSettings())
@@ -63,12 +69,9 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) -> None:
     frames, seen = load_frames(kept), set()
-    for run_id in kept.plan()["runs"]:
-        alone = load_frames(kept, {run_id: RunSpec.from_json(kept.plan()["runs"][run_id])})
-        wanted = {("last", 60)}
-        for rule in RULES[:-1]:
-            wanted.add((rule, int(choose(alone, rule)["step"].iloc[0])))
-        assert set(kept_weights(kept.run(run_id))) == wanted
+    for spec in noisy().runs.values():
+        wanted = chosen_alone(kept, spec)
+        assert set(kept_weights(kept.run(spec.id))) == wanted
         seen |= {step for _, step in wanted}
     assert len(seen) > 3  # the test would see steps that are taken for others
     for rule in RULES[:-1]:
@@ -77,9 +80,9 @@ def test_each_rule_has_the_weights_of_the_step_that_it_chooses(kept: Results) ->
 
 
 def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
-    for run_id, values in kept.plan()["runs"].items():
+    for run_id, spec in noisy().runs.items():
         for (rule, step), path in kept_weights(kept.run(run_id)).items():
-            run = with_weights(RunSpec.from_json(values), path)
+            run = with_weights(spec, path)
             (record,) = (r for r in kept.run(run_id).records() if r["step"] == step)
             assert [vars(e) for e in run.evaluate()] == record["evaluations"]
             with safe_open(path, "pt") as file:
@@ -95,10 +98,7 @@ def test_none_are_kept_unless_asked_and_none_changes_a_record(
     plain = trained(tmp_path, noisy())
     for run_id in kept.plan()["runs"]:
         assert not plain.run(run_id).weights.exists()
-        for ours, theirs in zip(
-            plain.run(run_id).records(), kept.run(run_id).records(), strict=True
-        ):
-            assert ours["evaluations"] == theirs["evaluations"]
+    assert outcome(plain) == outcome(kept)
 
 
 @pytest.mark.parametrize(("checkpoint", "later"), [(4, 4), (8, 24), (12, 12), (28, 4)])
@@ -145,11 +145,7 @@ def test_vectorized_runs_keep_theirs(tmp_path: Path) -> None:
     for spec, directory in runs:
         info = json.loads((directory.path / "run.json").read_text())
         assert info["provenance"]["vectorized"] is True
-        chosen = {
-            rule: int(choose(load_frames(results, {spec.id: spec}), rule)["step"].iloc[0])
-            for rule in RULES[:-1]
-        }
-        assert set(kept_weights(directory)) == {*chosen.items(), ("last", 60)}
+        assert set(kept_weights(directory)) == chosen_alone(results, spec)
         for (_, step), path in kept_weights(directory).items():
             (record,) = (r for r in directory.records() if r["step"] == step)
             found = [e.value for e in with_weights(spec, path).evaluate()]
@@ -168,10 +164,10 @@ def test_a_diverged_run_keeps_the_last_too(tmp_path: Path) -> None:
 
 def test_averages_are_what_is_kept(tmp_path: Path) -> None:
     row = [{"name": "ERM", "average": "ema", "hparams": {"lr": 0.1, "batch_size": 8}}]
-    results = trained(tmp_path, noisy(algorithms=row, hparam_draws=1), keep_weights=RULES)
-    ((run_id, values),) = results.plan()["runs"].items()
-    spec, path = RunSpec.from_json(values), weights_path(results.run(run_id), "last", 60)
-    run, recorded = with_weights(spec, path), results.run(run_id).records()[-1]["evaluations"]
+    plan = noisy(algorithms=row, hparam_draws=1)
+    (directory,) = map(trained(tmp_path, plan, keep_weights=RULES).run, plan.runs)
+    run = with_weights(plan.runs[directory.id], weights_path(directory, "last", 60))
+    recorded = directory.records()[-1]["evaluations"]
     data = run.data
     again = evaluate(run.predict, run.scored, data.splits, run.problem.task, groups=data.groups)
     assert [vars(e) for e in again] == recorded

@@ -49,6 +49,10 @@ def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
         test_environment="0.9",
         rule="train_val",
     )
+    by_default = oodbench.load_model(results.path, algorithm=algorithm)
+    assert (by_default.spec, by_default.step) == (model.spec, model.step)
+    last = oodbench.load_model(results.path, algorithm=algorithm, rule="last", trial=0)
+    assert last.step == 12 and last.spec == model.spec
     assert not model.training and model.classes == ("5 to 9", "0 to 4")
     assert model.spec.algorithm == algorithm
     found = oodbench.evaluate(model, "ColoredDigits", trial=0, holdout=0.2)
@@ -56,25 +60,18 @@ def test_a_loaded_model_has_the_numbers_of_the_chosen_record(
     assert found.to_dict("records") == record["evaluations"]
 
 
-def test_the_last_weights_are_those_of_the_run_that_the_usual_rule_chooses(
-    results: Results,
-) -> None:
-    chosen = oodbench.load_model(results.path, algorithm="ERM")
-    last = oodbench.load_model(results.path, algorithm="ERM", rule="last", trial=0)
-    assert last.step == 12 and last.spec == chosen.spec
-
-
 def test_a_run_directory_is_enough(results: Results) -> None:
     run = results.run(next(iter(results.plan()["runs"])))
     assert oodbench.load_model(run.path, rule="last").spec.id == run.id
-    with pytest.raises(UserError, match="keeps weights by last, train_val: say which by rule="):
-        oodbench.load_model(run.path)
-    with pytest.raises(UserError, match="keeps no weights by oracle"):
-        oodbench.load_model(run.path, rule="oracle")
-    with pytest.raises(UserError, match=r"the run of algorithm='ERM', not of 'DANN'"):
-        oodbench.load_model(run.path, rule="last", algorithm="DANN")
-    with pytest.raises(UserError, match="the run of trial=0, not of 1"):
-        oodbench.load_model(run.path, rule="last", trial=1)
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({}, "keeps weights by last, train_val: say which by rule="),
+        ({"rule": "oracle"}, "keeps no weights by oracle"),
+        ({"rule": "last", "algorithm": "DANN"}, "the run of algorithm='ERM', not of 'DANN'"),
+        ({"rule": "last", "trial": 1}, "the run of trial=0, not of 1"),
+    ]
+    for names, words in mistakes:
+        with pytest.raises(UserError, match=words):
+            oodbench.load_model(run.path, **names)
 
 
 def test_loading_leaves_the_process_as_it_was(results: Results) -> None:

@@ -55,8 +55,6 @@ def test_it_has_the_metrics_of_every_environment(found: pd.DataFrame) -> None:
 def test_environments_may_be_named() -> None:
     table = oodbench.evaluate(ColourAlone(), "ColoredDigits", environments=["0.9"], holdout=0.25)
     assert set(table["environment"]) == {"0.9"} and set(table["split"]) == {"in", "out"}
-    with pytest.raises(UserError, match=r"unknown environment '0.8' in ColoredDigits"):
-        oodbench.evaluate(ColourAlone(), "ColoredDigits", environments=["0.8"])
 
 
 def test_metrics_of_the_predictor_itself_are_there() -> None:
@@ -68,24 +66,10 @@ def test_metrics_of_the_predictor_itself_are_there() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("ColoredDigts",), "unknown dataset 'ColoredDigts'.*ColoredDigits"),
-        (("ColoredDigits", {"copis": 2}), "unknown name 'copis' in the options of ColoredDigits"),
-        (("RotatedMNIST",), "RotatedMNIST needs --data-dir DIR"),
-    ],
-)
-def test_what_is_not_there_is_told(arguments: tuple[Any, ...], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        oodbench.evaluate(ColourAlone(), *arguments)
-
-
-def test_what_is_no_module_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"a torch\.nn\.Module is evaluated, not function"):
-        oodbench.evaluate(lambda x: x, "ColoredDigits")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+        ({"dataset": "ColoredDigts"}, "unknown dataset 'ColoredDigts'.*ColoredDigits"),
+        ({"options": {"copis": 2}}, "unknown name 'copis' in the options of ColoredDigits"),
+        ({"dataset": "RotatedMNIST"}, "RotatedMNIST needs --data-dir DIR"),
+        ({"environments": ["0.8"]}, "unknown environment '0.8' in ColoredDigits"),
         ({"dataset": {"name": "ColoredDigits"}}, "`dataset` is a name, beside `options`, not {'n"),
         ({"options": "copies=1"}, "`options` are a mapping such as {'copies': 1}, not 'copies=1'"),
         ({"environments": "0.9"}, "`environments` is a list of names, not '0.9'"),
@@ -98,9 +82,14 @@ def test_what_is_no_module_is_one_sentence() -> None:
         ({"enviroments": ["0.9"]}, "unknown argument 'enviroments' .* did you mean environments"),
     ],
 )
-def test_arguments_of_another_kind_are_one_sentence(arguments: Any, words: str) -> None:
+def test_a_mistaken_argument_is_one_sentence(arguments: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         oodbench.evaluate(ColourAlone(), **{"dataset": "ColoredDigits", **arguments})
+
+
+def test_what_is_no_module_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"a torch\.nn\.Module is evaluated, not function"):
+        oodbench.evaluate(lambda x: x, "ColoredDigits")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
