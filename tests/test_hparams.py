@@ -45,15 +45,6 @@ DEFAULTS = ROOT / "tests" / "golden" / "defaults.json"
 FAMILIES = ("", "digits", "images", "linear", "noisy_labels", "small_images", "synthetic", "text")
 
 
-def spaces() -> dict[str, Any]:
-    """The hyperparameters of every method and network of the project."""
-    found: dict[str, Any] = {}
-    for registry in (algorithms, networks):
-        classes: dict[str, Any] = {name: registry.get(name) for name in registry}
-        found |= {n: c.Hparams for n, c in classes.items() if c.__module__.startswith("oodbench.")}
-    return found
-
-
 def first_draws(name: str, space: Any) -> str:
     """Draws 0 to 4 of a method or network, a line for each family and field; floats to 8 digits."""
     lines = []
@@ -76,6 +67,12 @@ def ours(registry: Any) -> dict[str, Any]:
     """The classes of a registry that are the project's, by name."""
     classes = {name: registry.get(name) for name in sorted(registry)}
     return {n: c for n, c in classes.items() if c.__module__.startswith("oodbench.")}
+
+
+def spaces() -> dict[str, Any]:
+    """The hyperparameters of every method and network of the project."""
+    both = (*ours(algorithms).items(), *ours(networks).items())
+    return {name: cls.Hparams for name, cls in both}
 
 
 def fields_of(space: Any) -> dict[str, Any]:

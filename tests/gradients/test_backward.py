@@ -170,6 +170,12 @@ FALLBACKS: dict[str, tuple[nn.Module, int]] = {
     "several": (nn.Sequential(nn.Linear(4, 5), Several(5)), 5),
     "outside": (nn.Sequential(nn.Linear(4, 5), Outside(5)), 5),
 }
+FALLING_BACK = [
+    pytest.param(parts, marks=pytest.mark.filterwarnings("ignore:the gradients of"))
+    for parts in FALLBACKS.values()
+]
+EVERY = [*FEATURIZERS, *FALLBACKS]
+MASKED = ["mlp", "sequence", "shared", "words", "norms", "convolution"]
 NORMALISED: dict[str, tuple[nn.Module, int]] = {
     "dense": (
         nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(inplace=True), nn.Linear(5, 5)),
@@ -346,16 +352,9 @@ def batch(request: pytest.FixtureRequest) -> Iterator[Batch]:
 
 
 @pytest.mark.parametrize("cls", [Algorithm, Example], ids=["environments", "examples"])
-@pytest.mark.parametrize("name", list(FEATURIZERS))
-def test_every_layer_gives_the_loops_gradients(name: str, cls: Any, batch: Batch) -> None:
-    check(made(FEATURIZERS[name], cls), batch, "environment")
-
-
-@pytest.mark.filterwarnings("ignore:the gradients of")
-@pytest.mark.parametrize("cls", [Algorithm, Example], ids=["environments", "examples"])
-@pytest.mark.parametrize("name", list(FALLBACKS))
-def test_other_layers_fall_back_and_are_exact(name: str, cls: Any, batch: Batch) -> None:
-    check(made(FALLBACKS[name], cls), batch, "environment")
+@pytest.mark.parametrize("parts", [*FEATURIZERS.values(), *FALLING_BACK], ids=EVERY)
+def test_every_layer_gives_the_loops_gradients(parts: Any, cls: Any, batch: Batch) -> None:
+    check(made(parts, cls), batch, "environment")
 
 
 @pytest.mark.parametrize(
@@ -368,18 +367,11 @@ def test_the_fallback_says_so(name: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
-@pytest.mark.parametrize("name", ["mlp", "sequence", "shared", "words", "norms", "convolution"])
-def test_the_masks_are_the_loops_in_every_component(name: str, unit: str) -> None:
+@pytest.mark.parametrize("parts", [*map(FEATURIZERS.get, MASKED), FALLING_BACK[0]])
+def test_the_masks_are_the_loops_in_every_component(parts: Any, unit: str) -> None:
     for environments, examples in ((1, 1), (3, 1), (2, 2), (3, 4)):
         batch = tiny_batch(TASKS["multiclass"], 2, environments, examples)
-        masks(made(FEATURIZERS[name], algorithms.get(unit)), batch, "environment")
-
-
-@pytest.mark.filterwarnings("ignore:the gradients of")
-@pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
-def test_so_are_those_of_the_fallback(unit: str) -> None:
-    batch = tiny_batch(TASKS["multiclass"], 2, 3, 2)
-    masks(made(FALLBACKS["custom"], algorithms.get(unit)), batch, "environment")
+        masks(made(parts, algorithms.get(unit)), batch, "environment")
 
 
 @pytest.mark.parametrize("unit", ["ANDMask", "ExampleANDMask"])
