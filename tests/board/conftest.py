@@ -1,5 +1,6 @@
 """Results of a small sweep, a part of which is frozen."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,9 @@ def board(folder: Path, half: Path) -> Path:
     path = new_board(folder, "tiny.v1")
     freeze(half, path)
     return path
+
+
+@pytest.fixture
+def copy(board: Path, tmp_path: Path) -> Path:
+    """A board that a test may change."""
+    return Path(shutil.copytree(board, tmp_path / "tiny.v1"))

@@ -73,9 +73,7 @@ def test_freezing_again_changes_nothing(board: Path, half: Path) -> None:
     assert contents(board) == before
 
 
-def test_parts_are_added_and_others_left_alone(board: Path, mine: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "tiny.v1"
-    shutil.copytree(board, copy)
+def test_parts_are_added_and_others_left_alone(copy: Path, mine: Path) -> None:
     before = contents(copy)
     found = freeze(mine, copy)
     assert [path.stem for path in found.added] == ["VREx", "VREx"]
@@ -84,9 +82,7 @@ def test_parts_are_added_and_others_left_alone(board: Path, mine: Path, tmp_path
     assert before.items() <= after.items()
 
 
-def test_a_frozen_part_is_never_changed(board: Path, half: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "tiny.v1"
-    shutil.copytree(board, copy)
+def test_a_frozen_part_is_never_changed(copy: Path, half: Path) -> None:
     path = part_path(copy, "SEM", "ERM")
     part = read_part(path)
     place = part.table.column_names.index("value/mse/5")
@@ -110,13 +106,7 @@ def test_a_frozen_part_is_never_changed(board: Path, half: Path, tmp_path: Path)
 def test_results_that_are_not_the_whole_protocol_are_refused(
     changes: dict[str, int], message: str, tmp_path: Path
 ) -> None:
-    results = trained(
-        tmp_path,
-        "out",
-        algorithms=["ERM"],
-        datasets=[SEM],
-        **changes,
-    )
+    results = trained(tmp_path, "out", algorithms=["ERM"], datasets=[SEM], **changes)
     board = new_board(tmp_path, "b")
     with pytest.raises(UserError, match=message):
         freeze(results, board)

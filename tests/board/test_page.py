@@ -318,6 +318,12 @@ def test_selection_costs_what_the_oracle_has_more(runs: pd.DataFrame, text: str)
         )
 
 
+def lost_by_rows(runs: pd.DataFrame) -> "pd.Series[float]":
+    """The points that each row has less by `val_env` than by the oracle, on the test environment `t`."""
+    runs = runs.assign(value=runs["t"])
+    return 100 * (averages(runs, "oracle") - averages(runs, "val_env"))
+
+
 def test_rows_beyond_the_critical_difference_are_found(tmp_path: Path, text: str) -> None:
     assert (
         "Rows whose mean rank is ahead of ERM's by more than the critical difference: none; "
@@ -330,8 +336,7 @@ def test_rows_beyond_the_critical_difference_are_found(tmp_path: Path, text: str
     found = page(str(tmp_path / "b"))
     # 2.343 sqrt(3 * 4 / (6 * 12)) = .96 is less than the difference of 1
     assert "by more than the critical difference: up; behind it by more: down." in found
-    of_oracle, own = (averages(runs.assign(value=runs["t"]), x) for x in ("oracle", "val_env"))
-    lost = 100 * (of_oracle - own).groupby("dataset").mean()
+    lost = lost_by_rows(runs).groupby("dataset").mean()
     assert f"most on {lost.idxmax()} ({lost.max():.1f})." in found
 
 
@@ -339,9 +344,8 @@ def test_what_selection_costs_counts_a_dataset_with_few_rows_as_much(tmp_path: P
     means: Means = {"few": {"ERM": 0.5}, "many": {"ERM": 0.5} | {f"R{i}": 0.6 for i in range(4)}}
     rules = dict.fromkeys(means, ("val_env", "oracle"))
     runs = made_board(tmp_path / "b", means, 3, 2, rules=rules)
-    of_oracle, own = (averages(runs.assign(value=runs["t"]), x) for x in ("oracle", "val_env"))
-    lost = 100 * (of_oracle - own).groupby("dataset").mean().mean()
-    assert round(lost, 1) != round((100 * (of_oracle - own)).mean(), 1)
+    lost = lost_by_rows(runs).groupby("dataset").mean().mean()
+    assert round(lost, 1) != round(lost_by_rows(runs).mean(), 1)
     found = page(str(tmp_path / "b"))
     assert f"Selection by val_env costs {lost:.1f} points" in found
     assert table(found, "What selection costs")["val_env"]["mean"] == f"{lost:z.1f}"

@@ -1,6 +1,5 @@
 """The summary of a board: `show` prints it and reads no part, or says why not."""
 
-import shutil
 import sys
 from pathlib import Path
 from subprocess import run
@@ -15,11 +14,6 @@ from oodbench.report.formats import FORMATS
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
 from tests.helpers.boards import invoke
-
-
-@pytest.fixture
-def copy(board: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(board, tmp_path / "tiny.v1"))
 
 
 @pytest.mark.parametrize("format_", FORMATS)

@@ -1,5 +1,6 @@
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,29 +13,13 @@ from oodbench.results.export import write_parquet
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.read import COSTS
 from oodbench.results.run_spec import RunSpec, State
-
-CONTEXT = {
-    "dataset_label": "D",
-    "training_environments": ["u"],
-    "metric": "accuracy",
-    "higher_is_better": True,
-}
+from tests.results.test_directory import CONTEXT
+from tests.results.test_run_spec import SPEC
 
 
 def spec(trial: int) -> RunSpec:
-    return RunSpec(
-        dataset="D",
-        algorithm="ERM",
-        hparams={"lr": 0.1, "nested": [1, 2]},
-        label="ERM",
-        network="mlp",
-        network_hparams={},
-        test_environments=("t",),
-        draw=0,
-        trial=trial,
-        steps=20,
-        evaluate_every=10,
-    )
+    hparams = {"lr": 0.1, "nested": [1, 2]}
+    return replace(SPEC, hparams=hparams, trial=trial, steps=20, evaluate_every=10)
 
 
 def sweep(path: Path, trials: int = 5) -> tuple[Results, list[str]]:
