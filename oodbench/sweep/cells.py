@@ -187,9 +187,9 @@ def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
     steps = training.steps or (dataset.metadata.steps if sweep.steps == "default" else sweep.steps)
     every = training.evaluate_every or sweep.evaluate_every
     holdout = sweep.holdout if "holdout" in sweep.model_fields_set else source.facts.holdout
-    name, fixed = _network(sweep, row, source)
-    network, transductive = networks.get(name), algorithms.get(row.name).transductive
-    drawn = _draws(sweep, row, source, name, fixed)
+    named = _network(sweep, row, source)
+    network, algorithm = networks.get(named.name), algorithms.get(row.name)
+    drawn = _draws(sweep, row, source, named)
     options = {key: getattr(sweep, key) for key in OPTIONS}
     for tests in source.tests:
         yield [
@@ -202,7 +202,7 @@ def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
                 algorithm=row.name,
                 hparams=hparams,
                 label=str(row.label),
-                network=name,
+                network=named.name,
                 network_hparams=network_hparams,
                 test_environments=tests,
                 validation_environments=_validation(source, tests, trial),
@@ -214,25 +214,25 @@ def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
                 average=row.average if isinstance(row.average, dict) else None,
                 dataset_label=source.label,
                 ceiling=row.ceiling,
-                transductive=transductive,
+                transductive=algorithm.transductive,
                 **options,
             )
             for (draw, trial), (hparams, network_hparams) in drawn.items()
         ]
 
 
-def _network(sweep: Sweep, row: Row, source: Source) -> tuple[str, dict[str, Any]]:
-    """The network of a row, and its hyperparameters that row, sweep and dataset fix."""
+def _network(sweep: Sweep, row: Row, source: Source) -> Component:
+    """The network of a row, with the hyperparameters that row, sweep and dataset fix."""
     named = sweep.network if source.training.network is None else source.training.network
     network = Component(name=named) if isinstance(named, str) else named
-    usual = source.facts.network
-    if network.name in ("default", usual):
-        return usual, {**source.facts.network_hparams, **network.hparams, **row.network}
-    return network.name, {**network.hparams, **row.network}
+    name, fixed = network.name, network.hparams
+    if name in ("default", source.facts.network):
+        name, fixed = source.facts.network, {**source.facts.network_hparams, **fixed}
+    return Component(name=name, hparams={**fixed, **row.network})
 
 
 def _draws(
-    sweep: Sweep, row: Row, source: Source, network: str, fixed: Mapping[str, Any]
+    sweep: Sweep, row: Row, source: Source, network: Component
 ) -> dict[tuple[int, int], Draw]:
     """The hyperparameters of a row by draw and trial."""
     trials, draws = indices(sweep.trials, "trials"), indices(sweep.hparam_draws, "hparam_draws")
@@ -242,28 +242,25 @@ def _draws(
             drawn[draw, trial] = drawn[draw, trials[0]]
         else:
             stream = trial if sweep.draws == "per trial" else None
-            drawn[draw, trial] = _drawn(sweep, row, source, network, fixed, draw, stream)
+            drawn[draw, trial] = _drawn(sweep, row, source, network, draw, stream)
     return drawn
 
 
 def _drawn(
-    sweep: Sweep,
-    row: Row,
-    source: Source,
-    name: str,
-    fixed: Mapping[str, Any],
-    draw: int,
-    trial: int | None,
+    sweep: Sweep, row: Row, source: Source, named: Component, draw: int, trial: int | None
 ) -> Draw:
     """The hyperparameters of a row in a draw; `trial` where each trial has a draw of its own."""
     from oodbench.algorithms import Algorithm, algorithms
     from oodbench.networks.base import networks
 
-    network, metadata = networks.get(name), source.dataset.metadata
+    name, metadata = named.name, source.dataset.metadata
+    network = networks.get(name)
     stream = f"{'network' if sweep.shared_quantiles else row.name}/{name}"
 
     def of_network(family: str) -> dict[str, Any]:
-        return drawn_values(network.Hparams, stream, name, draw, family, given=fixed, trial=trial)
+        return drawn_values(
+            network.Hparams, stream, name, draw, family, given=named.hparams, trial=trial
+        )
 
     family = metadata.family
     family = rates_family(family, network.is_pretrained(of_network(family)))

@@ -15,7 +15,7 @@ from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import read_sweep
 from oodbench.sweep.launch import LaunchOptions, launch
-from tests.helpers.sweeps import tiny, tiny_file
+from tests.helpers.sweeps import TINY, tiny, tiny_file
 
 DRAWS = {"datasets": [{"name": "Spirals", "num_examples": 160}], "hparam_draws": 4, "trials": 2}
 
@@ -25,18 +25,20 @@ def specs(**changes: Any) -> list[Any]:
 
 
 def by_row(**keys: object) -> dict[tuple[str, int, int], RunSpec]:
-    runs = tiny(**DRAWS, **keys).runs.values()
+    runs = tiny(**DRAWS | keys).runs.values()
     return {(s.label, s.draw, s.trial): s for s in runs}
 
 
 def test_methods_share_the_quantiles_of_what_all_have() -> None:
-    runs = by_row(algorithms=["ERM", "VREx", "ANDMask"])
+    runs = by_row(algorithms=["ERM", "VREx", "ANDMask", "IRM"])
     for k in range(1, 4):
         specs = [runs[label, k, 0] for label in ("ERM", "VREx", "ANDMask")]
         assert len({s.hparams["lr"] for s in specs}) == 1
         assert len({s.hparams["weight_decay"] for s in specs}) == 1
         assert len({str(s.network_hparams) for s in specs}) == 1
     assert len({runs["ERM", k, 0].hparams["lr"] for k in range(4)}) > 1
+    weights = (runs[label, 1, 0].hparams["penalty_weight"] for label in ("IRM", "VREx"))
+    assert len(set(weights)) == 2  # hyperparameters of a method alone keep streams of their own
 
 
 @pytest.mark.parametrize(
@@ -103,14 +105,6 @@ def test_other_ranges_are_drawn_at_the_same_quantile() -> None:
         assert high == pytest.approx(10 + 10 * low)
 
 
-def test_own_hyperparameters_keep_streams_of_their_own() -> None:
-    shared = by_row(algorithms=["IRM", "VREx"])
-    assert (
-        shared["IRM", 1, 0].hparams["penalty_weight"]
-        != shared["VREx", 1, 0].hparams["penalty_weight"]
-    )
-
-
 def test_without_shared_quantiles_each_method_has_its_own() -> None:
     runs = by_row(algorithms=["ERM", "VREx"], shared_quantiles=False)
     assert any(
@@ -119,12 +113,13 @@ def test_without_shared_quantiles_each_method_has_its_own() -> None:
     )
 
 
-def test_draws_per_trial_are_others_in_each_trial_and_defaults_stay() -> None:
-    runs = by_row(algorithms=["ERM"], draws="per trial")
-    assert runs["ERM", 0, 0].hparams == runs["ERM", 0, 1].hparams
-    assert any(runs["ERM", k, 0].hparams != runs["ERM", k, 1].hparams for k in range(1, 4))
-    shared = by_row(algorithms=["ERM"])
-    assert all(shared["ERM", k, 0].hparams == shared["ERM", k, 1].hparams for k in range(4))
+def test_draw_0_is_the_defaults_and_others_are_drawn_once_or_per_trial() -> None:
+    usual = defaults(algorithms.get("IRM").Hparams, "linear")["penalty_weight"]
+    for draws in ("shared", "per trial"):
+        runs = by_row(algorithms=["IRM"], datasets=TINY["datasets"], draws=draws)
+        weights = [[runs["IRM", k, t].hparams["penalty_weight"] for t in (0, 1)] for k in range(4)]
+        assert weights[0] == [usual, usual] and len(set(weights[1] + weights[2])) > 1
+        assert all(a == b for a, b in weights[1:]) == (draws == "shared")
 
 
 FORMER_SEARCH = {"method": "tpe", "objective": "train_val", "runs": 8, "draws": 4}
@@ -152,34 +147,12 @@ def test_a_stored_sweep_goes_on_with_the_draws_that_it_has(tmp_path: Path) -> No
         launch(read_sweep(tiny_file(tmp_path, **changes, shared_quantiles=True)), options)
 
 
-def test_lists_choose_draws_and_trials() -> None:
-    runs = specs(trials=[1000, 1001], hparam_draws=[0, 7], algorithms=["IRM"])
-    assert {(r.draw, r.trial) for r in runs} == {(0, 1000), (0, 1001), (7, 1000), (7, 1001)}
-
-
-def test_draw_0_is_the_defaults_and_others_are_drawn_once_for_all_trials() -> None:
-    runs = specs(hparam_draws=3, trials=2, algorithms=["IRM"])
-    weights = {(r.draw, r.trial): r.hparams["penalty_weight"] for r in runs}
-    assert (
-        weights[0, 0]
-        == weights[0, 1]
-        == defaults(algorithms.get("IRM").Hparams, "linear")["penalty_weight"]
-    )
-    assert weights[1, 0] == weights[1, 1] != weights[2, 0]
-
-
-def test_values_of_the_file_hold_in_every_draw() -> None:
-    entry = {"name": "ANDMask", "hparams": {"tau": 0.9}}
-    assert {r.hparams["tau"] for r in specs(hparam_draws=4, algorithms=[entry])} == {0.9}
-
-
-def test_a_list_has_a_value_for_each_draw() -> None:
+def test_a_value_holds_in_every_draw_and_a_list_has_one_for_each() -> None:
     entry = {"name": "ANDMask", "hparams": {"tau": [0.5, 1, 0.9], "lr": 1e-3}}
-    runs = specs(hparam_draws=[0, 2], algorithms=[entry])
-    assert {(r.draw, r.hparams["tau"], r.hparams["lr"]) for r in runs} == {
-        (0, 0.5, 1e-3),
-        (2, 0.9, 1e-3),
-    }
+    runs = specs(hparam_draws=[0, 2], trials=[7, 9], algorithms=[entry])
+    assert [(r.draw, r.trial, r.hparams["tau"], r.hparams["lr"]) for r in runs] == [
+        (draw, trial, tau, 1e-3) for draw, tau in ((0, 0.5), (2, 0.9)) for trial in (7, 9)
+    ]
 
 
 def test_each_and_pairs() -> None:
