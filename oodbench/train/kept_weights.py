@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save
-from torch import Tensor
 
 from oodbench.data import facts
 from oodbench.datasets import Dataset
@@ -133,20 +132,14 @@ def _judges(run: Run) -> dict[str, Judge]:
 
 
 def keep_weights(run: Run, spec: RunSpec, directory: RunDirectory, rules: Iterable[str]) -> None:
-    """Write a run's evaluated weights for some rules, into the directory of the run of a spec."""
+    """Write a run's evaluated weights, in float32, for some rules into the directory of a spec's run."""
     directory.weights.mkdir(exist_ok=True)
-    weights = evaluated_weights(run)
+    with run.evaluated_weights():
+        weights = {
+            name: (value.float() if value.is_floating_point() else value).cpu().clone().contiguous()
+            for name, value in run.algorithm.state_dict().items()
+        }
     for rule in rules:
         about = {"id": spec.id, "rule": rule, "step": run.step, "sizes": run.problem.sizes}
         with whole_file(weights_path(directory, rule, run.step)) as file:
             file.write(save(weights, {ABOUT: json.dumps(about)}))
-
-
-def evaluated_weights(run: Run) -> dict[str, Tensor]:
-    """A copy on the CPU of the algorithm's state with the evaluated weights, in float32."""
-    with run.evaluated_weights():
-        state = run.algorithm.state_dict()
-        return {
-            name: (value.float() if value.is_floating_point() else value).cpu().clone().contiguous()
-            for name, value in state.items()
-        }

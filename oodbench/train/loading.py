@@ -38,16 +38,8 @@ class Data:
     """The constant answers so far, by training environments, see `oodbench.train.evaluate`."""
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What a run's data depend on, except what is fitted to its training examples."""
-
-    dataset: str
-    options: str
-    trial: int
-    holdout: float
-    data_dir: Path | None
-    device: str
+_Source = tuple[str, str, int, float, Path | None, str]
+"""What a run's data depend on, except what is fitted to its training examples: the arguments of `_load`."""
 
 
 def load_environments(
@@ -66,9 +58,8 @@ def load_environments(
     means no fit. Examples without any known label are in no split. Raises UserError for data that do
     not suit their task.
     """
-    text = json.dumps(options, sort_keys=True)
-    source = _Source(dataset, text, trial, holdout, data_dir, device)
-    data = _load(source)
+    source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
+    data = _load(*source)
     if held_out is None:
         return data
     return _fit(source, training_environments(data.dataset, held_out) if fits(data.dataset) else ())
@@ -97,24 +88,26 @@ def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=2)
-def _load(source: _Source) -> Data:
-    options = neutral_values(datasets.get(source.dataset).Options) | json.loads(source.options)
-    dataset = make(source.dataset, options, source.data_dir)
+def _load(
+    name: str, options: str, trial: int, holdout: float, data_dir: Path | None, device: str
+) -> Data:
+    values = neutral_values(datasets.get(name).Options) | json.loads(options)
+    dataset = make(name, values, data_dir)
     environments, splits = {}, {}
-    for name, data in load_checked(dataset, source.trial).items():
-        indices = split(data, source.holdout, source.dataset, name, source.trial)
+    for environment, data in load_checked(dataset, trial).items():
+        indices = split(data, holdout, name, environment, trial)
         known = dataset.task.known(data.y)
-        splits[name] = {half: i[known[i]].to(source.device) for half, i in indices.items()}
-        x = data.x if isinstance(data.x, Stored) else data.x.to(source.device)
-        attributes = None if data.attributes is None else data.attributes.to(source.device)
-        environments[name] = Environment(x, data.y.to(source.device), attributes=attributes)
+        splits[environment] = {half: i[known[i]].to(device) for half, i in indices.items()}
+        x = data.x if isinstance(data.x, Stored) else data.x.to(device)
+        attributes = None if data.attributes is None else data.attributes.to(device)
+        environments[environment] = Environment(x, data.y.to(device), attributes=attributes)
     return Data(dataset, environments, splits, groups_of(dataset, environments, splits))
 
 
 @lru_cache(maxsize=2)
 def _fit(source: _Source, training: tuple[str, ...]) -> Data:
     """The data, transformed by what is fitted to the `in` splits of the environments `training`."""
-    data = _load(source)
+    data = _load(*source)
     seen = {name: data.splits[name]["in"] for name in training}
     return replace(data, environments=fitted(data.dataset, data.environments, seen))
 
