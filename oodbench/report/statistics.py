@@ -129,7 +129,9 @@ def _difference(
     clusters = _clusters(pairs)
     resampled = hierarchical_bootstrap(pairs, resamples)
     mean_gain = estimate(clusters)
-    low, high = _percentiles(resampled)
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    low, high = np.quantile(resampled, tails) if len(resampled) else (math.nan, math.nan)
+    better = (resampled > 0) + 0.5 * (resampled == 0)  # a tie counts half
     spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
     wins = int((gain > band).sum())
     ties = int((np.abs(gain) <= band).sum())
@@ -137,8 +139,8 @@ def _difference(
         label=label,
         baseline=baseline,
         gain=mean_gain,
-        bootstrap=(low, high),
-        probability=_share(resampled) if len(gain) >= FEWEST and len(clusters) > 1 else math.nan,
+        bootstrap=(float(low), float(high)),
+        probability=float(better.mean()) if len(gain) >= FEWEST and len(clusters) > 1 else math.nan,
         wins=wins,
         ties=ties,
         losses=len(gain) - wins - ties,  # a NaN is a loss
@@ -162,18 +164,6 @@ def _clusters(pairs: pd.DataFrame) -> Numbers:
 def plain_mean(values: "pd.Series[float]") -> float:
     """The mean, NaN if a value is: pandas' own would leave that value out."""
     return float(values.mean(skipna=False))
-
-
-def _share(means: Numbers) -> float:
-    """The share of the means above 0; one that is 0 counts half."""
-    return float(((means > 0) + 0.5 * (means == 0)).mean())
-
-
-def _percentiles(means: Numbers) -> tuple[float, float]:
-    if not len(means):
-        return math.nan, math.nan
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 def hierarchical_bootstrap(
