@@ -49,7 +49,7 @@ class Rule(ABC):
     sees_test: ClassVar[bool] = False
     """Whether it sees the test environments: no table compares it with others, no board ranks by it."""
     judges_alone: ClassVar[bool] = True
-    """Whether a run's records are enough to judge it; only then can weights be kept by it."""
+    """Whether a run's spec and records are enough to judge it; only then can weights be kept by it."""
     frozen: ClassVar[bool] = False
     """Whether boards freeze its choices."""
 
@@ -67,6 +67,10 @@ class Rule(ABC):
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
         """The records that decide: rows of `id` (the run that is judged), `source` (the run whose
         records count; missing if it is not in the sweep), `environment` and `split`.
+
+        `runs` has a row for each run, with the columns `id`, the fields of `RunSpec` and
+        `training_environments`. Where `judges_alone` is False, it is always the whole sweep, with the
+        other columns of `Frames.runs`, too; else it may be a single run that has not ended.
         """
 
     @classmethod
@@ -78,12 +82,25 @@ class Rule(ABC):
         self, spec: RunSpec, training_environments: Sequence[str]
     ) -> list[tuple[str, str]]:
         """The environments and splits by which the rule judges a run; none where it cannot."""
-        evidence = self.evidence(_frame([spec], training_environments))
+        evidence = self._evidence_alone([spec], training_environments)
         return list(zip(evidence["environment"], evidence["split"], strict=True))
 
     def judged(self, specs: Sequence[RunSpec]) -> set[str]:
         """The ids of the runs that the rule can judge by their records alone, whatever they train on."""
-        return set(self.evidence(_frame(specs, ("any",)))["id"]) if specs else set()
+        return set(self._evidence_alone(specs, ("any",))["id"]) if specs else set()
+
+    def _evidence_alone(
+        self, specs: Sequence[RunSpec], training_environments: Sequence[str]
+    ) -> pd.DataFrame:
+        """The evidence by which runs are judged before they have records."""
+        try:
+            return self.evidence(_frame(specs, training_environments))
+        except KeyError as error:
+            raise UserError(
+                f"selection rule {self.name}: a run that is judged alone has no column {error}, only "
+                "`id`, the fields of its spec and `training_environments`; a rule that needs more sets "
+                "`judges_alone = False`"
+            ) from error
 
 
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
@@ -177,9 +194,8 @@ class Oracle(Rule):
 
 
 def _frame(specs: Sequence[RunSpec], training_environments: Sequence[str]) -> pd.DataFrame:
-    """The runs' frame of some specs, as far as a rule that judges runs alone reads it."""
-    names = ("id", "holdout", "test_environments", "validation_environments")
-    rows = [{name: getattr(spec, name) for name in names} for spec in specs]
+    """The columns of `Frames.runs` that are known of runs before they have started."""
+    rows = [vars(spec) | {"id": spec.id, "dataset_label": spec.dataset_name} for spec in specs]
     return pd.DataFrame([row | {"training_environments": training_environments} for row in rows])
 
 

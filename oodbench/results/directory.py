@@ -179,6 +179,9 @@ class RunDirectory:
 
     def fail(self, error: str, trace: str) -> None:
         """Mark the run as failed: one sentence and the traceback."""
+        self.path.mkdir(
+            parents=True, exist_ok=True
+        )  # its process may have died before it had the lock
         write_whole(self.path / "failed.json", _dumps({"error": error, "traceback": trace}))
         (self.path / "heartbeat").unlink(missing_ok=True)
 

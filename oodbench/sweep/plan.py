@@ -1,4 +1,4 @@
-"""The plan of a sweep: from its cells to the runs, and to the reasons why others cannot be run."""
+"""The plan of a sweep: the runs of all its cells, and the reasons why some cells cannot be run."""
 
 import importlib.util
 import itertools

@@ -64,6 +64,12 @@ def test_the_states_of_a_run(tmp_path: Path) -> None:
     assert run.state() == "diverged"
 
 
+def test_a_run_whose_process_died_before_it_had_a_folder_counts_as_failed(tmp_path: Path) -> None:
+    run = Results(tmp_path).run(SPEC.id)
+    run.fail("its process died", "")
+    assert run.state_and_reason() == ("failed", "its process died")
+
+
 def ended(tmp_path: Path, state: State = State.DONE, step: int = SPEC.steps) -> RunDirectory:
     """A run that has ended, with a record at each step due."""
     run = RunDirectory(tmp_path / SPEC.id)

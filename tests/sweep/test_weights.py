@@ -1,13 +1,17 @@
 """Kept weights on the command line: launch, status, clean, and what is said of runs without them."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
+from oodbench.selection import Rule, records_on
 from oodbench.sweep.cli import app
 from oodbench.sweep.weights import check_rules
 from tests.helpers.sweeps import tiny, tiny_file
@@ -73,3 +77,23 @@ def test_the_sweep_may_name_them_and_the_option_goes_before(tmp_path: Path) -> N
 def test_rules_that_cannot_serve_are_told_before_training(rule: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         check_rules([rule], tiny(**SHORT).runs.values())
+
+
+class OfColumn(Rule):
+    """Keeps the runs that have a value in the column that it is called after."""
+
+    summary, needs = "mean over the training examples", "nothing"
+
+    def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:
+        return records_on(runs[runs[self.name].notna()], "training_environments", "in")
+
+
+def test_a_rule_of_ones_own_judges_a_run_alone_by_every_field_of_its_spec() -> None:
+    specs = list(tiny(**SHORT).runs.values())
+    for name in {field.name for field in fields(RunSpec)} - {"average"}:
+        assert OfColumn(name).judged(specs) == {spec.id for spec in specs}
+        assert OfColumn(name).evidence_of(specs[0], ["a", "b"]) == [("a", "in"), ("b", "in")]
+    with pytest.raises(
+        UserError, match=r"rule state: .* no column 'state'.*`judges_alone = False`"
+    ):
+        OfColumn("state").judged(specs)

@@ -37,6 +37,19 @@ def test_a_worker_that_dies_takes_one_run_with_it(tmp_path: Path) -> None:
     assert failure is not None and "exit code -9" in failure.error
 
 
+def test_workers_that_die_at_the_import_of_a_plug_in_fail_their_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = "import multiprocessing, os\nif multiprocessing.parent_process(): os._exit(3)\n"
+    (tmp_path / "dies_in_workers.py").write_text(dies)
+    monkeypatch.chdir(tmp_path)
+    plan, plugins = tiny(algorithms=["ERM"]), ("dies_in_workers",)
+    states = local(job(plan, tmp_path, workers=1, plugins=plugins, vectorize=1))
+    assert states == dict.fromkeys(plan.runs, "failed")
+    failures = [Results(tmp_path).run(run_id).failure() for run_id in plan.runs]
+    assert all(failure and "exit code 3" in failure.error for failure in failures)
+
+
 def test_a_worker_that_is_asked_to_end_gives_its_run_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
