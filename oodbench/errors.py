@@ -44,10 +44,16 @@ def missing_package(who: str, package: str, extra: str) -> MissingError:
     return MissingError(f"{who} needs the package {package}: `{command}`", command)
 
 
-def unknown(what: str, name: object, known: Iterable[object], place: str = "") -> UserError:
+PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
+"""What ends the error for an unknown name that a plug-in may define."""
+
+
+def unknown(
+    what: str, name: object, known: Iterable[object], place: str = "", hint: str = ""
+) -> UserError:
     """The error for a name that is not among the known ones, with the nearest right names.
 
-    `what` is named, such as `algorithm`.
+    `what` is named, such as `algorithm`; `hint` ends the sentence.
     """
     names = [str(k) for k in known]
     folded = {n.casefold(): n for n in reversed(names)}
@@ -56,15 +62,15 @@ def unknown(what: str, name: object, known: Iterable[object], place: str = "") -
     if str(name) in near:  # it is a number
         return UserError(f"unknown {what} {name}{where}; did you mean the text '{name}'?")
     if near:
-        hint = f"did you mean {' or '.join(near)}?"
+        nearest = f"did you mean {' or '.join(near)}?"
     elif names:
         ends = accumulate(len(n) + len(", ") for n in names)
         count = max(1, sum(end <= LONGEST_LIST for end in ends))
-        hint = f"known: {', '.join(names[:count])}{', ...' if count < len(names) else ''}"
+        nearest = f"known: {', '.join(names[:count])}{', ...' if count < len(names) else ''}"
     else:
-        hint = "there are none"
+        nearest = "there are none"
     shown = str(name) if len(str(name)) <= LONGEST_NAME else f"{str(name)[: LONGEST_NAME - 3]}..."
-    return UserError(f"unknown {what} '{shown}'{where}; {hint}")
+    return UserError(f"unknown {what} '{shown}'{where}; {nearest}{hint}")
 
 
 def whole_number(value: object, name: str, least: int = 0) -> int:

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -70,16 +70,26 @@ class Registry(Generic[T]):
 
         return decorate
 
-    def get(self, name: str, place: str = "") -> T:
-        """The class registered under `name`; raises UserError with the nearest names."""
-        self._load()
-        if name not in self._classes:
+    def get(self, name: str, place: str = "", plugins: Collection[str] = ()) -> T:
+        """As `find`, but raises UserError with the nearest names where there is no such class."""
+        cls = self.find(name, plugins)
+        if cls is None:
             raise unknown(self.noun, name, self, place)
-        return self._classes[name]
+        return cls
 
-    def find(self, name: str) -> T | None:
-        """The class registered under `name`, if there is one."""
+    def find(self, name: str, plugins: Collection[str] = ()) -> T | None:
+        """The class registered under `name`, if there is one.
+
+        The plug-ins of a sweep are imported only where the name is not known without them. Raises
+        UserError if one of them cannot be.
+        """
         self._load()
+        if name not in self._classes and plugins:
+            try:
+                load_plugins(plugins)
+            except UserError as error:
+                place = f"{self.noun} '{name}' is not known without the sweep's plug-ins"
+                raise error.at(place) from error
         return self._classes.get(name)
 
     def items(self) -> list[tuple[str, T]]:

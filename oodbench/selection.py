@@ -9,7 +9,7 @@ one, and its oracle sees a run's last step only.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.errors import UserError, unknown
-from oodbench.metrics import is_higher_better, is_registered
+from oodbench.errors import PLUGIN_HINT, UserError, unknown
+from oodbench.metrics import known_direction
 from oodbench.registry import Registry
-from oodbench.results.frames import CELL, Frames, sweep_runs
+from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
 
 Integers = npt.NDArray[np.int64]
@@ -209,15 +209,17 @@ def rule_names() -> list[str]:
     return sorted(selection_rules, key=place)
 
 
-def find_rule(name: str, place: str = "") -> Rule:
+def find_rule(name: str, place: str = "", plugins: Collection[str] = ()) -> Rule:
     """The rule of that name, or `RULE:METRIC` for one that judges by another recorded metric.
 
-    Raises UserError with the nearest names if there is no such rule, `place` being where it was named.
+    The `plugins` of the sweep are imported if the name is not known without them. Raises UserError with
+    the nearest names if there is no such rule, `place` being where it was named.
     """
     base, colon, metric = name.partition(":")
-    if base not in selection_rules or (colon and not metric):
-        raise unknown(selection_rules.noun, name, rule_names(), place)
-    return selection_rules.get(base)(base, metric or None)
+    rule = selection_rules.find(base, plugins)
+    if rule is None or (colon and not metric):
+        raise unknown(selection_rules.noun, name, rule_names(), place, PLUGIN_HINT)
+    return rule(base, metric or None)
 
 
 def sees_test(name: str) -> bool:
@@ -254,9 +256,9 @@ def choose(frames: Frames, rule: str | None = None) -> pd.DataFrame:
 
 
 def served(frames: Frames) -> list[str]:
-    """The names of the rules that can choose among these runs."""
+    """The names of the rules that can choose among these runs, the one that tables use among them."""
     names = []
-    for name in rule_names():
+    for name in dict.fromkeys([*rule_names(), usual(frames)]):
         with suppress(UserError):
             choose(frames, name)
             names.append(name)
@@ -286,7 +288,7 @@ def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) ->
 def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
     name = rule or usual(frames)
-    found = find_rule(name)
+    found = find_rule(name, plugins=plugins_of(frames))
     runs = sweep_runs(frames)
     if found.metric is not None:
         runs = _judged_by(found.metric, frames, runs)
@@ -314,7 +316,10 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def _judged_by(metric: str, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs judged by another `metric`; raises UserError for a dataset that did not record it."""
+    """The runs judged by another `metric`.
+
+    Raises UserError for a dataset that did not record it, and as `known_direction` does.
+    """
     recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
     metrics = runs["metric"].where(runs["metric"].isna(), metric)
     started = runs[runs["id"].isin(frames.metrics["id"].unique())]
@@ -322,12 +327,10 @@ def _judged_by(metric: str, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
         if not of_dataset["id"].isin(recorded).any():
             raise UserError(f"selection by {metric}: the runs of {dataset} have not recorded it")
     is_main = runs["metric"] == metric
-    if not is_registered(metric) and not is_main[runs["metric"].notna()].all():
-        raise UserError(
-            f"selection by {metric}: whether more of it is better is not known; name the plug-in that "
-            "registers it"
-        )
-    higher = runs["higher_is_better"].where(is_main, is_higher_better(metric))
+    if is_main[runs["metric"].notna()].all():
+        return runs
+    rises = known_direction(metric, plugins_of(frames))
+    higher = runs["higher_is_better"].where(is_main, rises)
     return runs.assign(metric=metrics, higher_is_better=higher)
 
 

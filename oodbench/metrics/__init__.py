@@ -1,10 +1,11 @@
 """Metrics: what each of them is, which direction is better, and how it is computed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+from oodbench.errors import PLUGIN_HINT, unknown
 from oodbench.registry import Registry
 from oodbench.results.predictions import Predictions
 
@@ -109,11 +110,6 @@ metrics: Registry[type[Metric]] = Registry("metric", "oodbench.metrics")
 register = metrics.add
 
 
-def is_registered(name: str) -> bool:
-    """Whether a metric is known by its name; `accuracy[0, red]` is, as accuracy."""
-    return metrics.find(name.partition("[")[0]) is not None
-
-
 def is_proportion(name: str) -> bool:
     """Whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
     known = metrics.find(name.partition("[")[0])
@@ -121,9 +117,24 @@ def is_proportion(name: str) -> bool:
 
 
 def is_higher_better(name: str) -> bool:
-    """Whether more of a metric is better; less is of a dataset's own ones, which are not registered."""
+    """Whether more of a metric is better; less is of a predictor's own ones, which are not registered.
+
+    Of a metric of examples that may be unknown `known_direction` tells.
+    """
     known = metrics.find(name.partition("[")[0])
     return known is not None and known.higher_is_better
+
+
+def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
+    """Whether more of a metric is better; raises UserError where nobody has registered it.
+
+    Its direction would be a guess then, and a wrong one turns every ranking round. The `plugins` of
+    its sweep are imported if they are needed.
+    """
+    known = metrics.find(name.partition("[")[0], plugins)
+    if known is None:
+        raise unknown("direction of the metric", name, metrics, hint=PLUGIN_HINT)
+    return known.higher_is_better
 
 
 def _defining(method: str) -> list[tuple[str, Metric]]:
@@ -151,6 +162,10 @@ def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[s
     yield from groups.accuracies(right)
 
 
-def of_predictions(name: str) -> Metric | None:
-    """The metric of that name if it is computed from kept predictions."""
+def of_predictions(name: str, plugins: Collection[str] = ()) -> Metric | None:
+    """The metric of that name if it is computed from kept predictions.
+
+    The `plugins` of the sweep are imported if the name is not known without them.
+    """
+    metrics.find(name.partition("[")[0], plugins)
     return dict(_defining("of_predictions")).get(name)

@@ -51,7 +51,12 @@ Metric = Annotated[
 ]
 Dataset = Annotated[str | None, typer.Option(help="This one alone, by its name in the table.")]
 Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", help="A module with metrics, imported first.")
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        help="Metrics and selection rules, imported first; those of the sweep are known without it.",
+    ),
 ]
 AllowMixed = Annotated[
     bool, typer.Option("--allow-mixed", help="Although protocol or code of the directories differ.")
@@ -162,10 +167,12 @@ def figure(
     selection: Selection = None,
     dataset: Dataset = None,
     allow_mixed: AllowMixed = False,
+    plugin: Plugins = None,
 ) -> None:
     """Plot a figure for a paper: a vector with embedded fonts, two columns wide for several datasets."""
     from oodbench.report.figures import plot, save
 
+    load_plugins(plugin or [])
     save(plot(kind, _frames(directories, allow_mixed, dataset), selection, baseline), out)
     terminal().say(str(out))
 

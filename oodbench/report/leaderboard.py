@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from oodbench.errors import UserError, unknown
-from oodbench.metrics import is_higher_better
+from oodbench.errors import PLUGIN_HINT, UserError, unknown
+from oodbench.metrics import is_higher_better, known_direction
 from oodbench.report.numbers import number
 from oodbench.report.remarks import notes, remarks
 from oodbench.report.statistics import estimate, mean_and_error, plain_mean
-from oodbench.results.frames import CELL, Frames, origins, records_at, sweep_runs, test_values
+from oodbench.results.frames import (
+    CELL,
+    Frames,
+    origins,
+    plugins_of,
+    records_at,
+    sweep_runs,
+    test_values,
+)
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import choose, rule_names, sees_test, usual
 
@@ -206,7 +214,7 @@ def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -
     ranked = runs[~runs["ceiling"] & ~runs["transductive"]]
     values = _of_tests(frames, _grid(ranked), chosen, reported)
     values = values[values["complete"]]
-    higher = [directions.get(m, is_higher_better(m)) for m in values["metric"]]
+    higher = [directions[m] for m in values["metric"]]
     table = values.assign(environment=_places(values), higher=higher)
     table = table.rename(columns={"dataset_label": "dataset"})
     names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
@@ -222,9 +230,9 @@ def _places(values: pd.DataFrame) -> "pd.Series[str]":
 def reported_metrics(
     frames: Frames, runs: pd.DataFrame, metric: str | None
 ) -> tuple[dict[str, str], dict[str, bool]]:
-    """The metric that is shown of each dataset, and the direction of the datasets' own.
+    """The metric that is shown of each dataset, and whether more is better of these and the datasets' own.
 
-    Raises UserError for a `metric` that a dataset has no values of.
+    Raises UserError for a `metric` that a dataset has no values of, or whose direction nobody knows.
     """
     started = runs.dropna(subset=["metric"]).drop_duplicates("dataset_label")
     main = dict(zip(started["dataset_label"], started["metric"], strict=True))
@@ -238,8 +246,11 @@ def reported_metrics(
         known = pairs["metric"].groupby(pairs["id"].map(datasets)).unique()
         for dataset in main:
             if metric not in known.get(dataset, ()):
-                raise unknown("metric", metric, sorted(known.get(dataset, ())), dataset)
+                names = sorted(known.get(dataset, ()))
+                raise unknown("metric", metric, names, dataset, PLUGIN_HINT)
         main = dict.fromkeys(main, metric)
+        if metric not in higher:
+            higher[metric] = known_direction(metric, plugins_of(frames))
     return {d: main.get(d, "") for d in datasets.unique()}, higher
 
 

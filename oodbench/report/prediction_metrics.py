@@ -10,7 +10,7 @@ import pandas as pd
 from oodbench.errors import UserError
 from oodbench.metrics import of_predictions
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames, stacked
+from oodbench.results.frames import Frames, load_frames, plugins_of, stacked
 from oodbench.results.predictions import read_predictions
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import choose, served
@@ -34,10 +34,14 @@ def with_prediction_metric(
     environment of another task than the metric's has no value. Raises UserError where no predictions
     are kept, and for a rule that chooses nothing.
     """
-    computed = None if metric is None else of_predictions(metric)
-    if metric is None or computed is None or not rules:
+    if metric is None or not rules:
         return frames
     recorded = frames.metrics.loc[frames.metrics["metric"] == metric, "id"].unique()
+    if len(recorded) == frames.metrics["id"].nunique():
+        return frames
+    computed = of_predictions(metric, plugins_of(frames))
+    if computed is None:
+        return frames
     chosen = pd.concat([choose(frames, rule)[["id", "step"]] for rule in rules]).drop_duplicates()
     chosen = chosen[~chosen["id"].isin(recorded)]
     if chosen.empty:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.numbers import number
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results, kept_weights
-from oodbench.results.frames import CELL, Frames, sweep_runs, test_values
+from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs, test_values
 from oodbench.results.run_spec import COMPLETE
 from oodbench.selection import candidates, find_rule, usual
 from oodbench.terminal import Terminal
@@ -63,7 +63,7 @@ def why(
     user gives as `said_by` tells, and for a rule that the sweep cannot serve.
     """
     rule = rule or usual(frames)
-    judge = find_rule(rule).metric
+    judge = find_rule(rule, plugins=plugins_of(frames)).metric
     runs = sweep_runs(frames)
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
     places = (
@@ -81,7 +81,7 @@ def why(
     usual_metric = str(metrics.iloc[0]) if len(metrics) else ""
     known = sorted(frames.metrics["metric"].cat.categories)
     if metric is not None and metric not in known:
-        raise unknown("metric", metric, known)
+        raise unknown("metric", metric, known, hint=PLUGIN_HINT)
     shown = {str(first["dataset_label"]): metric or usual_metric}
     values = test_values(frames, judged[["id", "step"]], shown).groupby("id")["value"]
     judged["value"] = judged["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))

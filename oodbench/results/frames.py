@@ -26,7 +26,8 @@ class Frames:
     started);
     `error` (of a failed run, or empty), `last_step`, `training_seconds`, `waiting_seconds`,
     `evaluation_seconds` and `memory_mb` as recorded up to then; `search` (how its draw was
-    chosen) and `selection` (the rule that the sweep names for its tables; missing if it names none)."""
+    chosen), `selection` (the rule that the sweep names for its tables; missing if it names none) and
+    `plugins` (the modules that the sweep imports; missing of frozen runs)."""
     metrics: Any
     """Evaluations, one a row: METRIC_COLUMNS; `environment` and `split` are None for the predictor's own;
     a value that was not finite is NaN. `id` and the three names are categorical."""
@@ -48,6 +49,14 @@ def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> 
 
 CELL = ["dataset_label", "label", "test_environments", "trial"]
 """The columns of a run that make its cell."""
+
+
+def plugins_of(frames: Frames) -> list[str]:
+    """The plug-ins of the sweeps of these runs, each once: they may define names that are not known."""
+    if "plugins" not in frames.runs:
+        return []
+    of_runs = frames.runs["plugins"].dropna().unique()
+    return list(dict.fromkeys(plugin for plugins in of_runs for plugin in plugins))
 
 
 def sweep_runs(frames: Frames) -> pd.DataFrame:

@@ -187,7 +187,8 @@ def _frames(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     search = settings.get("search")
     how = {"search": _search_label(search)} if search else NO_SEARCH
-    of_all = {"selection": settings.get("selection")}
+    plugins = tuple(settings.get("plugins", ()))
+    of_all = {"selection": settings.get("selection"), "plugins": plugins}
     rows = [
         {"id": run_id, **spec, **info["context"]}
         | {"dataset_label": spec.get("dataset_label") or info["context"].get("dataset_label")}

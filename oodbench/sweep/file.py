@@ -8,13 +8,12 @@ from typing import Annotated, Any, Literal
 from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from oodbench.errors import UserError, unknown
+from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.registry import Registry, folder, load_plugins
 from oodbench.yaml_values import assignments, read_yaml
 
 MAX_PROBLEMS = 20
 """The most problems of a file that are listed at once."""
-PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
 FREE_KEYS = ("name", "protocol", "algorithms", "trials", "plugins", "resources")
 """The keys that a sweep under a protocol may set itself."""
 MAX_INDEX = 2**31 - 1
@@ -311,8 +310,8 @@ def training_of(values: object, place: str) -> Training:
 def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:
     """A sweep from plain values; raises UserError with all that is wrong with them, by key.
 
-    Where something is wrong, unknown names are listed, too, after the file's plug-ins and further
-    `plugins` have been loaded.
+    The file's plug-ins and further `plugins` are imported for a selection rule that is not known without
+    them, and where something is wrong: unknown names are then listed, too.
     """
     if "search" in values:
         raise UserError(f"{place}: there is no key 'search' any more: {SEARCH_GUIDE}")
@@ -331,7 +330,7 @@ def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ())
     if sweep.selection is not None:
         from oodbench.selection import find_rule
 
-        find_rule(sweep.selection, place)
+        find_rule(sweep.selection, place, [*sweep.plugins, *plugins])
     return sweep
 
 

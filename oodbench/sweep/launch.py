@@ -38,10 +38,10 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     launched, and KeyboardInterrupt when it is interrupted.
     """
     console = console or terminal()
-    launcher = _launcher(options.launcher, options.plugins)
     results = Results(options.out)
     sweep = continued(sweep, results)
     plugins = tuple(dict.fromkeys([*sweep.plugins, *options.plugins]))
+    launcher = _launcher(options.launcher, plugins)
     load_plugins(plugins)
     plan = make_plan(sweep, options.data_dir)
     show_plan(plan, console)
@@ -150,9 +150,7 @@ def is_complete(counts: Mapping[State, int]) -> bool:
 
 def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
     """The launcher of a name, which begins at once with what takes it longest; raises UserError."""
-    if name not in launchers:
-        load_plugins(plugins)
-    launcher = launchers.get(name)()
+    launcher = launchers.get(name, plugins=plugins)()
     launcher.warm_up()
     return launcher
 

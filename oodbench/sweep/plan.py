@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.data import facts
-from oodbench.errors import MissingError, UserError
+from oodbench.errors import PLUGIN_HINT, MissingError, UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.cells import Source, check_rows, rows_of, specs_of, with_environments
 from oodbench.sweep.file import (
-    PLUGIN_HINT,
     Row,
     Sweep,
     Training,

@@ -1,5 +1,6 @@
 """A metric of a user's own is one class in one file, recorded or computed from predictions."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,13 +111,46 @@ def test_every_command_computes_a_plugins_metric_of_predictions(out: Path) -> No
     }
 
 
-def test_a_rule_never_guesses_the_direction_of_a_metric(
-    out: Path, monkeypatch: pytest.MonkeyPatch
+ASKED = (("table", "--metric"), ("table", "--rule"), ("compare", "--metric"), ("html", "--metric"))
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the process know nothing of the plug-in's metrics."""
+    for name in ("confidence", "group_gap", "mean_output"):
+        monkeypatch.delitem(metrics._classes, name, raising=False)
+    sys.modules.pop("my_metrics", None)
+
+
+@pytest.mark.parametrize(("command", "flag"), ASKED)
+def test_the_sweeps_plugins_say_the_direction_of_a_metric_that_is_not_known(
+    out: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str
 ) -> None:
-    monkeypatch.delitem(metrics._classes, "confidence")
-    with pytest.raises(UserError, match="selection by confidence: whether more of it is better"):
-        choose(joined([out]), "train_val:confidence")
-    assert Results(out).plan()["settings"]["plugins"] == ["my_metrics"]
+    forget(monkeypatch)
+    assert invoke("table", str(out), "--metric", "loss").exit_code == 0
+    assert "my_metrics" not in sys.modules  # nobody needs it
+    name = "train_val:confidence" if flag == "--rule" else "confidence"
+    shown = invoke(command, str(out), flag, name)
+    assert shown.exit_code == 0, shown.output
+    assert metrics.find("confidence") is not None
+    if flag == "--metric" and command != "html":
+        assert "confidence: higher is better" in " ".join(shown.stdout.split())
+
+
+@pytest.mark.parametrize(("command", "flag"), ASKED)
+def test_the_direction_of_a_metric_is_never_guessed(
+    out: Path, monkeypatch: pytest.MonkeyPatch, command: str, flag: str
+) -> None:
+    forget(monkeypatch)
+    name = "train_val:confidence" if flag == "--rule" else "confidence"
+    Path("my_metrics.py").unlink()
+    lost = invoke(command, str(out), flag, name)
+    assert lost.exit_code == 2 and "unknown plug-in module 'my_metrics'" in lost.stderr
+    plan = Results(out).plan()
+    plan["settings"]["plugins"] = []
+    (out / "sweep.json").write_text(json.dumps(plan))
+    refused = invoke(command, str(out), flag, name)
+    assert refused.exit_code == 2 and "--plugin MODULE" in refused.stderr
+    assert "unknown direction of the metric 'confidence'" in refused.stderr
 
 
 def test_an_entry_point_registers_metrics_and_directions_import_no_torch(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from oodbench.errors import UserError
+from oodbench.errors import PLUGIN_HINT, UserError
 from oodbench.report.cli import app
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.numbers import number
@@ -106,7 +106,10 @@ def test_a_diverged_value_is_neither_dropped_nor_hidden(tmp_path: Path) -> None:
         ({"label": "ERM"}, "--test-env must say which test environment: a, b+c"),
         ({"label": "ERM", "test": "b"}, "unknown test environment 'b'; did you mean b+c?"),
         ({"dataset": "E"}, "unknown dataset 'E'; known: D"),
-        ({"rule": "orcale"}, "unknown selection rule 'orcale'; did you mean oracle?"),
+        (
+            {"rule": "orcale"},
+            f"unknown selection rule 'orcale'; did you mean oracle?{PLUGIN_HINT}",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(tmp_path: Path, arguments: dict[str, str], message: str) -> None:

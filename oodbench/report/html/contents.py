@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from oodbench.errors import UserError, unknown
-from oodbench.metrics import is_higher_better, is_proportion
+from oodbench.metrics import is_proportion
 from oodbench.report.comparison import OVERALL, gains
 from oodbench.report.leaderboard import (
     Leaderboard,
@@ -39,7 +39,7 @@ from oodbench.report.traces import (
     traces,
 )
 from oodbench.results.directory import Results
-from oodbench.results.frames import CELL, Frames, records_at, sweep_runs, test_values
+from oodbench.results.frames import CELL, Frames, plugins_of, records_at, sweep_runs, test_values
 from oodbench.results.join import joined
 from oodbench.results.run_spec import CONSTANT, OPTIONS, State
 from oodbench.selection import candidates, find_rule, rule_names, served, usual
@@ -71,7 +71,7 @@ def contents(
         reported, directions = reported_metrics(frames, runs, metric)
         runs = runs.assign(
             metric=runs["dataset_label"].map(reported).where(runs["metric"].notna()),
-            higher_is_better=directions.get(metric, is_higher_better(metric)),
+            higher_is_better=directions[metric],
         )
     labels = [str(label) for label in runs["label"].unique()]
     if baseline not in labels and baseline != BASELINE:
@@ -261,7 +261,7 @@ def _rule(
     There is an `error` in place of all of it, and no leaderboard, where the sweep cannot serve the
     rule.
     """
-    summary = find_rule(rule).description
+    summary = find_rule(rule, plugins=plugins_of(frames)).description
     try:
         judged_by_rule = candidates(frames, rule)
     except UserError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from oodbench.errors import UserError
-from oodbench.registry import Registry, load_plugins
+from oodbench.registry import Registry
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import Heartbeat
@@ -148,8 +148,7 @@ class Launcher(ABC):
 def submitters(results: Results) -> Iterator[Launcher]:
     """All launchers, among which are those to which runs of a results directory were handed."""
     settings = results.plan()["settings"]
-    if settings.get("launcher", "local") not in launchers:
-        load_plugins(settings.get("plugins", ()))
+    launchers.find(settings.get("launcher", "local"), settings.get("plugins", ()))
     return (launchers.get(name)() for name in launchers)
 
 

@@ -1,0 +1,95 @@
+"""What a sweep's plug-ins define is known wherever the sweep or its results directory names it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import oodbench
+from oodbench.errors import UserError
+from oodbench.registry import Registry
+from oodbench.report import cli as report
+from oodbench.selection import selection_rules
+from oodbench.sweep import cli as sweep
+from oodbench.sweep.file import read_sweep
+from oodbench.sweep.launchers import launchers
+from tests.helpers.sweeps import tiny_file
+
+PLUGIN = '''
+from oodbench.selection import Rule, records_on
+from oodbench.selection import register as register_rule
+from oodbench.sweep.launchers import register as register_launcher
+from oodbench.sweep.launchers.local import Debug
+
+
+@register_rule("train_in")
+class TrainIn(Rule):
+    """The training examples decide."""
+
+    summary = "mean over the in splits of the training environments"
+    needs = "nothing"
+
+    def evidence(self, runs):
+        return records_on(runs, "training_environments", "in")
+
+
+@register_launcher("here")
+class Here(Debug):
+    """As debug."""
+'''
+NAMED = {"plugins": ["my_rules"], "selection": "train_in", "keep_weights": ["train_in"]}
+SHORT = {"algorithms": ["ERM"], "trials": 1, "steps": 4, "evaluate_every": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the plug-in, which is forgotten afterwards."""
+    registries: tuple[Registry[type], ...] = (selection_rules, launchers)
+    for registry in registries:
+        monkeypatch.setattr(registry, "_classes", dict(registry.items()))
+    (tmp_path / "my_rules.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    forget()
+    return tmp_path
+
+
+def forget() -> None:
+    """Have the process know nothing of the plug-in."""
+    selection_rules._classes.pop("train_in", None)
+    launchers._classes.pop("here", None)
+    sys.modules.pop("my_rules", None)
+
+
+def test_a_sweep_names_a_rule_and_a_launcher_of_its_plugin(folder: Path) -> None:
+    file = str(tiny_file(folder, **SHORT, **NAMED))
+    launched = CliRunner().invoke(
+        sweep.app, ["launch", file, "--launcher", "here", "--yes", "--out", "out"]
+    )
+    assert launched.exit_code == 0, launched.output
+    for arguments in (
+        ["table", "out"],
+        ["why", "out", "--rule", "train_in"],
+        ["figure", "curves", "out", "--out", "curves.svg"],
+        ["html", "out"],
+    ):
+        forget()
+        shown = CliRunner().invoke(report.app, arguments)
+        assert shown.exit_code == 0, shown.output
+        assert "train_in" in selection_rules
+    forget()
+    assert oodbench.load_model("out", rule="train_in").spec.label == "ERM"
+    forget()
+    Path("my_rules.py").unlink()
+    others = CliRunner().invoke(report.app, ["table", "out", "--rule", "train_val"])
+    assert others.exit_code == 0, others.output
+    with pytest.raises(UserError, match=r"rule 'train_in' is not known.* module 'my_rules'"):
+        oodbench.load_model("out")
+
+
+def test_a_rule_of_an_option_is_known_and_a_forgotten_one_hints_at_it(folder: Path) -> None:
+    file = tiny_file(folder, **SHORT, selection="train_in")
+    with pytest.raises(UserError, match=r"unknown selection rule 'train_in'.*--plugin MODULE"):
+        read_sweep(file)
+    assert read_sweep(file, plugins=["my_rules"]).selection == "train_in"
