@@ -84,10 +84,13 @@ def show(
     dataset: Dataset = None,
     baseline: Baseline = "ERM",
     metric: Metric = None,
+    plugin: Plugins = None,
 ) -> None:
     """Print a board, and beside it the runs of results directories, as if all had been run together."""
+    from oodbench.registry import load_plugins
     from oodbench.report.formats import print_sheet
 
+    load_plugins(plugin or [])
     reported = find_reported(name)
     nothing_asked = not (directories or selection or dataset or metric) and baseline == "ERM"
     if reported is None and nothing_asked:
@@ -117,11 +120,14 @@ def compare(
     dataset: Dataset = None,
     baseline: Baseline = "ERM",
     metric: Metric = None,
+    plugin: Plugins = None,
 ) -> None:
     """Compare the rows of a board, and of results beside it, with a baseline: gains, ranks, noise."""
     from oodbench.board.show import compared_sheet
+    from oodbench.registry import load_plugins
     from oodbench.report.formats import print_sheet
 
+    load_plugins(plugin or [])
     sheet = compared_sheet(name, directories or [], selection, dataset, baseline, metric)
     print_sheet(sheet, format_)
 
@@ -134,11 +140,14 @@ def html(
     out: Annotated[Path, typer.Option(help="The file.")] = Path("board.html"),
     baseline: Baseline = "ERM",
     metric: Metric = None,
+    plugin: Plugins = None,
 ) -> None:
     """Write a board, with the runs of results directories beside it, as one HTML file."""
     from oodbench.board.beside import beside_board
+    from oodbench.registry import load_plugins
     from oodbench.report.html import write
 
+    load_plugins(plugin or [])
     frames = beside_board(name, directories or [])
     write(directories or [], out, baseline, metric=metric, beside=(name, frames))
     terminal().say(f"{out}: {out.stat().st_size / 2**20:.1f} MB")
