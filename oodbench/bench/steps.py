@@ -200,10 +200,10 @@ def case_row(case: tuple[str, tuple[str, tuple[int, ...]], tuple[int, int], floa
 
 
 def method_seconds(environments: int, repeat: int, rounds: int) -> dict[str, float]:
-    """Seconds of an update step of every method that trains a network of one logit, by name."""
+    """Seconds of an update step of each of our methods that trains a network of one logit, by name."""
     works = {}
-    for name in algorithms:
-        if trains_network(algorithms.get(name)):
+    for name, cls in algorithms.items():
+        if cls.__module__.startswith("oodbench.algorithms.") and trains_network(cls):
             built = on_random_data(name, "MLP", (INPUTS,), (environments, EXAMPLES))
             if why_skipped(type(built[0]), built[0].problem) is None:
                 works[name] = random_updates(*built)
