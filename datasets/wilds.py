@@ -53,6 +53,9 @@ class WILDS(FileDataset):
 
     row: ClassVar[Set]
 
+    def __init_subclass__(cls) -> None:
+        cls.row = SETS[cls.__name__]
+
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
         """What is read, and with which network by default."""
@@ -273,103 +276,101 @@ class WILDS(FileDataset):
         return (x - mean) / torch.where(std == 0, 1.0, std)
 
 
-def in_tables(cls: type[WILDS]) -> type[WILDS]:
-    """Register a set under the name of its class, with what the tables say of it."""
-    cls.row = row = SETS[cls.__name__]
+def known(name: str) -> dict[str, Any]:
+    """What the tables say of a set, as keywords of its metadata."""
+    row = SETS[name]
     hparams = {k: getattr(row, k) for k in ("optimizer", "lr", "weight_decay", "lr_schedule")}
-    metadata = Metadata(
-        paper="arXiv:2012.07421",
-        licence=row.licence,
-        family=row.family,
-        shift=row.shift,
-        network=row.network,
-        steps=row.epochs * row.train // row.batch,
-        folder=row.folder or f"{row.package}_v{row.version}",
-        hparams=hparams | {"environments_per_step": row.groups, "batch_size": row.each},
-    )
-    return register(cls.__name__, metadata)(cls)
+    return {
+        "licence": row.licence,
+        "family": row.family,
+        "shift": row.shift,
+        "network": row.network,
+        "steps": row.epochs * row.train // row.batch,
+        "folder": row.folder or f"{row.package}_v{row.version}",
+        "hparams": hparams | {"environments_per_step": row.groups, "batch_size": row.each},
+    }
 
 
-@in_tables
+@register("Camelyon17", Metadata(paper="arXiv:2012.07421", **known("Camelyon17")))
 class Camelyon17(WILDS):
     """Tumours in patches of lymph nodes from hospitals that were not trained on."""
 
 
-@in_tables
+@register("iWildCam", Metadata(paper="arXiv:2012.07421", **known("iWildCam")))
 class iWildCam(WILDS):
     """Animals before camera traps at places that were not trained on."""
 
 
-@in_tables
+@register("FMoW", Metadata(paper="arXiv:2012.07421", **known("FMoW")))
 class FMoW(WILDS):
     """What land is used for, from satellites in later years; by the worst region."""
 
 
-@in_tables
+@register("RxRx1", Metadata(paper="arXiv:2012.07421", **known("RxRx1")))
 class RxRx1(WILDS):
     """Which RNA was silenced in cells, in experiments that were not trained on."""
 
 
-@in_tables
+@register("PovertyMap", Metadata(paper="arXiv:2012.07421", **known("PovertyMap")))
 class PovertyMap(WILDS):
     """Wealth of villages from satellites in other countries; by the worse of town and land."""
 
 
-@in_tables
+@register("CivilComments", Metadata(paper="arXiv:2012.07421", **known("CivilComments")))
 class CivilComments(WILDS):
     """Toxic comments; by the worst of the groups that they mention."""
 
 
-@in_tables
+@register("Amazon", Metadata(paper="arXiv:2012.07421", **known("Amazon")))
 class Amazon(WILDS):
     """Stars of reviews by users that were not trained on; by the 10th percentile of users."""
 
 
-@in_tables
+@register("Yelp", Metadata(paper="arXiv:2012.07421", **known("Yelp")))
 class Yelp(WILDS):
     """Stars of reviews in later years."""
 
 
-@in_tables
+@register("Py150", Metadata(paper="arXiv:2012.07421", **known("Py150")))
 class Py150(WILDS):
     """The next token of Python code; by classes and methods in repositories not trained on."""
 
 
-@in_tables
+@register("MolPCBA", Metadata(paper="arXiv:2012.07421", **known("MolPCBA")))
 class MolPCBA(WILDS):
     """Which of 128 assays molecules are active in, with scaffolds that were not trained on."""
 
 
-@in_tables
+@register("GlobalWheat", Metadata(paper="arXiv:2012.07421", **known("GlobalWheat")))
 class GlobalWheat(WILDS):
     """Boxes around heads of wheat, in sessions that were not trained on."""
 
 
-@in_tables
+@register("CelebA", Metadata(paper="arXiv:2012.07421", **known("CelebA")))
 class CelebA(WILDS):
     """Blond hair on portraits; by the worst of the groups of sex and hair."""
 
 
-@in_tables
+@register("Waterbirds", Metadata(paper="arXiv:2012.07421", **known("Waterbirds")))
 class Waterbirds(WILDS):
     """Birds of land and water before either; by the worst of the four groups."""
 
 
-@in_tables
+@register("WILDSDomainNet", Metadata(paper="arXiv:2012.07421", **known("WILDSDomainNet")))
 class WILDSDomainNet(WILDS):
     """Photographs to sketches: DomainNet as WILDS 2.0 splits it."""
 
 
-@in_tables
+@register("BDD100K", Metadata(paper="arXiv:2012.07421", **known("BDD100K")))
 class BDD100K(WILDS):
     """Which of nine things a driver sees at other times of the day."""
 
 
-@in_tables
+@register("SQF", Metadata(paper="arXiv:2012.07421", **known("SQF")))
 class SQF(WILDS):
     """Weapons found by stops in New York; by the precision at a recall of 60 %."""
 
 
-@in_tables
+@register("ENCODE", Metadata(paper="arXiv:2012.07421", **known("ENCODE")))
 class ENCODE(WILDS):
     """Where a transcription factor binds in a kind of cell that was not trained on."""
