@@ -23,12 +23,15 @@ from oodbench.hparams import (
 )
 from oodbench.networks.base import Network
 from oodbench.optimizers import SCHEDULES
+from oodbench.overrides import own_bases, own_functions
 from oodbench.registry import CHANGES, Registry, folder
 from oodbench.tasks import Task
 
 __path__ = [str(folder("algorithms"))]
 
-algorithms: Registry[type["Algorithm"]] = Registry("algorithm", "oodbench.algorithms")
+algorithms: Registry[type["Algorithm"]] = Registry(
+    "algorithm", "oodbench.algorithms", check=lambda cls: _require_a_change(cls)
+)
 A = TypeVar("A", bound=type["Algorithm"])
 
 BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
@@ -70,13 +73,32 @@ class _FormerNames:
 
 
 def register(name: str, *, paper: str) -> Callable[[A], A]:
-    """Register a method under `name`; `paper` is where it was published (arXiv:..., or a title)."""
+    """Register a method under `name`; `paper` is where it was published (arXiv:..., or a title).
+
+    Raises UserError for a method whose hooks are misspelt, do not fit or are none.
+    """
 
     def decorate(cls: A) -> A:
         algorithms.add(name, paper)(cls)
         return cls
 
     return decorate
+
+
+def _require_a_change(cls: type["Algorithm"]) -> None:
+    """Raise UserError for a method that would train as ERM, unless it derives from a registered one.
+
+    Only a method without hyperparameters of its own is ERM on purpose, if its `neutral` says so.
+    """
+    if not issubclass(cls.Hparams, CommonHparams):
+        raise UserError(f"the algorithm {cls.__name__}: `Hparams` derives from `Algorithm.Hparams`")
+    silent = {"skip"} if cls.Hparams is CommonHparams else {"skip", "neutral"}
+    overrides = {n for n in own_functions(cls) if hasattr(Algorithm, n) or n in HOOKS} - silent
+    if not overrides and not algorithms.registered & {*own_bases(cls)}:
+        raise UserError(
+            f"the algorithm {cls.__name__} overrides none of `objective`, `combine` and the other hooks: "
+            "it would train as ERM; a method with other hyperparameters derives from a registered one"
+        )
 
 
 def first_step(value: Any, steps: int) -> Any:

@@ -3,9 +3,8 @@
 import importlib
 import os
 import pkgutil
+import re
 import sys
-import textwrap
-import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from oodbench import blame
 from oodbench.errors import UserError, unknown
+from oodbench.overrides import check_overrides
 
 T = TypeVar("T", bound=type)
 
@@ -29,9 +30,6 @@ CHANGES = {
 }
 """What methods change, by the words of `Algorithm.changes`; the first is the default."""
 
-LONGEST_REASON = 200
-"""The most characters that are shown of an error that an import has raised."""
-
 
 class Registry(Generic[T]):
     """Classes by name; errors call each by `noun`, such as `algorithm`.
@@ -40,18 +38,31 @@ class Registry(Generic[T]):
     classes, are imported at the first look-up.
     """
 
-    def __init__(self, noun: str, group: str, package: str | None = None) -> None:
-        """`package` is the one that has the group's name, unless another is given."""
+    def __init__(
+        self,
+        noun: str,
+        group: str,
+        package: str | None = None,
+        check: Callable[[T], None] = lambda cls: None,
+    ) -> None:
+        """`package` is the one that has the group's name, unless another is given.
+
+        `check` raises UserError for a class that cannot be registered.
+        """
         self.noun = noun
         self._group = group
         self._package = package or group
+        self._check = check
         self.papers: dict[str, str] = {}
         """Where the classes that were registered with a paper were published, by name."""
         self._classes: dict[str, T] = {}
         self._loaded = False
 
     def add(self, name: str, paper: str = "") -> Callable[[T], T]:
-        """A decorator that registers a class under `name`; a name is given once."""
+        """A decorator that registers a class under `name`; a name is given once.
+
+        Raises UserError for a name that is taken, and as `check_overrides`.
+        """
 
         def decorate(cls: T) -> T:
             other = self._classes.get(name)
@@ -63,6 +74,8 @@ class Registry(Generic[T]):
                     f"{self.noun} '{name}' is registered twice: "
                     f"by {other.__module__} and by {cls.__module__}"
                 )
+            check_overrides(self.noun, cls)
+            self._check(cls)
             self._classes[name] = cls
             if paper:
                 self.papers[name] = paper
@@ -91,6 +104,11 @@ class Registry(Generic[T]):
                 place = f"{self.noun} '{name}' is not known without the sweep's plug-ins"
                 raise error.at(place) from error
         return self._classes.get(name)
+
+    @property
+    def registered(self) -> set[T]:
+        """The classes that have been registered so far."""
+        return {*self._classes.values()}
 
     def items(self) -> list[tuple[str, T]]:
         """Names and classes in the order of their registration."""
@@ -139,6 +157,7 @@ def load_plugins(modules: Iterable[str]) -> None:
 @contextmanager
 def _imported(noun: str, name: str) -> Iterator[None]:
     """Turn whatever the import of somebody else's module raises into a UserError of one sentence."""
+    blame.plugins.add(re.split("[.:]", name)[0])
     try:
         yield
     except UserError as error:
@@ -157,9 +176,7 @@ def _problem(error: BaseException) -> str:
         return f"is not Python: {error.msg}, {error.filename}:{error.lineno}"
     if isinstance(error, SystemExit):
         return "asks to exit when it is imported"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
-    return f"cannot be imported: {reason} ({last.filename}:{last.lineno})"
+    return f"cannot be imported: {blame.described(error)}"
 
 
 @contextmanager

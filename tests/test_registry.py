@@ -52,6 +52,9 @@ from oodbench.algorithms import Algorithm, register
 @register("Foreign", paper="none")
 class Foreign(Algorithm):
     """Another package's method."""
+
+    def objective(self, out):
+        return out.risks.max()
 '''
 
 

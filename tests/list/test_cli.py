@@ -20,6 +20,9 @@ class Mine(Algorithm):
 
     And says so at length.
     """
+
+    def objective(self, out):
+        return out.risks.mean()
 '''
 
 

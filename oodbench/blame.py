@@ -1,0 +1,69 @@
+"""Whose code an error comes from: the engine's, or a line that a user wrote."""
+
+import sys
+import textwrap
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from oodbench.errors import UserError
+
+FOLDERS = ("oodbench.algorithms.", "oodbench.datasets.")
+"""How the names of modules begin that hold methods and datasets, and no code of the engine."""
+LONGEST_REASON = 200
+"""The most characters that are shown of an error."""
+
+plugins: set[str] = set()
+"""The packages that were imported as plug-ins or by entry points: users' code wherever it is installed."""
+
+
+def is_engine(module: str) -> bool:
+    """Whether a module is of the engine."""
+    return module.partition(".")[0] == "oodbench" and not module.startswith(FOLDERS)
+
+
+def is_users(module: str, file: str) -> bool:
+    """Whether a module in a file is a user's, or one of a method or a dataset."""
+    package = module.partition(".")[0]
+    if package in plugins or module.startswith(FOLDERS):
+        return True
+    installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
+    others = installed or file.startswith("<") or package in sys.stdlib_module_names
+    return package != "oodbench" and not others
+
+
+def place(error: BaseException) -> str | None:
+    """The last line of a user's code that led to an error, as `FILE:LINE, in FUNCTION`, if one did."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        code = frame.f_code
+        if is_users(str(frame.f_globals.get("__name__")), code.co_filename):
+            within = "" if code.co_name == "<module>" else f", in {code.co_name}"
+            return f"{shown(code.co_filename)}:{line}{within}"
+    return None
+
+
+def shown(file: str) -> str:
+    """A file as a sentence names it: from the working directory on if it is in there."""
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (ValueError, FileNotFoundError):
+        return file
+
+
+def described(error: BaseException, otherwise: str = "") -> str:
+    """An error in one sentence, with the user's line that led to it, or `otherwise` where there is none."""
+    reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
+    where = place(error) or otherwise
+    return f"{reason} ({where})" if where else reason
+
+
+@contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Turn whatever a user's code raises in the block into a UserError, with `what` before it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what}: {described(error)}") from error

@@ -1,0 +1,207 @@
+"""A class whose hooks are misspelt, do not fit or are none is refused where it is registered."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench import algorithms, datasets, metrics, selection
+from oodbench.algorithms import Algorithm, Outputs
+from oodbench.datasets import Dataset, FileDataset, Metadata
+from oodbench.errors import UserError
+from oodbench.hparams import hparam, log_uniform
+from oodbench.metrics import Metric
+from oodbench.networks import base as networks
+from oodbench.networks.base import Network
+from oodbench.registry import Registry
+from oodbench.selection import Rule
+from oodbench.steps import CustomStep
+from oodbench.sweep import launchers
+from oodbench.sweep.launchers import Launcher
+
+METADATA = Metadata(
+    paper="none", licence="none", family="none", shift="none", network="MLP", steps=1
+)
+REGISTER: dict[type, Callable[[type], object]] = {
+    Algorithm: algorithms.register("Mine", paper="none"),
+    CustomStep: algorithms.register("Mine", paper="none"),
+    Dataset: datasets.register("Mine", METADATA),
+    FileDataset: datasets.register("Mine", METADATA),
+    Rule: selection.register("Mine"),
+    Metric: metrics.register("Mine"),
+    Launcher: launchers.register("Mine"),
+    Network: networks.register("Mine"),
+}
+
+
+@pytest.fixture(autouse=True)
+def forgotten_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets what a test registers."""
+    registries: tuple[Registry[type], ...] = (
+        *(algorithms.algorithms, datasets.datasets, selection.selection_rules),
+        *(metrics.metrics, launchers.launchers, networks.networks),
+    )
+    for registry in registries:
+        monkeypatch.setattr(registry, "_classes", dict(registry.items()))
+
+
+def register(base: type, body: dict[str, Any]) -> None:
+    """Registers a class of the user's, `Mine`."""
+    (engine,) = (each for each in REGISTER if each is base) if base in REGISTER else (Algorithm,)
+    REGISTER[engine](type("Mine", (base,), {"__module__": "mine", **body}))
+
+
+def hook(self: Any, one: Any) -> Any: ...
+
+
+def with_two(self: Any, one: Any, two: Any) -> Any: ...
+
+
+def with_none(self: Any) -> Any: ...
+
+
+MISSPELT = [
+    (Algorithm, "objectve", "objective"),
+    (Algorithm, "Objective", "objective"),
+    (Algorithm, "objecitve", "objective"),
+    (Algorithm, "combin", "combine"),
+    (Algorithm, "next_buffer", "next_buffers"),
+    (Algorithm, "nextBuffers", "next_buffers"),
+    (Algorithm, "preprae", "prepare"),
+    (Algorithm, "skp", "skip"),
+    (CustomStep, "updte", "update"),
+    (CustomStep, "start_stag", "start_stage"),
+    (Dataset, "tranform", "transform"),
+    (FileDataset, "dowload", "download"),
+    (Rule, "evidnce", "evidence"),
+    (Rule, "is_usal", "is_usual"),
+    (Metric, "of_example", "of_examples"),
+    (Metric, "of_prediction", "of_predictions"),
+    (Launcher, "lauch", "launch"),
+    (Launcher, "cancle", "cancel"),
+    (Network, "foward", "forward"),
+    (Network, "is_pretraind", "is_pretrained"),
+]
+
+
+@pytest.mark.parametrize(("base", "name", "nearest"), MISSPELT)
+def test_a_misspelt_hook_is_refused_with_the_right_name(
+    base: type, name: str, nearest: str
+) -> None:
+    with pytest.raises(
+        UserError, match=rf"^the .* Mine defines `{name}`.* `{nearest}`\?.*`_{name}`"
+    ):
+        register(base, {name: hook})
+
+
+@pytest.mark.parametrize(
+    ("base", "body", "sentence"),
+    [
+        (Algorithm, {"objective": with_none}, r"`objective\(self\)` is called with \(self, out\)"),
+        (Algorithm, {"objective": with_two}, r"is called with \(self, out\)"),
+        (Algorithm, {"combine": with_two}, r"is called with \(self, gradients\)"),
+        (Algorithm, {"noise": hook}, r"is called with \(self, batch, generator\)"),
+        (Algorithm, {"prepare": with_two}, r"is called with \(self, batch\)"),
+        (Algorithm, {"next_buffers": with_none}, r"is called with \(self, out\)"),
+        (Algorithm, {"skip": hook}, "`skip` begins with `@classmethod`"),
+        (Algorithm, {"skip": classmethod(with_none)}, r"is called with \(problem\)"),
+        (
+            Algorithm,
+            {"neutral": property(with_none)},
+            "`neutral` is a function, without `@property`",
+        ),
+        (CustomStep, {"update": hook}, r"is called with \(self, batch, step\)"),
+        (CustomStep, {"schedule": hook}, r"is called with \(self, step, rates\)"),
+        (CustomStep, {"configure": hook}, r"is called with \(self\)"),
+        (CustomStep, {"reduction": with_none}, "`reduction` begins with `@property`"),
+        (Dataset, {"load": with_none}, r"is called with \(self, trial\)"),
+        (Dataset, {"load": hook, "transform": hook}, r"is called with \(self, x, generator\)"),
+        (Rule, {"evidence": with_none}, r"is called with \(self, runs\)"),
+        (Metric, {"of_groups": hook}, r"is called with \(self, groups, right\)"),
+        (Launcher, {"launch": with_none}, r"is called with \(self, job\)"),
+        (Network, {"forward": with_two}, r"is called with \(self, x\)"),
+    ],
+)
+def test_a_hook_that_cannot_be_called_is_refused(
+    base: type, body: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=f"^the .* Mine: .*{sentence}"):
+        register(base, body)
+
+
+@pytest.mark.parametrize(
+    ("base", "name"), [(Dataset, "load"), (Rule, "evidence"), (Launcher, "launch")]
+)
+def test_a_class_without_what_it_must_define_is_refused(base: type, name: str) -> None:
+    with pytest.raises(UserError, match=rf"Mine does not define `{name}`"):
+        register(base, {})
+
+
+class Weight(Algorithm.Hparams):
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class More(Algorithm.Hparams):
+    """Another range of a hyperparameter that there is."""
+
+    lr: float = hparam(1e-2, log_uniform(1e-3, 1e-1), low=0.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({}, "overrides none of `objective`"),
+        ({"loss": hook, "skip": classmethod(hook)}, "overrides none of `objective`"),
+        ({"Hparams": More, "neutral": classmethod(hook)}, "overrides none of `objective`"),
+        ({"Hparams": Weight, "objective": hook}, r"`Hparams` begins with `@dataclass.*`weight`"),
+        ({"Hparams": Other, "objective": hook}, "derives from `Algorithm.Hparams`"),
+    ],
+)
+def test_a_method_that_would_train_as_another_is_refused(
+    body: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=f"^the algorithm Mine.*{sentence}"):
+        register(Algorithm, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"objective": hook, "penalty": hook, "gradients": hook, "objectives": hook, "noisy_": 3},
+        {"objective": lambda self, out, scale=1.0: out.risks.mean()},
+        {"objective": lambda self, *values: values[0].risks.mean()},
+        {"objective": staticmethod(lambda out: out.risks.mean()), "_objectve": hook},
+        {"combine": torch.no_grad()(hook)},
+        {"skip": staticmethod(lambda problem: None), "prepare": hook},
+        {"__init__": lambda self, network, problem, hparams: None},
+        {"predict": hook},
+        {"neutral": classmethod(lambda cls, problem: {})},
+    ],
+    ids=lambda body: " ".join(body),
+)
+def test_helpers_and_every_form_of_a_hook_are_taken(body: dict[str, Any]) -> None:
+    register(Algorithm, body)
+    assert "Mine" in algorithms.algorithms
+
+
+def test_other_hyperparameters_of_a_registered_method_are_a_method() -> None:
+    for name in ("ERM", "IRM"):
+        register(algorithms.algorithms.get(name), {"Hparams": More} if name == "ERM" else {})
+
+
+def test_a_mixin_may_bring_the_hook() -> None:
+    class Mean:
+        def objective(self, out: Outputs) -> Tensor:
+            return out.risks.mean()
+
+    algorithms.register("Mine", paper="none")(type("Mine", (Mean, Algorithm), {}))
+    assert algorithms.algorithms.get("Mine").__name__ == "Mine"
