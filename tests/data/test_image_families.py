@@ -109,7 +109,10 @@ def test_inputs_more_than_twice_as_large_as_the_files_are_told(scans: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["images", "small_images", "digits", "noisy_labels"])
-@pytest.mark.parametrize("network", ["ConvNet", "ResNet18", "pretrained"])
+@pytest.mark.parametrize(
+    "network",
+    ["ConvNet", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("ResNet18", "pretrained"))],
+)
 def test_the_defaults_beat_the_constant_answer(
     family: str,
     network: str,

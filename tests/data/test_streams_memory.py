@@ -18,6 +18,7 @@ def peak(folder: Path, kind: str) -> float:
     return float(done.stdout)
 
 
+@pytest.mark.nightly
 def test_the_memory_of_a_streamed_run_does_not_grow_with_the_data(tmp_path: Path) -> None:
     """Where 166 MB more of images would show: in a run that holds them in memory they do."""
     folders = []

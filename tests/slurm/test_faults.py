@@ -78,6 +78,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(
     assert "Calling checkpoint method" in logs
 
 
+@pytest.mark.nightly
 def test_a_double_waits_for_its_twin_and_finishes_what_it_leaves(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,7 +194,9 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
     return tiny_file(folder, **changes), Results(folder / "reference")
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)]
+)
 def test_a_killed_launch_is_continued_to_the_same_end(
     tmp_path: Path, how: signal.Signals, longer: tuple[Path, Results]
 ) -> None:
