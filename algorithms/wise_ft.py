@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Needs, Problem, first_step, register
+from oodbench.algorithms import Batch, Needs, Problem, register
 from oodbench.hparams import hparam, uniform
 from oodbench.networks.base import Network
-from oodbench.steps import CustomStep
+from oodbench.steps import CustomStep, trains_head_only, usual_update
 
 
 @register("WiSEFT", paper="arXiv:2109.01903")
@@ -51,11 +51,13 @@ class WiSEFT(CustomStep):
             return "it starts from a trained head, and `head_only` is 0"
         return super().skip(problem)
 
-    def start_stage(self, step: int) -> None:
-        """Keep the weights where fine-tuning begins."""
-        if step == first_step(self.hparams.head_only, self.problem.steps):
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """The usual update; theta_0 is theta until fine-tuning begins, and predictions are theta's."""
+        metrics = usual_update(self, batch, step)
+        if trains_head_only(self, step):
             for kept, value in zip(self._start(), self._now(), strict=True):
                 kept.copy_(value)
+        return metrics
 
     def _start(self) -> list[Tensor]:
         return [value.detach() for value in self.start.state_dict().values()]

@@ -62,10 +62,23 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimizer `name` (`adam`, `adamw` or `sgd`); weight decay is set by `set_rates`.
 
-    `scales` has the factors of the learning rate of some parameters.
+    `scales` has the factors of the learning rate of some parameters. However a gradient lies in memory,
+    the optimizer is given it in the layout of its parameter.
     """
-    trained: list[Any] = [p for p in parameters if p.requires_grad]
-    # torch's fused kernels take a gradient to lie in memory as its parameter does, unchecked
+    optimizer = _plain_optimizer(
+        name, [p for p in parameters if p.requires_grad], lr, momentum, scales
+    )
+    optimizer.register_step_pre_hook(_lay_out_gradients)
+    return optimizer
+
+
+def _plain_optimizer(
+    name: str,
+    trained: list[Any],
+    lr: float,
+    momentum: float,
+    scales: Mapping[nn.Parameter, float],
+) -> torch.optim.Optimizer:
     fused = all(p.is_contiguous() for p in trained)
     if any(p in scales for p in trained):
         factors: dict[float, list[nn.Parameter]] = {scales.get(p, 1.0): [] for p in trained}
@@ -77,6 +90,18 @@ def make_optimizer(
     if name == "adamw":
         return torch.optim.AdamW(trained, lr=lr, fused=fused)
     return torch.optim.SGD(trained, lr=lr, momentum=momentum)
+
+
+def _lay_out_gradients(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Give every gradient the strides of its parameter.
+
+    `backward()` does so itself, but other gradients have the strides that a layer's kernel chose, and
+    torch's fused kernels read both in the order of memory, unchecked.
+    """
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None and p.grad.stride() != p.stride():
+                p.grad = torch.empty_like(p).copy_(p.grad)
 
 
 class Rates(NamedTuple):

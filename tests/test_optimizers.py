@@ -54,6 +54,24 @@ def test_sgd_with_momentum_and_coupled_decay() -> None:
     torch.testing.assert_close(steps("sgd", LR, DECAY), w)
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 4, 4), (3, 1, 2, 2)])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_how_a_gradient_lies_in_memory_moves_nothing(name: str, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    gradients, before = torch.randn(3, *shape).double(), torch.randn(shape).double()
+
+    def after(transposed: bool) -> Tensor:
+        parameter = nn.Parameter(before.clone())
+        optimizer = make_optimizer(name, [parameter], lr=0.1, momentum=0.8)
+        for gradient in gradients:
+            parameter.grad = gradient.mT.contiguous().mT if transposed else gradient.clone()
+            assert parameter.grad.is_contiguous() != transposed
+            optimizer.step()
+        return parameter.detach()
+
+    assert torch.equal(after(transposed=True), after(transposed=False))
+
+
 @pytest.mark.parametrize(
     ("name", "factors"),
     [

@@ -42,7 +42,7 @@ PLAIN: dict[str, Any] = {
 
 
 class ImageTask(Task):
-    """A task on images of 3 x 3 pixels, where others are on four numbers."""
+    """A task on images of two channels and 4 x 4 pixels, where others are on four numbers."""
 
 
 def suited(cls: type[Algorithm], task: Task) -> Task:
@@ -53,7 +53,7 @@ def suited(cls: type[Algorithm], task: Task) -> Task:
 
 def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Problem:
     """A problem with few inputs, whose examples have one of two attributes."""
-    shape = (1, 3, 3) if isinstance(task, ImageTask) else (4,)
+    shape = (2, 4, 4) if isinstance(task, ImageTask) else (4,)
     sizes = (EXAMPLES,) * len(environments)
     return Problem(shape, task, environments, STEPS, attributes=2, sizes=sizes, pretrained=True)
 
@@ -93,13 +93,18 @@ def tiny_algorithm(
     problem: Problem,
     values: Mapping[str, object] | None = None,
     dtype: torch.dtype = torch.float64,
+    network: str = "MLP",
+    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Algorithm:
-    """The algorithm on a small MLP, always with the same weights, at `values` over its defaults."""
+    """The algorithm on a small network, always with the same weights, at `values` over its defaults."""
     place = f"the hyperparameters of {cls.__name__}"
     hparams = checked(cls.Hparams, {**defaults(cls.Hparams), **(values or {})}, place)
-    network = build("MLP", {"width": 8}, problem.input_shape, problem.task.num_outputs, seed=0)
+    small = {"width": 8 if network == "MLP" else 2}
+    sizes = problem.input_shape, problem.task.num_outputs
+    built = build(network, small, *sizes, seed=0)
     torch.manual_seed(1)
-    algorithm = cls(network, problem, hparams).to(dtype)
+    algorithm = cls(built, problem, hparams).to(dtype)
+    algorithm.network.to(memory_format=memory_format)
     configure(algorithm)
     return algorithm
 

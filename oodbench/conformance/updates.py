@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -23,6 +24,7 @@ from oodbench.conformance.tiny_problems import (
     ENVIRONMENTS,
     LAST,
     PLAIN,
+    ImageTask,
     network_step,
     tiny_algorithm,
     tiny_batch,
@@ -177,6 +179,41 @@ def ignores_the_order_of_environments(cls: type[Algorithm], task: Task) -> None:
     wanted = network_step(plain, batch, LAST)
     reordered = network_step(permuted, replace(batch.of(order), environments=None), LAST)
     require_close(reordered, wanted, "the gradient depends on the environments' order")
+
+
+@requirement
+@on_one_task
+def ignores_the_layout_in_memory(cls: type[Algorithm], task: Task) -> None:
+    """Images and convolutions train to the same weights, whichever of their axes is last in memory.
+
+    A fused optimizer of torch's takes gradients to lie as their parameters do: make optimizers by
+    `oodbench.steps.optimizer_of`, which sees to that.
+    """
+    image = ImageTask(task.kind, task.num_outputs)
+    reason = why_skipped(cls, tiny_problem(image))
+    if reason is not None or not trains_network(cls):
+        raise DoesNotApply(reason or "it trains no network")
+    formats = (torch.contiguous_format, torch.channels_last)
+    wanted, *others = [_trained(cls, image, *each) for each in itertools.product(formats, formats)]
+    for weights in others:
+        error = max(float((w - weights[name]).abs().max()) for name, w in wanted.items())
+        assert error <= 1e-8, f"weights differ by {error:.2g} after three updates"
+
+
+def _trained(
+    cls: type[Algorithm], task: Task, inputs: torch.memory_format, weights: torch.memory_format
+) -> dict[str, Tensor]:
+    """The state after three updates with inputs and weights in these layouts."""
+    algorithm = tiny_algorithm(cls, tiny_problem(task), network="ConvNet", memory_format=weights)
+    for step in (0, 1, LAST):
+        batch = tiny_batch(task, step)
+        laid_out: dict[str, Any] = {}
+        for name in ("x", "views"):
+            images: Tensor = getattr(batch, name)
+            flat = images.flatten(0, -4).contiguous(memory_format=inputs)
+            laid_out[name] = torch.unflatten(flat, 0, images.shape[:-3])
+        update(algorithm, replace(batch, **laid_out), step)
+    return algorithm.state_dict()
 
 
 @requirement

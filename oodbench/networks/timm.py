@@ -81,8 +81,10 @@ class Timm(Network):
         """The factor between the learning rates of a layer and the one after it, 1 for the head
         (BEiT, arXiv:2106.08254; layers as timm groups them, the last norm with the last block)."""
         mix_style: float = hparam(0.0, low=0.0, high=1.0)
-        """The probability with which the images of a batch have mixed styles after the first three stages
-        of a convolutional model (MixStyle, arXiv:2104.02008)."""
+        """The probability with which the images of a batch have mixed styles after the first stages of a
+        convolutional model (MixStyle, arXiv:2104.02008)."""
+        mix_style_stages: int = hparam(3, low=1, high=4, neutral=3)
+        """After how many stages styles are mixed."""
         drop_path: float = hparam(0.0, low=0.0, high=0.99)
         """The share of examples for which the last residual branch is left out, less in those before
         (stochastic depth, arXiv:1603.09382)."""
@@ -129,7 +131,7 @@ class Timm(Network):
                     f"{hparams.model} has no early feature maps: `mix_style` is not for it"
                 )
             after_stem = 1 if len(self._stages) > 4 else 0
-            early = self._stages[after_stem : after_stem + 3]
+            early = self._stages[after_stem : after_stem + hparams.mix_style_stages]
             add_mix_style(self, early, hparams.mix_style)
 
     @property

@@ -119,13 +119,17 @@ class ResNet(Torchvision):
         """The authors of MixStyle mix in half of the steps."""
 
         mix_style: float = hparam(0.0, low=0.0, high=1.0, neutral=0.0)
-        """The probability with which the images of a batch have mixed styles after the first three of the
-        four stages (MixStyle, arXiv:2104.02008)."""
+        """The probability with which the images of a batch have mixed styles after the first stages
+        (MixStyle, arXiv:2104.02008)."""
+        mix_style_stages: int = hparam(3, low=1, high=4, neutral=3)
+        """After how many of the four stages styles are mixed: in the authors' code three for PACS, two for
+        Office-Home."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__(input_shape, num_outputs, hparams)
         if hparams.mix_style:
-            add_mix_style(self, self.stages[1:4], hparams.mix_style)
+            stages = self.stages[1 : 1 + hparams.mix_style_stages]
+            add_mix_style(self, stages, hparams.mix_style)
 
     @property
     def stages(self) -> tuple[str, ...]:

@@ -111,23 +111,42 @@ class EMA(Average):
 
     With k the number of updates that count so far, theta_bar <- theta_bar + c_k (theta - theta_bar),
     c_k = (1 - decay) / (1 - decay^k): Adam's correction of the start (arXiv:1412.6980, section 3), without
-    which the first weights would weigh decay^k.
+    which the first weights would weigh decay^k. An update `horizon` updates ago weighs about 1/e of the
+    last one: decay = 1 - 1 / horizon.
     """
 
     label = "EMA"
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Average.Hparams):
-        """The decay: that of arXiv:1703.01780, a mean over about the last 1,000 updates."""
+        """The mean's reach: a `horizon`, by default a tenth of the run, or a `decay`."""
 
-        decay: float = hparam(0.999, low=0.0, high=1.0)
+        horizon: int | float | None = hparam(None, low=0)
+        """The reach in updates, at least one; below 1 a share of the run's steps."""
+        decay: float | None = hparam(None, low=0.0, high=1.0)
+        """arXiv:1703.01780 has 0.999, whatever the number of steps: a horizon of 1,000 updates."""
         start: int | float = hparam(0.0, low=0)
         """The first update that counts; below 1 a share of the run's steps."""
 
+        def __post_init__(self) -> None:
+            """Raises UserError for two reaches."""
+            if self.decay is None and self.horizon is None:
+                object.__setattr__(self, "horizon", 0.1)
+            elif None not in (self.decay, self.horizon):
+                raise UserError("the average ema has a `horizon` or a `decay`, not both")
+
+    @property
+    def decay(self) -> float:
+        """What the weights of all earlier updates are multiplied by at each."""
+        h = self.hparams
+        if h.decay is not None:
+            return float(h.decay)
+        return 1 - 1 / max(1.0, float(first_step(h.horizon, self.steps)))
+
     def share(self, step: int) -> float:
         """c_k."""
-        decay, k = self.hparams.decay, self._counted(step)
-        return float((1 - decay) / (1 - decay**k)) if decay < 1 else 1 / k
+        decay, k = self.decay, self._counted(step)
+        return (1 - decay) / (1 - decay**k) if decay < 1 else 1 / k
 
 
 class SWA(Average):
@@ -294,7 +313,8 @@ def numbers(average: Mapping[str, Any]) -> dict[str, Any]:
     name = given.pop("name", None)
     if name not in AVERAGES:
         raise unknown("average", str(name), [*AVERAGES, "none"])
-    return {"name": name, **asdict(checked(AVERAGES[name].Hparams, given, f"the average {name}"))}
+    values = asdict(checked(AVERAGES[name].Hparams, given, f"the average {name}"))
+    return {"name": name, **{key: value for key, value in values.items() if value is not None}}
 
 
 def reason_against(

@@ -2,7 +2,9 @@
 
 The members are the draws of one row, test set and trial of a sweep, with the weights that a selection
 rule chose of each and `--keep-weights RULE` kept. A weight average is scored and recorded like a run: in
-the same results directory, in a row of its own.
+the same results directory, in a row of its own. Statistics of batch normalisation are averaged with the
+weights, where the authors' code keeps those of its first member: in their experiments, whose statistics are
+frozen (`freeze_batch_norm`), all members have the same.
 """
 
 import hashlib

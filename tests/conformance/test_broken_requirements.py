@@ -116,6 +116,21 @@ class Forgetful(CustomStep):
         return {"loss": loss.detach()}
 
 
+class Fused(CustomStep):
+    """Gradients with the strides of their kernels, for a fused optimizer of torch's own."""
+
+    def configure(self) -> dict[str, torch.optim.Optimizer]:
+        return {"main": torch.optim.Adam(self.parameters(), fused=True)}
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        loss = outputs(self, batch, step).risks.mean()
+        parameters = list(self.parameters())
+        for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            p.grad = gradient
+        descend(self, step)
+        return {"loss": loss.detach()}
+
+
 class Attached(Algorithm):
     """A metric that keeps the graph alive."""
 
@@ -173,6 +188,7 @@ class OutOfLimits(Algorithm):
         (NotNeutral, updates.is_erm_when_neutral, "differs from ERM's at step 0"),
         (Ordered, updates.ignores_the_order_of_environments, "depends on the environments' order"),
         (Forgetful, updates.resumes_exactly, "differs after resuming"),
+        (Fused, updates.ignores_the_layout_in_memory, "weights differ by .*`.*optimizer_of`"),
         (Attached, updates.updates_are_finite, "'worst' is not detached"),
         (NeedsTwoExamples, updates.takes_one_example, "a single example .* 'loss' is nan"),
         (

@@ -55,6 +55,9 @@ def test_residual_networks_take_it_and_their_weights_stay(probability: float) ->
         return each.train()(x)  # type: ignore[no-any-return]
 
     assert torch.equal(training(network), training(plain)) == (probability == 0)
+    mixed_after = range(1, 4) if probability else ()
+    for stage, name in enumerate(network.stages):
+        assert len(network.get_submodule(name)._forward_hooks) == (stage in mixed_after)
     twin = copy.deepcopy(network)
     network.eval()
     assert torch.equal(training(twin), training(plain)) == (probability == 0)

@@ -57,15 +57,21 @@ def weights(run: Run) -> dict[str, Tensor]:
 
 
 def mean(of: list[dict[str, Tensor]], decay: float = 1.0) -> dict[str, Tensor]:
-    shares = decay ** torch.arange(len(of), 0, -1, dtype=torch.float64)
+    shares = decay ** torch.arange(len(of) - 1, -1, -1, dtype=torch.float64)
     shares /= shares.sum()
     return {n: torch.tensordot(shares, torch.stack([w[n] for w in of]), 1) for n in of[0]}
 
 
 @pytest.mark.parametrize(
     ("average", "start", "decay"),
-    [({"name": "ema", "decay": 0.9, "start": 0.2}, 11, 0.9), ({"name": "swa"}, 43, 1.0)],
-    ids=["ema", "swa"],
+    [
+        ({"name": "ema", "decay": 0.9, "start": 0.2}, 11, 0.9),
+        ({"name": "ema"}, 0, 1 - 1 / 6),  # a tenth of 57 steps
+        ({"name": "ema", "horizon": 12}, 0, 1 - 1 / 12),
+        ({"name": "ema", "horizon": 0}, 0, 0.0),
+        ({"name": "swa"}, 43, 1.0),
+    ],
+    ids=["ema by decay", "ema", "ema by updates", "ema of the last", "swa"],
 )
 @NETWORKS
 def test_what_is_evaluated_is_the_average_of_all_weights_so_far(
@@ -273,6 +279,9 @@ def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:
         "name": "swad", "optimum_patience": 3, "overfit_patience": 6, "tolerance": 0.3
     }  # fmt: skip
     assert len({s.id for s in (plain, named, other)}) == 3
+    assert specs("ema")[0].average == {"name": "ema", "horizon": 0.1, "start": 0.0}
+    by_decay = specs({"name": "ema", "decay": 0.999})[0].average
+    assert by_decay == {"name": "ema", "decay": 0.999, "start": 0.0}, "the default of 0.2.0"
     labels = {a: specs(a)[0].label for a in AVERAGES}
     assert labels == {"ema": "ERM + EMA", "swa": "ERM + SWA", "swad": "ERM + SWAD"}
     assert named.bundle_key != plain.bundle_key
@@ -284,6 +293,12 @@ def test_the_id_holds_an_average_and_all_of_its_numbers() -> None:
         ("ERM", "swat", {}, "unknown average 'swat'; did you mean swa"),
         ("ERM", {"name": "ema", "decays": 0.5}, {}, "'decays' in the average ema; did you mean d"),
         ("ERM", {"name": "ema", "decay": 1.5}, {}, "ema must be between 0.0 and 1.0, not 1.5"),
+        (
+            "ERM",
+            {"name": "ema", "decay": 0.9, "horizon": 9},
+            {},
+            "a `horizon` or a `decay`, not bo",
+        ),
         ("ERM", "swad", {"holdout": 0}, "swad needs validation losses: a `holdout` above 0, or"),
         ("LeastSquares", "ema", {}, "it trains no network whose weights could be averaged"),
     ],
