@@ -1,6 +1,5 @@
 """What commands cost beside training, and what the shortcuts of a launch save."""
 
-import json
 import os
 import random
 import statistics
@@ -100,7 +99,6 @@ def _write_run(results: Results, run: RunSpec, generator: random.Random) -> None
         "higher_is_better": True,
     }
     directory.start(run, context, {"oodbench": "bench", "commit": "0" * 40})
-    lines = []
     for number in range(1, EVALUATIONS + 1):
         evaluations = [
             {"environment": e, "split": s, "metric": m, "value": generator.random(), "count": 100}
@@ -110,8 +108,7 @@ def _write_run(results: Results, run: RunSpec, generator: random.Random) -> None
         ]
         cost = {"training_seconds": float(number), "evaluation_seconds": 0.1}
         record = {"step": 100 * number, "train": {}, "cost": cost, "evaluations": evaluations}
-        lines.append(json.dumps(record) + "\n")
-    (directory.path / "metrics.jsonl").write_text("".join(lines))
+        directory.append(record)
     directory.finish(State.DONE, run.steps, 20.0)
 
 

@@ -32,9 +32,9 @@ from pydantic_core import from_json
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, whole_file, write_whole
 from oodbench.results.provenance import slurm_job
+from oodbench.results.records import Layout, Record, packed, whole_records, wrong_records
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import (
-    RECORD,
     SCHEMA,
     DamagedFile,
     DoneFile,
@@ -47,7 +47,6 @@ from oodbench.results.schemas import (
     parse_json,
     read_bytes,
     read_file,
-    wrong_records,
 )
 
 LAST = "last"
@@ -57,11 +56,11 @@ LOST_AFTER = 120.0
 """Seconds without a heartbeat after which a run that another machine trained counts as lost."""
 
 
-def _dumps(value: Any) -> str:
+def _dumps(value: Any, separators: tuple[str, str] | None = None) -> str:
     try:
-        return json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False, separators=separators)
     except (TypeError, ValueError):
-        return json.dumps(_finite(value), allow_nan=False)
+        return json.dumps(_finite(value), allow_nan=False, separators=separators)
 
 
 def _finite(value: Any) -> Any:
@@ -81,6 +80,8 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
+        self._layout: Layout | None = None
+        """That of the last record, where this object has written it."""
 
     @property
     def checkpoint(self) -> Path:
@@ -126,9 +127,13 @@ class RunDirectory:
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record to the metrics."""
+        """Add one record, with `evaluations` as in `records`, to the metrics."""
+        if self._layout is None:
+            before = self._records()
+            self._layout = before[-1].layout if before else None
+        line, self._layout = packed(record, self._layout)
         with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(_dumps(record) + "\n")
+            file.write(_dumps(line, separators=(",", ":")) + "\n")
 
     def sync_records(self) -> dict[str, Any]:
         """Put the records on the disk; returns their number `records` and the `sha256` of their bytes."""
@@ -144,8 +149,8 @@ class RunDirectory:
 
         Returns False, and drops none, if those are not the ones that `sync_records` saw.
         """
-        path = self.path / "metrics.jsonl"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        path, self._layout = self.path / "metrics.jsonl", None
+        lines = (read_bytes(path) or b"").splitlines(keepends=True)
         if _digest(lines[:records]) != {"records": records, "sha256": sha256}:
             return False
         if len(lines) > records:
@@ -156,16 +161,17 @@ class RunDirectory:
     def forget_records(self) -> None:
         """Drop all records and the weights kept with them, for a run that starts anew."""
         shutil.rmtree(self.weights, ignore_errors=True)
+        self._layout = None
         write_whole(self.path / "metrics.jsonl", "")
 
     def records(self) -> list[dict[str, Any]]:
         """The records in the order of their steps, up to a torn or damaged line."""
-        records: list[dict[str, Any]] = []
+        return [record.as_dict() for record in self._records()]
+
+    def _records(self) -> list[Record]:
         with suppress(DamagedFile):
-            for line in (read_bytes(self.path / "metrics.jsonl") or b"").splitlines():
-                record = parse_json(line, RECORD, "")
-                records.append(dict(record))
-        return records
+            return whole_records(read_bytes(self.path / "metrics.jsonl") or b"")
+        return []
 
     def finish(self, status: State, step: int, seconds: float) -> None:
         """Mark the run as `done` or `diverged` at `step`, with its id and what its records are.
@@ -175,7 +181,8 @@ class RunDirectory:
         """
         end = {"id": self.id, "status": status, "step": step, "seconds": seconds}
         write_whole(self.path / "done.json", _dumps(end | self.sync_records()))
-        (self.path / "heartbeat").unlink(missing_ok=True)
+        for name in ("heartbeat", "lock"):  # who waits for the lock finds the run ended
+            (self.path / name).unlink(missing_ok=True)
 
     def fail(self, error: str, trace: str) -> None:
         """Mark the run as failed: one sentence and the traceback."""

@@ -12,36 +12,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json
 
 from oodbench.files import whole_file
-from oodbench.results import schemas
 from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.records import Column, Record, whole_records
 from oodbench.results.run_spec import DIWA, RunSpec, State
-from oodbench.results.schemas import DamagedFile, parse_json, read_bytes
+from oodbench.results.schemas import DamagedFile, read_bytes
 
 CHUNK = 250
 """The number of runs that are parsed together."""
 
 NAMES = ("environment", "split", "metric")
-EVALUATION = pa.struct(
-    [*((name, pa.string()) for name in NAMES), ("value", pa.float64()), ("count", pa.int64())]
-)
 COSTS = ("training_seconds", "waiting_seconds", "evaluation_seconds", "memory_mb")
-RECORD = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("evaluations", pa.list_(EVALUATION)),
-        ("cost", pa.struct([(name, pa.float64()) for name in COSTS])),
-    ]
-)
 METRICS = pa.schema(
     [
         ("run", pa.int32()),
@@ -229,7 +218,7 @@ def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[i
         table, costs = _parse(texts, start)
         return {d.id: i | c for d, i, c in zip(chunk, infos, costs, strict=True)}, table
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # parsing in Arrow leaves Python free
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a disk may take long to find a file
         chunks = list(pool.map(chunk_from, range(0, len(ids), CHUNK)))
     runs = {run_id: info for infos, _ in chunks for run_id, info in infos.items()}
     return ParsedRuns(
@@ -257,93 +246,50 @@ def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str,
 def _text(directory: RunDirectory) -> bytes:
     """The lines of the run's metrics."""
     try:
-        text = read_bytes(directory.path / "metrics.jsonl") or b""
+        return read_bytes(directory.path / "metrics.jsonl") or b""
     except (DamagedFile, OSError):
         return b""
-    return text + b"\n" * (text[-1:] not in (b"", b"\n"))
 
 
 def _parse(texts: Sequence[bytes], start: int) -> tuple[pa.Table, list[dict[str, Any]]]:
     """The metrics of runs, `run` counted from `start`; and what each run cost."""
-    lines = [text.count(b"\n") for text in texts]
-    try:
-        table = _arrow(b"".join(texts), sum(lines))
-    except pa.ArrowException:  # a line is torn or damaged: Python tells where
-        records = [_records_before_damage(text) for text in texts]
-        lines = [len(of_run) for of_run in records]
-        rows = [record for of_run in records for record in of_run]
-        table = pa.Table.from_pylist(rows, schema=RECORD).combine_chunks()
-    run = np.repeat(np.arange(start, start + len(texts), dtype=np.int32), lines)
-    return _long(table, run), _costs(table, lines)
-
-
-def _arrow(text: bytes, lines: int) -> pa.Table:
-    """The records in `text`; raises ArrowInvalid unless every line is one."""
-    if not text:
-        return RECORD.empty_table()
-    table = pyarrow.json.read_json(
-        pa.BufferReader(text),
-        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-        parse_options=pyarrow.json.ParseOptions(
-            explicit_schema=RECORD, unexpected_field_behavior="ignore"
-        ),
-    ).combine_chunks()
-    evaluations = pc.list_flatten(table["evaluations"])
-    counts = pc.struct_field(evaluations, "count")
-    holes = table["step"].null_count + table["evaluations"].null_count + counts.null_count
-    holes += pc.struct_field(evaluations, "metric").null_count
-    extremes = [pc.min_max(column).as_py() for column in (table["step"], counts)]
-    if any(e["max"] is not None and (e["min"] < 0 or e["max"] >= 2**31) for e in extremes):
-        raise pa.ArrowInvalid("a number is out of its range")
-    if len(table) != lines or holes:
-        raise pa.ArrowInvalid("not a record in every line")
-    return table
-
-
-def _records_before_damage(text: bytes) -> list[dict[str, Any]]:
-    """The records in Python, up to the first line that is none."""
-    records = []
-    for line in text.splitlines():
-        try:
-            record = parse_json(line, schemas.RECORD, "")
-        except DamagedFile:
-            break
-        cost = {name: record.get("cost", {}).get(name) for name in COSTS}
-        records.append({**record, "cost": cost})
-    return records
-
-
-def _long(table: pa.Table, run: "np.ndarray[Any, np.dtype[np.int32]]") -> pa.Table:
-    """One evaluation a row, of METRICS."""
-    evaluations = table["evaluations"]
-    sizes = pc.list_value_length(evaluations).to_numpy()
-    flat = pc.list_flatten(evaluations)
-    columns: dict[str, Any] = {
-        "run": np.repeat(run, sizes),
-        "step": np.repeat(table["step"].to_numpy().astype(np.int32), sizes),
-        "value": pc.struct_field(flat, "value"),
-        "count": pc.struct_field(flat, "count").cast(pa.int32()),
+    of_runs = [whole_records(text) for text in texts]
+    records = [record for of_run in of_runs for record in of_run]
+    sizes = [len(record.values) for record in records]
+    runs = np.repeat(np.arange(start, start + len(texts)), [len(of_run) for of_run in of_runs])
+    steps = np.array([record.line["step"] for record in records], dtype=np.int32)
+    columns = {
+        "run": np.repeat(runs.astype(np.int32), sizes),
+        "step": np.repeat(steps, sizes),
+        "value": np.array([*chain.from_iterable(r.values for r in records)], dtype=np.float64),
     }
-    for name in NAMES:
-        columns[name] = (
-            pc.struct_field(flat, name).dictionary_encode().cast(METRICS.field(name).type)
-        )
-    return pa.table({name: columns[name] for name in METRICS.names}, schema=METRICS)
+    table = pa.table(columns | _names([r.layout.columns for r in records]), METRICS)
+    return table, [_costs(of_run) for of_run in of_runs]
 
 
-def _costs(table: pa.Table, lines: Sequence[int]) -> list[dict[str, Any]]:
-    """Of each run: its last step, and COSTS; None if not recorded.
+def _names(columns: Sequence[tuple[Column, ...]]) -> dict[str, Any]:
+    """What the values of records are of, one a row: NAMES and `count`; records of a run share `columns`."""
+    distinct = {id(of_record): of_record for of_record in columns}
+    flat = [column for of_record in distinct.values() for column in of_record]
+    begins = dict(zip(distinct, accumulate(map(len, distinct.values()), initial=0), strict=False))
+    ranges = [np.arange(begins[id(c)], begins[id(c)] + len(c)) for c in columns]
+    places = pa.array(np.concatenate([np.empty(0, dtype=np.int64), *ranges]))
+    names = (*NAMES, "count")
+    return {
+        name: pa.array([column[i] for column in flat], METRICS.field(name).type).take(places)
+        for i, name in enumerate(names)
+    }
+
+
+def _costs(records: Sequence[Record]) -> dict[str, Any]:
+    """Of a run: its last step, and COSTS; None if not recorded.
 
     Seconds of evaluation are of a record; the others' last values are of the whole run.
     """
-    step = table["step"].to_pylist()
-    recorded = {name: pc.struct_field(table["cost"], name).to_pylist() for name in COSTS}
-    costs: list[dict[str, Any]] = []
-    end = 0
-    for count in lines:
-        begin, end = end, end + count
-        known = {name: values[end - 1] if count else None for name, values in recorded.items()}
-        spent = [s for s in recorded["evaluation_seconds"][begin:end] if s is not None]
-        known["evaluation_seconds"] = sum(spent) if spent else None
-        costs.append({"last_step": step[end - 1] if count else None, **known})
-    return costs
+    if not records:
+        return dict.fromkeys(("last_step", *COSTS))
+    costs = [record.line.get("cost", {}) for record in records]
+    spent = [s for cost in costs if (s := cost.get("evaluation_seconds")) is not None]
+    known = {name: costs[-1].get(name) for name in COSTS}
+    known["evaluation_seconds"] = sum(spent) if spent else None
+    return {"last_step": records[-1].line["step"], **known}

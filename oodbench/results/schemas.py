@@ -3,8 +3,6 @@
 Keys of a later version are left alone. A file of another schema number is refused.
 """
 
-import hashlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
@@ -107,37 +105,6 @@ class Heartbeat(_File):
     node: str | None = None
 
 
-class EvaluationEntry(TypedDict):
-    """One metric of one split of one environment in a record."""
-
-    environment: str | None
-    split: str | None
-    metric: str
-    value: float | None
-    """None where it was not finite."""
-    count: Count
-
-
-class Cost(TypedDict, total=False):
-    """What a run has cost up to a record."""
-
-    __pydantic_config__ = OPEN  # type: ignore[misc]
-    training_seconds: float | None
-    waiting_seconds: float | None
-    evaluation_seconds: float | None
-    memory_mb: float | None
-
-
-class Record(TypedDict):
-    """One line of metrics.jsonl."""
-
-    __pydantic_config__ = OPEN  # type: ignore[misc]
-    step: Count
-    evaluations: list[EvaluationEntry]
-    cost: NotRequired[Cost]
-    train: NotRequired[dict[str, Any]]
-
-
 class Search(TypedDict):
     """The search that chooses the draws of a sweep."""
 
@@ -157,6 +124,7 @@ class LaunchSettings(TypedDict, total=False):
     plugins: list[str]
     keep_predictions: bool
     keep_weights: list[str]
+    keep_checkpoints: bool
     launcher: str
     resources: dict[str, Any]
     search: Search
@@ -175,11 +143,6 @@ class JournalLine(_File):
     """One draw that a search has chosen."""
 
     runs: dict[str, RunSpec]
-
-
-RECORD = TypeAdapter(Record)
-STEP = re.compile(rb'^\{"step": (\d+),', re.MULTILINE)
-"""The step of a record, at the beginning of its line."""
 
 
 def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
@@ -222,35 +185,3 @@ def check_ids(runs: Mapping[str, RunSpec], place: str) -> None:
     for run_id, spec in runs.items():
         if spec.id != run_id:
             raise DamagedFile(f"{place} is damaged: run {run_id[:20]} has the spec of {spec.id}")
-
-
-def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
-    """What is wrong with the records of a run that has ended; empty if they are what they must be.
-
-    They are those that done.json counts and hashes, where it does, and their steps are exactly those
-    due; a run that diverged has one more, at its end. Results of another program keep its steps.
-    """
-    lines = text.splitlines()
-    if end.sha256 is not None:
-        if end.records != len(lines):
-            return f"has {len(lines)} records; the run ended with {end.records}"
-        if hashlib.sha256(text).hexdigest() != end.sha256:
-            return "is not what the run ended with"
-    steps = [int(step) for step in STEP.findall(text)] if end.sha256 is not None else []
-    if len(steps) != len(lines):
-        try:
-            records = [parse_json(line, RECORD, f"in line {i}") for i, line in enumerate(lines, 1)]
-        except DamagedFile as error:
-            return str(error)
-        steps = [record["step"] for record in records]
-    if "code" in run.provenance:
-        return ""
-    due = run.spec.due()
-    if end.status is State.DIVERGED:
-        due = sorted({*run.spec.due(end.step), end.step})
-    if steps == due:
-        return ""
-    twice = next((step for step in steps if steps.count(step) > 1), None)
-    if twice is not None:
-        return f"has two records of step {twice}"
-    return f"has records of {len(steps)} steps and {len(due)} are due, the last at {due[-1]}"

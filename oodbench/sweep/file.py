@@ -171,6 +171,8 @@ class Sweep(BaseModel):
         default=[], description="names of selection rules, or last"
     )
     """The selection rules whose weights each run keeps, and `last`; `--keep-weights` says otherwise."""
+    keep_checkpoints: bool = Field(default=False, description="true or false")
+    """Whether a run keeps its checkpoint when it has ended; no number depends on it."""
     run_timeout: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="a number of seconds above 0"
     )

@@ -53,6 +53,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         options,
         plugins=plugins,
         keep_weights=check_rules(rules, plan.runs.values()) if rules else (),
+        keep_checkpoints=sweep.keep_checkpoints,
         run_timeout=options.run_timeout or sweep.run_timeout,
         resources=layered_resources(
             (f"the resources of {sweep.name}", sweep.resources), ("the flags", options.resources)
@@ -103,6 +104,7 @@ def retry(
         plugins=plugins,
         keep_predictions=last.get("keep_predictions", False),
         keep_weights=tuple(last.get("keep_weights", ())),
+        keep_checkpoints=last.get("keep_checkpoints", False),
         run_timeout=options.run_timeout or last.get("run_timeout"),
         resources=layered_resources(
             ("the last launch", last.get("resources", {})), ("the flags", options.resources)

@@ -74,6 +74,7 @@ def run(
             threads=threads,
             plugins=tuple(plugins),
             keep_weights=check_rules(keep_weights, [spec]),
+            keep_checkpoints=sweep.keep_checkpoints,
         )
         with tempfile.TemporaryDirectory() as scratch:
             results = Results(Path(scratch) if out is None else Path(out))

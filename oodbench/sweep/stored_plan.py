@@ -70,6 +70,7 @@ def store_plan(
             "plugins": list(settings.plugins),
             "keep_predictions": settings.keep_predictions,
             "keep_weights": list(settings.keep_weights),
+            "keep_checkpoints": settings.keep_checkpoints,
             "run_timeout": settings.run_timeout,
             "launcher": launcher,
             "resources": dict(resources or {}),

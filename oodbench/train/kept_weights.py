@@ -107,6 +107,11 @@ class KeptWeights:
             if rule in before and before[rule] != self._safe.get(rule):
                 self._delete(rule, before[rule][1])
 
+    @property
+    def wait_for_checkpoint(self) -> bool:
+        """Whether a checkpoint must come before `delete_superseded`."""
+        return any(step != self._best[rule][1] for rule, (_, step) in self._safe.items())
+
     def delete_superseded(self) -> None:
         """Delete the files that no resumed run needs. Call it after a checkpoint, or when the run ends."""
         for rule, (_, step) in self._safe.items():

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from zipfile import ZipFile
 
 import torch
 from torch import Tensor
@@ -87,10 +88,11 @@ class Training:
 
     def is_old(self, now: float) -> bool:
         """Whether a checkpoint is due, at this reading of the monotonic clock."""
-        spec, step = self.run.spec, self.run.step
+        if self.run.step == self.run.spec.steps:
+            return self.run.settings.keep_checkpoints or self.weights.wait_for_checkpoint
         limit = EVALUATION_CHECKPOINT_SECONDS if self.evaluated else CHECKPOINT_SECONDS
         rest = self.saving / CHECKPOINT_SHARE
-        return now - self.saved > max(limit, rest) or step == spec.steps
+        return now - self.saved > max(limit, rest)
 
     @property
     def evaluated(self) -> bool:
@@ -122,6 +124,8 @@ class Training:
         if status is not None:
             self.weights.delete_superseded()
             self.directory.finish(status, self.run.step, self.run.seconds)
+            if not self.run.settings.keep_checkpoints:
+                self.directory.checkpoint.unlink(missing_ok=True)
         return status
 
 
@@ -132,7 +136,7 @@ def begin(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) -> Tr
     spec that cannot be run.
     """
     run = Run(spec, settings)
-    if directory.checkpoint.exists():
+    if directory.checkpoint.is_file():
         try:
             resume(run, directory)
             return Training(run, directory)
@@ -248,6 +252,9 @@ def resume(run: Run, directory: RunDirectory) -> None:
     """
     with directory.checkpoint.open("rb") as file:
         try:
+            if ZipFile(file).testzip() is not None:  # torch checks no checksum
+                raise UnfitError("it is damaged")
+            file.seek(0)
             checkpoint = torch.load(file, map_location=run.settings.device, weights_only=True)
             if checkpoint["id"] != run.spec.id:
                 raise UnfitError("it is another run's")

@@ -28,6 +28,8 @@ class TrainSettings:
     """Whether every example's logits are kept at the evaluations."""
     keep_weights: tuple[str, ...] = ()
     """The selection rules whose weights are kept, and `last`, see `oodbench.train.kept_weights`."""
+    keep_checkpoints: bool = False
+    """Whether a run keeps its checkpoint when it has ended."""
     loader_workers: int | None = None
     """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
     the launcher has cores for, or none without a launcher."""

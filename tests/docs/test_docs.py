@@ -141,7 +141,7 @@ def test_a_results_directory_is_as_its_guide_says(trained: Path) -> None:
         record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
         assert record.keys() == shown.keys()
         assert record["cost"].keys() == shown["cost"].keys()
-        assert record["evaluations"][0].keys() == shown["evaluations"][0].keys()
+        assert record["columns"][0].keys() == shown["columns"][0].keys()
     files = {p.name for root in (runs.parent, *runs.iterdir()) for p in root.iterdir()}
     text = (ROOT / "docs" / "guide" / "results_format.md").read_text()
     assert [name for name in files - {"runs"} if name not in text] == []

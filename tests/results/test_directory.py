@@ -244,7 +244,7 @@ def test_records_are_kept_up_to_those_of_a_checkpoint_or_not_at_all(tmp_path: Pa
 
 def test_an_ended_run_says_whose_and_which_its_records_are(tmp_path: Path) -> None:
     run = directory(tmp_path)
-    run.append({"step": 5})
+    run.append({"step": 5, "evaluations": []})
     run.finish(State.DONE, 5, 1.0)
     whole = (run.path / "metrics.jsonl").read_bytes()
     end = run.end()

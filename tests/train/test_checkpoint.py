@@ -78,7 +78,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda text: text[: len(text) // 3],
     "the first twice": lambda text: text[: text.index(b"\n") + 1] * 2,
     "zeros": lambda text: text[:-40] + b"\0" * 40,
-    "another value": lambda text: text.replace(b'"loss": ', b'"loss": 7', 1),
+    "another value": lambda text: text.replace(b'"loss":', b'"loss":7', 1),
 }
 
 
@@ -181,7 +181,7 @@ def test_the_checkpoint_of_every_optimizer_fits_its_run(
 
 def test_a_checkpoint_is_behind_the_records_that_it_continues(tmp_path: Path) -> None:
     run, directory = Run(spec(), SETTINGS), RunDirectory(tmp_path)
-    directory.append({"step": 40})
+    directory.append({"step": 40, "evaluations": []})
     save_checkpoint(run, directory)
     state = torch.load(directory.checkpoint, weights_only=True)
     assert state["id"] == spec().id

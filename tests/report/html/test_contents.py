@@ -1,4 +1,3 @@
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -163,15 +162,16 @@ def test_another_metric_is_shown_and_nothing_else_is_chosen(tmp_path: Path) -> N
     for label in ("ERM", "IRM"):
         for trial in range(3):
             run = made.add("D", label, ("a",), trial, flat(0.5 + trial / 10))
-            for file in made.results.path.glob(f"runs/{run}/metrics.jsonl"):
-                records = [json.loads(line) for line in file.read_text().splitlines()]
-                for record in records:
-                    record["evaluations"] += [
-                        e | {"metric": "mse", "value": 3 + trial} for e in record["evaluations"]
-                    ]
-                file.write_text("".join(json.dumps(record) + "\n" for record in records))
-            (made.results.path / "runs" / run / "done.json").unlink()
-            made.results.run(run).finish(State.DONE, 30, 1.0)
+            directory = made.results.run(run)
+            records = directory.records()
+            directory.forget()
+            directory.forget_records()
+            for record in records:
+                record["evaluations"] += [
+                    e | {"metric": "mse", "value": 3 + trial} for e in record["evaluations"]
+                ]
+                directory.append(record)
+            directory.finish(State.DONE, 30, 1.0)
     usual, other = contents([tmp_path]), contents([tmp_path], metric="mse")
     assert (other["datasets"][0]["metric"], other["datasets"][0]["higher"]) == ("mse", False)
     assert {row["metric"] for row in board(other, "train_val")} == {"mse"}
