@@ -93,7 +93,9 @@ class DANN(Algorithm):
 class CDANN(DANN):
     """DANN whose discriminator also sees the target, so that only p(features | target) is matched.
 
-    In DANN's objective D(phi(x), y) stands for D(phi(x)).
+    In DANN's objective D(phi(x), y) stands for D(phi(x)), with the class as a one-hot vector beside the
+    features, and every example counts alike. The code of arXiv:2007.01434 adds a learned embedding of the
+    class to the features, and its discriminator weighs classes equally; it differs as in `DANN`, too.
     """
 
     conditional = True

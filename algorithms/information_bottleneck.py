@@ -64,7 +64,8 @@ class IBIRM(IRM):
 
     R + penalty_weight * IRM's penalty + bottleneck_weight * that of `IB_ERM`, each from a step of its
     own on; before it IRM's weight is `initial_weight` and the bottleneck's 0. The optimizer starts anew
-    at either step, and `divide_by_weight` divides everything by IRM's weight.
+    at either step, and `divide_by_weight` divides everything by IRM's weight. The paper's code for linear
+    problems takes the variance of the logits in each environment, where that of IB-ERM pools them.
     """
 
     @dataclass(frozen=True, kw_only=True)

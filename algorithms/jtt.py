@@ -20,12 +20,14 @@ class JTT(CustomStep):
     network starts from its first weights with a new optimizer, and an example of the error set counts
     `upweight` times (the paper's lambda_up): mean_e sum_i w_ei l_ei / (B wbar_e), w_ei = `upweight` in the
     error set, else 1, wbar_e the mean of w over all examples of environment e. That is ERM on the
-    paper's set, which repeats them, in expectation.
+    paper's set, which repeats them, in expectation. `upweight` is also `up` in the code of
+    arXiv:2110.14503; the paper's own code adds `up_weight` copies to the example: 1 + `up_weight` here.
 
-    Deviations: an example is in the error set if it was predicted wrongly when the first stage last
-    trained on it, not by its last network (so one that it never came to is not), in training (so with
-    dropout, if there is any); environments count alike. Records of the first stage are ERM's, and a
-    selection rule may choose one of its steps.
+    Deviations: both stages together have the run's steps, where the paper's second is as long as ERM's
+    run. An example is in the error set if it was predicted wrongly when the first stage last trained on
+    it, not by its last network (so one that it never came to is not), in training (so with dropout, if
+    there is any). Environments count alike. Records of the first stage are ERM's, and a selection rule
+    may choose one of its steps.
     """
 
     changes = "group"
@@ -36,11 +38,11 @@ class JTT(CustomStep):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(CustomStep.Hparams):
-        """Defaults and ranges: SubpopBench (arXiv:2302.12254). The paper's first stages are 0.02 to 0.4 of
-        its epochs.
+        """Defaults and ranges: SubpopBench (arXiv:2302.12254), with first stages down to the paper's. Those
+        last 0.02 to 0.67 times as long as its second, 0.02 to 0.4 of both.
         """
 
-        first_stage: int | float = hparam(0.5, uniform(0.2, 0.8), low=0)
+        first_stage: int | float = hparam(0.5, uniform(0.02, 0.8), low=0)
         upweight: float = hparam(10.0, log_uniform(1.0, 10**2.5), low=0.0)
 
     def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:

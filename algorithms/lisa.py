@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Batch, Needs, Problem, beta, register
+from oodbench.algorithms import BALANCED, Algorithm, Batch, Needs, Problem, beta, register
 from oodbench.hparams import hparam, log_uniform, uniform
 
 
@@ -16,9 +16,15 @@ class LISA(Algorithm):
     A step mixes either, with probability `same_label`, every example with one of the same label and
     another domain, or every example with one of the same domain and another label (algorithm 1):
     m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y'), m ~ Beta(alpha, alpha) for each example
-    (eq. 1). A domain is an environment or, as in the paper's tests of spurious correlations, an
-    attribute. The partner is drawn uniformly from those in the batch; without any, the example stays
-    as it is. Deviation: mixup alone; the paper has CutMix on some images.
+    (eq. 1). A domain is an environment or, as in the paper's tests of subpopulations, an attribute. The
+    partner is drawn uniformly from those in the batch; without any, the example stays as it is.
+
+    `domains: attributes` asks for batches in which all groups are as likely (`sampling: rwg`), as the
+    paper's code draws equally many examples of each group and pairs them off. So on four groups 98.7% of
+    the examples have a partner in batches of 16, and 99.99% of 32. For shifts of domains its code has
+    `same_label` 1, and partners from all training examples of that label, of the same domain too.
+    Deviation: mixup of inputs alone; there CutMix on CelebA and on WILDS' images, and mixup of features
+    on text.
     """
 
     changes = "batch"
@@ -26,7 +32,7 @@ class LISA(Algorithm):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Algorithm.Hparams):
-        """Defaults: the paper's code."""
+        """Defaults: the paper's code for subpopulations."""
 
         alpha: float = hparam(2.0, log_uniform(1e-1, 1e1), low=1e-6)
         same_label: float = hparam(0.5, uniform(0.0, 1.0), low=0.0, high=1.0)
@@ -40,6 +46,9 @@ class LISA(Algorithm):
             return "it mixes examples of the same class"
         if problem.discrete:
             return "numbers of words cannot be averaged"
+        by_attribute = problem.attributes and problem.hparams.get("domains") == "attributes"
+        if by_attribute and BALANCED.get(problem.hparams["sampling"]) != "groups":
+            return "`domains: attributes` mixes groups that are drawn equally often: add `sampling: rwg`"
         return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:

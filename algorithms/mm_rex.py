@@ -72,10 +72,10 @@ class MMREx(Penalized):
 
 @register("RI", paper="arXiv:2003.00688")
 class RI(Algorithm):
-    """Risk interpolation: the worst training environment's risk, MM-REx with lambda_min = 0.
+    """Risk interpolation: the worst training environment's risk, as CVaR with a share of up to 1/E.
 
-    With `environments_per_step` the worst of those that a step draws. Also known as worst-case or
-    hard group DRO; it is expected to fail where ERM fails.
+    MM-REx with lambda_min = 0; with `environments_per_step` the worst of those that a step draws. Also
+    known as worst-case or hard group DRO; it is expected to fail where ERM fails.
     """
 
     needs = Needs(environments=2)

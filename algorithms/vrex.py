@@ -24,9 +24,9 @@ class VREx(Penalized):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Penalized.Hparams):
-        """The defaults of arXiv:2007.01434; for small images those of the paper's code.
+        """The defaults and ranges of arXiv:2007.01434; for small images those of the paper's code.
 
-        There w = 1e4 and l = 1e-3.
+        There w = 1e4 and l = 1e-3, as in the code of IRM, whose search has w from 1e2 to 1e6.
         """
 
         initial_weight: float = hparam(1.0, low=0.0, by_family={"small_images": (2.0, None)})
@@ -34,7 +34,7 @@ class VREx(Penalized):
             10.0,
             log_uniform(1e-1, 1e5),
             low=0.0,
-            by_family={"small_images": (2e4, log_uniform(1e2, 1e6))},
+            by_family={"small_images": (2e4, log_uniform(2e2, 2e6))},
         )
         weight_decay: float = summed_risks_decay()
 

@@ -30,7 +30,7 @@ class Distribution:
         """Raises UserError for a range that goes down, and for logarithms of numbers that have none."""
         if self.kind == "choice":
             return
-        low, high = (float(a) for a in self.arguments if a is not None)
+        low, high, *_ = (float(a) for a in self.arguments if a is not None)
         if not (low < high if self.kind == "uniform_int" else low <= high):
             raise UserError(f"a range goes from the lower number to the higher, not {self}")
         if self.kind.startswith("log_") and not low > 0:
@@ -40,12 +40,14 @@ class Distribution:
         """The value at the quantile `u`."""
         if self.kind == "choice":
             return self.arguments[int(u * len(self.arguments))]
-        low, high = (float(a) for a in self.arguments if a is not None)
+        low, high, *most = (float(a) for a in self.arguments if a is not None)
         if self.kind.startswith("log_"):
             value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
         else:
             value = low + u * (high - low)
-        value = min(max(value, low), math.nextafter(high, low))  # round-off can leave [low, high)
+        value = min(
+            max(value, low), math.nextafter(high, low), *most
+        )  # round-off can leave [low, high)
         return int(value) if self.kind.endswith("_int") else value
 
     def __str__(self) -> str:
@@ -60,9 +62,9 @@ def uniform(low: float, high: float) -> Distribution:
     return Distribution("uniform", (low, high))
 
 
-def log_uniform(low: float, high: float) -> Distribution:
-    """The log-uniform distribution: exp(uniform on [log low, log high))."""
-    return Distribution("log_uniform", (low, high))
+def log_uniform(low: float, high: float, most: float | None = None) -> Distribution:
+    """The log-uniform distribution: exp(uniform on [log low, log high)); values above `most` are `most`."""
+    return Distribution("log_uniform", (low, high) if most is None else (low, high, most))
 
 
 def uniform_int(low: int, high: int) -> Distribution:
@@ -185,7 +187,7 @@ def draw(
     *,
     shared: Collection[str] = (),
     trial: int | None = None,
-    ranges: Mapping[str, tuple[Value, Distribution]] = MappingProxyType({}),
+    ranges: Mapping[str, tuple[Value, Distribution | None]] = MappingProxyType({}),
 ) -> dict[str, Value]:
     """Draw `index` of the hyperparameters of `owner`: 0 is the defaults, k > 0 is random.
 
@@ -227,7 +229,7 @@ def drawn_values(
     the method's. Raises UserError for what cannot be. The other arguments are those of `draw`.
     """
     place = f"the hyperparameters of {name}"
-    ranges = _given_ranges(given, place)
+    ranges = _given_ranges(space, given, family, place)
     values: dict[str, Any] = draw(
         space, owner, index, family, dataset_defaults, shared=shared, trial=trial, ranges=ranges
     )
@@ -243,19 +245,37 @@ def drawn_values(
     return identity(space, asdict(checked(space, values, place)))
 
 
-def _given_ranges(given: Mapping[str, Any], place: str) -> dict[str, tuple[Value, Distribution]]:
+def _given_ranges(
+    space: type, given: Mapping[str, Any], family: str, place: str
+) -> dict[str, tuple[Value, Distribution | None]]:
     """The defaults and distributions that a sweep file gives instead of a method's own.
 
-    They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`; raises UserError for others.
+    They are written `{default: VALUE, range: log_uniform(LOW, HIGH)}`, with others for the families of
+    datasets under `by_family`, where a default alone stands in every draw. Raises UserError for others.
     """
+    known = {k for f in fields(space) for k in f.metadata.get("by_family", {})}
     ranges = {}
     for name, value in given.items():
         if isinstance(value, dict):
             where = f"'{name}' in {place}"
-            if value.keys() != {"default", "range"}:
+            families = value.get("by_family", {})
+            usual = {key: value[key] for key in value if key != "by_family"}
+            if usual.keys() != {"default", "range"} or not isinstance(families, dict):
                 raise UserError(f"{where} is a value, a list of them, or has a default and a range")
-            ranges[name] = value["default"], distribution(str(value["range"]), where)
+            for other in families.keys() - known:
+                raise unknown("family", other, known, where)
+            pairs = {"": usual, **families}
+            checked_pairs = {k: _given_range(pairs[k], f"{where} {k}".strip()) for k in pairs}
+            ranges[name] = checked_pairs.get(family, checked_pairs[""])
     return ranges
+
+
+def _given_range(value: Any, where: str) -> tuple[Value, Distribution | None]:
+    """The default and, unless that stands in every draw, the distribution that a sweep file gives."""
+    if not isinstance(value, dict) or not {"default"} <= value.keys() <= {"default", "range"}:
+        raise UserError(f"{where} has a default and a range, or a default alone")
+    text = value.get("range")
+    return value["default"], None if text is None else distribution(str(text), where)
 
 
 def checked(space: type[T], values: Mapping[str, object], place: str) -> T:

@@ -192,6 +192,7 @@ def test_a_family_has_its_own_default_and_distribution() -> None:
     [
         (uniform(2.0, 4.0), [2.0, 2.5, 3.0, 3.5]),
         (log_uniform(1e-4, 1e4), [1e-4, 1e-2, 1.0, 1e2]),
+        (log_uniform(1e-4, 1e4, 10.0), [1e-4, 1e-2, 1.0, 10.0]),
         (log_uniform_int(1.3, 1.3 * 81), [1, 3, 11, 35]),
         (uniform_int(3, 6), [3, 4, 5, 6]),
         (choice(3, 7, 5, 6), [3, 7, 5, 6]),

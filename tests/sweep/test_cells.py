@@ -66,9 +66,34 @@ def test_a_range_of_integers_has_the_last_one() -> None:
     assert drawn == {5, 6, 8}
 
 
+def test_a_range_of_a_file_may_differ_between_kinds_of_data() -> None:
+    families = {
+        "linear": {"default": 3.0},
+        "synthetic": {"default": 4.0, "range": "choice(5.0, 6.0)"},
+    }
+    given = {"default": 1.0, "range": "uniform(1, 2)", "by_family": families}
+    rows = [{"name": "VREx", "hparams": {"penalty_weight": given}}]
+    synthetic, linear = (
+        {s.draw: s.hparams["penalty_weight"] for s in specs(**DRAWS | changes, algorithms=rows)}
+        for changes in ({}, {"datasets": ["LinearSEM"]})
+    )
+    assert synthetic[0] == 4.0 and {synthetic[k] for k in (1, 2, 3)} <= {5.0, 6.0}
+    assert set(linear.values()) == {3.0}
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        *(
+            ({"default": 1.0, "range": "uniform(1, 2)", "by_family": each}, words)
+            for each, words in (
+                (3, "is a value, a list of them, or has a default and a range"),
+                ({"linear": 3}, "linear has a default and a range, or a default alone"),
+                ({"linear": {"range": "uniform(1, 2)"}}, "linear has a default and a range, or a"),
+                ({"linear": {"default": 1, "range": "uniform"}}, "linear is a range such as"),
+                ({"liner": {"default": 1.0}}, r"; did you mean linear\?"),
+            )
+        ),
         ({"default": 1.0}, "is a value, a list of them, or has a default and a range"),
         ({"range": "uniform(1, 2)"}, "is a value, a list of them, or has a default and a range"),
         *(

@@ -31,7 +31,7 @@ CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
 GROUPS: dict[str, dict[str, Any]] = {
     "GroupDRO": {"over": "groups"},
     "JTT": {},
-    "LISA": {"domains": "attributes"},
+    "LISA": {"domains": "attributes", "sampling": "rwg"},
 }
 """Methods that know the groups of examples, with their hyperparameters."""
 NETWORKS = pytest.mark.parametrize(

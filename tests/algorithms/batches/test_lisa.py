@@ -1,5 +1,6 @@
 """LISA against its algorithm, written out by loops."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 from oodbench.algorithms.lisa import partners
 from scipy.stats import chisquare
 
-from oodbench.conformance.tiny_problems import TASKS, tiny_batch
+from oodbench.algorithms import algorithms, why_skipped
+from oodbench.conformance.tiny_problems import TASKS, tiny_batch, tiny_problem
 from oodbench.steps import noise_at, outputs, prepared
+from oodbench.train.batches import Batches
 from tests.helpers.methods import BINARY, tiny
 
 
@@ -68,3 +71,39 @@ def test_a_step_of_some_environments_knows_which_they_are() -> None:
     made = algorithm.prepare(replace(batch, noise=noise_at(algorithm, batch, 0)))
     assert made.other_y is not None and torch.equal(made.y, made.other_y)
     assert not torch.equal(made.x, batch.x)
+
+
+WATERBIRDS = (3498, 184, 56, 1057)
+"""How many training examples each group has: a target and an attribute of two values each."""
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_balanced_batches_mix_the_pairs_of_groups_equally_often(size: int) -> None:
+    """As when equally many examples of each group are drawn and paired off, which its authors do."""
+    group = torch.arange(4).repeat_interleave(torch.tensor(WATERBIRDS))
+    x, y, attribute = group.double().unsqueeze(1), group.double() // 2, group % 2
+    batches = Batches([(x, y)], size, 0, attributes=[attribute], labels=[group])
+    algorithm = tiny("LISA", domains="attributes", sampling="rwg", environments=1)
+    pairs: Counter[tuple[int, int, bool]] = Counter()
+    for step in range(4000 // size):
+        drawn = noise_at(algorithm, batches[step], step)
+        algorithm_noise = replace(batches[step], noise={**drawn, "share": 0 * drawn["share"]})
+        partner = algorithm.prepare(algorithm_noise).x  # a share of 0 leaves the partner alone
+        both = zip(batches[step].x.flatten().tolist(), partner.flatten().tolist(), strict=True)
+        pairs.update((int(a), int(b), bool(drawn["same_label"])) for a, b in both)
+    alone = sum(count for (a, b, _), count in pairs.items() if a == b)
+    assert alone / pairs.total() < 2 * 0.75 ** (size - 1)
+    for same, flipped in ((True, 1), (False, 2)):  # another attribute, another target
+        counts = [pairs[a, a ^ flipped, same] for a in range(4)]
+        assert sum(counts) == sum(n for (a, b, s), n in pairs.items() if s == same and a != b)
+        assert chisquare(counts).pvalue > 0.01
+
+
+def test_attributes_are_mixed_in_balanced_batches_alone() -> None:
+    problem = replace(tiny_problem(BINARY), attributes=2)
+    values = {"domains": "attributes"}
+    assert "`sampling: rwg`" in str(why_skipped(algorithms.get("LISA"), problem, values))
+    for sampling in ("rwg", "subg"):
+        assert (
+            why_skipped(algorithms.get("LISA"), problem, {**values, "sampling": sampling}) is None
+        )

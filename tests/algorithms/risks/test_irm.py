@@ -9,7 +9,7 @@ from oodbench.algorithms.irm import orders
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms
+from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, algorithms, first_step
 from oodbench.conformance.tiny_problems import (
     LAST,
     PLAIN,
@@ -18,6 +18,7 @@ from oodbench.conformance.tiny_problems import (
     tiny_problem,
 )
 from oodbench.errors import UserError
+from oodbench.hparams import distributions
 from oodbench.steps import outputs, rates, update
 from oodbench.sweep.file import find_sweep, read_sweep
 from oodbench.tasks import Task
@@ -218,3 +219,22 @@ def test_a_shift_adds_the_gradient_of_a_constant_added_to_the_logits(task: Task)
         found = torch.autograd.grad(risk, dummies)
         terms.append(found[0] ** 2 + found[1] ** 2)
     torch.testing.assert_close(algorithm.penalty(out), torch.stack(terms).mean())
+
+
+@pytest.mark.parametrize("name", ["IRM", "VREx", "MMREx", "IB_ERM", "IB_IRM"])
+def test_the_switch_is_drawn_as_by_the_peer_and_may_never_come(name: str) -> None:
+    """There int(10**U(0, 4)) of 5,001 steps; 7.5% of the draws are beyond the last."""
+    steps, never = 5001, 0
+    drawn = {
+        k: d for k, d in distributions(algorithms.get(name).Hparams).items() if d and "anneal" in k
+    }
+    for quantile in range(1000):
+        theirs = 10 ** (4 * quantile / 1000)
+        never += theirs > steps
+        for value in (distribution.at(quantile / 1000) for distribution in drawn.values()):
+            for number in (value, torch.tensor(value)):  # float32, as in a vectorized run
+                assert float(first_step(number, steps)) == pytest.approx(
+                    min(theirs, steps), abs=0.51
+                )
+                assert theirs <= steps or first_step(number, 10**6) == 10**6
+    assert never == 75

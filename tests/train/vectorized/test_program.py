@@ -133,7 +133,7 @@ def test_in_float32_to_round_off(algorithm: str) -> None:
 
 GROUPS: list[dict[str, Any]] = [
     {"name": "GroupDRO", "over": "groups"},
-    {"name": "LISA", "domains": "attributes"},
+    {"name": "LISA", "domains": "attributes", "sampling": "rwg"},
     {"name": "JTT", "first_stage": 0.3},
     *({"name": "ERM", "sampling": each} for each in ("rwy", "rwg", "subg")),
 ]
