@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
+from oodbench.gradients.twice import twice_differentiable
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
 
@@ -72,8 +72,6 @@ class IGA(Algorithm):
             return out.task.losses(logits, y).mean()
 
         each = vmap(grad(risk), in_dims=(None, 0, 0, 0), randomness="different")
-        with sdpa_kernel(
-            SDPBackend.MATH
-        ):  # the fused kernels of attention have no second derivative
+        with twice_differentiable():
             found: dict[str, Tensor] = each(trained, buffers, x, y)
         return found

@@ -1,8 +1,12 @@
 """IGA against one backward pass for each environment."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
+from torch import nn
 
 from oodbench.algorithms import Batch, Problem, algorithms
 from oodbench.conformance.tiny_problems import (
@@ -29,6 +33,38 @@ def test_a_step_is_that_of_the_equation(task: Task) -> None:
     wanted = gradient(total, parameters)
     torch.testing.assert_close(algorithm.objective(outputs(algorithm, batch, 0)), total)
     torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch": lambda: nn.BatchNorm2d(4),
+    "frozen batch": lambda: nn.BatchNorm2d(4).eval(),
+    "layer": lambda: nn.LayerNorm([4, 3, 3]),
+    "group": lambda: nn.GroupNorm(2, 4),
+    "instance": lambda: nn.InstanceNorm2d(4, affine=True),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_penalty_has_its_gradient_below_normalisation(norm: str) -> None:
+    """Against separate passes of each environment, in which the risks are taken, too."""
+    torch.manual_seed(0)
+    network = build("ConvNet", {"width": 4, "depth": 1}, (2, 5, 5), 2, 0).double()
+    layers = [nn.Conv2d(2, 4, 3), NORMS[norm](), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    network.featurizer = nn.Sequential(*layers).double()
+    parameters = list(network.parameters())
+    nn.utils.vector_to_parameters(
+        torch.randn(sum(p.numel() for p in parameters)).double(), parameters
+    )
+    task = Task("multiclass", 2)
+    algorithm = IGA(network, Problem((2, 5, 5), task, ("a", "b", "c"), 10), IGA.Hparams())
+    x, y = torch.randn(3, 6, 2, 5, 5).double(), torch.randint(2, (3, 6))
+    risks = torch.stack([task.losses(network(x[e]), y[e]).mean() for e in range(3)])
+    out = replace(outputs(algorithm, Batch(x, y), 0), risks=risks)
+    each = torch.stack([gradient(risk, parameters, graph=True) for risk in risks])
+    total = risks.mean() + 1000 * (each - each.mean(0)).square().sum()
+    found = algorithm.objective(out)
+    torch.testing.assert_close(found, total)
+    torch.testing.assert_close(gradient(found, parameters), gradient(total, parameters))
 
 
 def test_parameters_that_are_not_trained_do_not_count() -> None:
