@@ -30,6 +30,7 @@ from tests.peer.setting import (
     NOT_COMPARED,
     UPDATES,
     WIDTH,
+    Normalised,
     batch,
     draws,
     fill,
@@ -78,6 +79,11 @@ def handed(method: str, step: int, y: Tensor) -> Iterator[None]:
     ):
         yield
     assert not any(queues.values()), f"{method} has draws left"
+
+
+def normalised(peer: Any) -> Any:
+    """Within it methods are built on a network with batch normalisation."""
+    return mock.patch.object(peer.networks, "Featurizer", lambda shape, hparams: Normalised())
 
 
 @contextmanager
@@ -170,11 +176,13 @@ def main(checkout: str) -> None:
     """Write the golden file."""
     torch.set_default_dtype(torch.float64)
     peer = imported(checkout)
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for method, case in CASES.items():
         note = {"altered": case.altered} if case.altered else {}
         with altered(peer, method):
             found[method] = {**note, "parameters": parameters_after(peer, method)}
+        with altered(peer, method), normalised(peer):
+            found[method]["normalised"] = parameters_after(peer, method)
     head = {"DomainBed": COMMIT, "torch": torch.__version__, "not compared": NOT_COMPARED}
     lines = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in {**head, **found}.items()]
     (GOLDEN / "domainbed_updates.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -124,6 +124,27 @@ NOT_COMPARED = {
 """The rest of DomainBed's methods, and why."""
 
 
+BY_ENVIRONMENT = {
+    *("GroupDRO", "Mixup", "CORAL", "MMD", "CausIRL_CORAL", "CausIRL_MMD", "MTL", "IGA", "EQRM"),
+}
+"""DomainBed's methods that pass every environment through the network by itself, and so by its own
+statistics of batch normalisation; ours pass all at once."""
+
+
+class Normalised(nn.Sequential):
+    """A featurizer with batch normalisation, for both sides.
+
+    The layer before has no bias, and there is one normalisation: parameters that the next one makes
+    irrelevant have gradients of round-off alone, whose signs masks would take for agreement.
+    """
+
+    n_outputs = WIDTH
+
+    def __init__(self) -> None:
+        layers = [nn.Linear(INPUTS, WIDTH, bias=False), nn.BatchNorm1d(WIDTH), nn.ReLU()]
+        super().__init__(*layers, nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+
+
 def numbers(stream: str, shape: tuple[int, ...], low: float, high: float) -> Tensor:
     """Uniform float64 numbers of a stream."""
     drawn = random.Random(stream)

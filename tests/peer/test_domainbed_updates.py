@@ -17,13 +17,16 @@ from oodbench.tasks import Task
 from tests.helpers.paths import GOLDEN
 from tests.peer.setting import (
     ADAM,
+    BY_ENVIRONMENT,
     CASES,
     CLASSES,
     ENVIRONMENTS,
+    EXAMPLES,
     INPUTS,
     NOT_COMPARED,
     UPDATES,
     WIDTH,
+    Normalised,
     batch,
     draws,
     fill,
@@ -35,18 +38,30 @@ STEPS = 1000
 
 
 class Peer(Network):
-    """DomainBed's fully connected network, whose features are the outputs of a linear layer."""
+    """DomainBed's fully connected network, whose features are the outputs of a linear layer; or the one
+    with batch normalisation.
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
         """None."""
 
-    def __init__(self) -> None:
+    def __init__(self, normalised: bool) -> None:
         super().__init__()
         self.hparams, self.num_features = self.Hparams(), WIDTH
         layers = [nn.Linear(INPUTS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
-        self.featurizer = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH))
+        plain = nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH))
+        self.featurizer = Normalised() if normalised else plain
         self.classifier = nn.Linear(WIDTH, CLASSES)
+
+
+class EachEnvironment(nn.BatchNorm1d):
+    """Batch normalisation of every environment's rows by their own statistics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat(
+            [super(EachEnvironment, self).forward(rows) for rows in torch.split(x, EXAMPLES)]
+        )
 
 
 def in_order(step: int, environments: int, examples: int) -> Tensor:
@@ -54,13 +69,16 @@ def in_order(step: int, environments: int, examples: int) -> Tensor:
     return torch.arange(examples).expand(environments, examples)
 
 
-def parameters_after(method: str) -> Tensor:
+def parameters_after(method: str, normalised: bool) -> Tensor:
     """The parameters of the network after the updates, (P,)."""
+    network: Any = Peer(normalised)
+    if normalised and method in BY_ENVIRONMENT:
+        network.featurizer[1] = EachEnvironment(WIDTH)
     cls: Any = algorithms.get(method)
     values = {**defaults(cls.Hparams), **ADAM, **PLAIN, **CASES[method].ours}
     names = tuple(f"e{e}" for e in range(ENVIRONMENTS))
     problem = Problem((INPUTS,), Task("multiclass", CLASSES), names, STEPS)
-    algorithm = cls(Peer(), problem, checked(cls.Hparams, values, method)).double()
+    algorithm = cls(network, problem, checked(cls.Hparams, values, method)).double()
     fill(algorithm.network, "network")
     own = [module for name, module in algorithm.named_children() if name != "network"]
     fill(nn.Sequential(*own), "own")
@@ -73,11 +91,15 @@ def parameters_after(method: str) -> Tensor:
     return found
 
 
+@pytest.mark.parametrize("normalised", [False, True], ids=["plain", "batch norm"])
 @pytest.mark.parametrize("method", list(CASES))
-def test_updates_are_those_of_domainbed(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_are_those_of_domainbed(
+    method: str, normalised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("oodbench.algorithms.irm.orders", in_order)
-    wanted = torch.tensor(GOLDEN_UPDATES[method]["parameters"], dtype=torch.float64)
-    torch.testing.assert_close(parameters_after(method), wanted, rtol=0, atol=1e-8)
+    theirs = GOLDEN_UPDATES[method]["normalised" if normalised else "parameters"]
+    wanted = torch.tensor(theirs, dtype=torch.float64)
+    torch.testing.assert_close(parameters_after(method, normalised), wanted, rtol=0, atol=1e-8)
 
 
 def test_every_method_that_both_have_is_compared_or_named_with_a_reason() -> None:
