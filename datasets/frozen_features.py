@@ -1,7 +1,7 @@
 """What a network that is not trained any more sees in images: worked out once, then heads train fast."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from os import PathLike
@@ -117,6 +117,11 @@ class FrozenFeatures(FileDataset):
             x = torch.from_numpy(np.load(file)) if small else MemoryMapped(file)
             featured[name] = replace(environment, x=x)
         return featured
+
+    @property
+    def files_read(self) -> Collection[Path]:
+        """Those of the images."""
+        return facts.files_read(self.images)
 
     def check(self) -> None:
         """Check the images; raises UserError as their dataset does."""

@@ -1,6 +1,6 @@
 """Your own images, in folders."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,11 @@ class ImageFolder(OwnImages, ImageFolders):
                     f"(with `attributes` it takes {self.root}/ENVIRONMENT/CLASS/ATTRIBUTE/IMAGE)"
                 )
         return torch.tensor([self.attributes.index(folder) for folder in folders])
+
+    @property
+    def files_read(self) -> Collection[Path]:
+        """The images and all folders, of which those in the root are the environments."""
+        return {*super().files_read, self.root}
 
     @property
     def root(self) -> Path:

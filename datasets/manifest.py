@@ -50,6 +50,11 @@ class Manifest(Listed, OwnImages):
             files.append(file)
         return files
 
+    @property
+    def files_read(self) -> list[Path]:
+        """The file and the images that it lists."""
+        return [self.path, *self.files]
+
     def listing(self) -> Listing:
         """All images with their targets, by environment."""
         targets = self.targets.flatten().tolist()

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -193,6 +193,11 @@ class Listed(Dataset):
             texts = self.rows.texts(options.attribute)
             self.attributes = tuple(sorted(set(texts)))
             self.attribute_of_rows = _numbered(texts)
+
+    @property
+    def files_read(self) -> Collection[Path]:
+        """The file."""
+        return [self.path]
 
     @property
     def label(self) -> str:

@@ -15,6 +15,7 @@ from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_part
 from oodbench.errors import UserError
 from oodbench.results.frames import Frames, records_of, stacked, stacked_runs, subset
 from oodbench.results.join import completed, joined
+from oodbench.results.provenance import method_digest
 from oodbench.results.read import COSTS
 from oodbench.results.run_spec import COMPLETE, RunSpec, State
 from oodbench.yaml_values import read_yaml
@@ -189,9 +190,9 @@ def _without_repeats(
             notes.append(f"{label} on {dataset}: {equal}")
             continue
         sources, frozen_sources = _sources(row), _sources(frozen_row)
-        if sources != frozen_sources:
+        if sources != frozen_sources and _versions(row) == _versions(frozen_row):
             raise UserError(
-                f"{taken} of other code than {here} (digest {frozen_sources} of the method's file, "
+                f"{taken} of other code than {here} (digest {frozen_sources} of the method, "
                 f"not {sources}): give yours another `label`"
             )
         names = local.runs["label"].mask(local.runs["id"].isin(row["id"]), f"{label} (here)")
@@ -205,9 +206,14 @@ def _without_repeats(
 
 
 def _sources(runs: pd.DataFrame) -> str:
-    """The digests of the files of the methods that trained these runs."""
-    known = {str(p.get("source")) for p in runs["provenance"] if p}
+    """The digests of the methods that trained these runs."""
+    known = {str(method_digest(p)) for p in runs["provenance"] if p}
     return ", ".join(sorted(known)) or "none"
+
+
+def _versions(runs: pd.DataFrame) -> set[str]:
+    """The versions of the package that trained these runs."""
+    return {str(p.get("oodbench")) for p in runs["provenance"] if p}
 
 
 def _gaps(local: Frames, board: Frames, ids: "pd.Series[str]") -> "pd.Series[float]":

@@ -46,6 +46,10 @@ Plugins = Annotated[
     list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
+RetrainStale = Annotated[
+    bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
+]
+KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
 
 
@@ -174,6 +178,8 @@ def run(
     ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
+    retrain_stale: RetrainStale = False,
+    keep_stale: KeepStale = False,
 ) -> None:
     """Train methods on the protocol of a board, all others being frozen, and print them in it.
 
@@ -187,6 +193,7 @@ def run(
     from oodbench.report.formats import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
     from oodbench.sweep.plan import make_plan
+    from oodbench.sweep.stale import choice
 
     board = find_board(name)
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
@@ -202,7 +209,12 @@ def run(
     if among:
         check_planned(make_plan(sweep, data_dir).runs.values(), parts, board.name)
     options = LaunchOptions(
-        out=out, plugins=tuple(plugin or ()), workers=workers, data_dir=data_dir, table=not among
+        out=out,
+        plugins=tuple(plugin or ()),
+        workers=workers,
+        data_dir=data_dir,
+        table=not among,
+        stale=choice(retrain_stale, keep_stale),
     )
     counts = launch(sweep, options, terminal())
     if among:
@@ -216,6 +228,8 @@ def run(
 def quickstart(
     out: Annotated[Path, typer.Option(help="The results directory.")] = Path("results/quickstart"),
     workers: Workers = None,
+    retrain_stale: RetrainStale = False,
+    keep_stale: KeepStale = False,
 ) -> None:
     """Train four methods again, in about a minute, and print them among all that the board has."""
     from oodbench.board.beside import beside_board
@@ -224,10 +238,13 @@ def quickstart(
     from oodbench.report.formats import print_sheet
     from oodbench.report.html import write
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
+    from oodbench.sweep.stale import choice
 
     protocol = protocol_of(find_board(QUICK_BOARD))
     sweep = restricted(protocol, QUICK_ROWS, datasets=[QUICK_DATASET])
-    counts = launch(sweep, LaunchOptions(out=out, workers=workers, table=False), terminal())
+    stale = choice(retrain_stale, keep_stale)
+    options = LaunchOptions(out=out, workers=workers, table=False, stale=stale)
+    counts = launch(sweep, options, terminal())
     frames = beside_board(QUICK_BOARD, [out])
     print_sheet(quick_sheet(frames, out), "terminal")
     if not is_complete(counts):

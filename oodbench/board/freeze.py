@@ -33,7 +33,7 @@ from oodbench.board.summary import write_summary
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, only_dataset, records_of
-from oodbench.results.provenance import code, source
+from oodbench.results.provenance import code, method_digest
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import candidates, find_rule, rule_names
 
@@ -90,14 +90,11 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
 
 def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:
     """The part of each row of each dataset."""
-    from oodbench.algorithms import algorithms
-
     chosen = _chosen(frames)
     for (dataset, label), runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
         ids = runs["id"]
         row = Frames(runs, records_of(frames.metrics, ids))
-        cls = algorithms.get(str(runs["algorithm"].iloc[0]))
-        provenance = _provenance(runs, cls, f"{label} on {dataset}")
+        provenance = _provenance(runs, f"{label} on {dataset}")
         provenance["data"] = digests.of([spec_of(run) for _, run in runs.iterrows()])
         yield part_of(row, chosen[chosen["id"].isin(ids)], provenance)
 
@@ -116,15 +113,15 @@ def _chosen(frames: Frames) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _provenance(runs: pd.DataFrame, cls: type, row: str) -> PartProvenance:
+def _provenance(runs: pd.DataFrame, row: str) -> PartProvenance:
     """What trained a row; raises UserError if that were several codes."""
     made = [p for p in runs["provenance"] if p]
     several = {code(p) for p in made}
     if len(several) > 1:
         raise UserError(f"{row} was trained by several codes: {', '.join(sorted(several))}")
-    sources = {p["source"] for p in made if p.get("source")}
+    sources = {digest for p in made if (digest := method_digest(p))}
     if len(sources) > 1:
-        raise UserError(f"{row} was trained by several versions of the method's file")
+        raise UserError(f"{row} was trained by several versions of the method")
     days = sorted(str(p["started"])[:10] for p in made if "started" in p)
     known: dict[str, Any] = {
         name: ", ".join(values) if len(values) > 1 else values[0]
@@ -132,7 +129,7 @@ def _provenance(runs: pd.DataFrame, cls: type, row: str) -> PartProvenance:
         if (values := list(dict.fromkeys(p[name] for p in made if p.get(name) is not None)))
     }
     known["dates"] = [days[0], days[-1]] if days else []
-    known["source"] = sources.pop() if sources else source(cls)
+    known["source"] = sources.pop() if sources else None
     return cast(PartProvenance, {name: v for name, v in known.items() if v is not None})
 
 

@@ -81,7 +81,7 @@ class PartProvenance(TypedDict, total=False):
     dates: list[str]
     """The first and the last day on which a run was started."""
     source: str
-    """A digest of the file that defines the method."""
+    """A digest of the method's source, until 0.2.0 of the file that defines it."""
     data: dict[str, str]
     """A digest of each environment's examples over the trials of the part."""
 

@@ -2,7 +2,8 @@
 
 Most answers follow from the interface. Where they do not, the dataset defines the name that the function
 looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `holdout`, `repeats`,
-`normalization`, `evaluation_environments`, `resolved_options`, `split_metrics`, `predictor_metrics`.
+`normalization`, `evaluation_environments`, `resolved_options`, `split_metrics`, `predictor_metrics`,
+`files_read`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -13,6 +14,8 @@ from oodbench.hparams import defaults
 from oodbench.metrics import is_higher_better
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from oodbench.datasets import Dataset, FileDataset, Normalization
@@ -155,6 +158,11 @@ def predictor_metrics(
 def checksums(dataset: "Dataset") -> Mapping[str, str]:
     """The md5 of each file that is read; none of a dataset that is not made of files."""
     return getattr(dataset, "checksums", {})
+
+
+def files_read(dataset: "Dataset") -> "Collection[Path]":
+    """The files and folders without a checksum that examples come from; a folder stands for its names."""
+    return getattr(dataset, "files_read", ())
 
 
 def check(dataset: "Dataset") -> None:

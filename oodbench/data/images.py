@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -141,6 +141,11 @@ class Images(FileDataset):
             attributes = self.attribute_numbers(paths)
             environments[name] = Environment(x, torch.tensor(labels), attributes=attributes)
         return environments
+
+    @property
+    def files_read(self) -> Collection[Path]:
+        """The images."""
+        return [file for images in self.listing().values() for file, _ in images]
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
         """The attributes of the images in `files`, (N,), if they have one."""
@@ -309,6 +314,14 @@ class ImageFolders(Images):
                 raise UserError(f"{self.name}: environment '{environment}' has {what} in {at}")
             listing[environment] = files
         return listing
+
+    @property
+    def files_read(self) -> Collection[Path]:
+        """The images and the folders that they are in."""
+        files = super().files_read
+        return {*files, *(self.root / place.folder for place in self.places)} | {
+            file.parent for file in files
+        }
 
 
 class Published(Images):

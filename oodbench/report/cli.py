@@ -103,7 +103,9 @@ def export(
 
     if format_ not in WRITERS:
         raise unknown("format", format_, WRITERS)
-    count = WRITERS[format_](joined(directories, allow_mixed), out)
+    frames = joined(directories, allow_mixed)
+    count = WRITERS[format_](frames, out)
+    _say(frames.notes)
     terminal().say(f"{count} rows are in {out}.")
 
 
@@ -173,7 +175,9 @@ def figure(
     from oodbench.report.figures import plot, save
 
     load_plugins(plugin or [])
-    save(plot(kind, _frames(directories, allow_mixed, dataset), selection, baseline), out)
+    frames = _frames(directories, allow_mixed, dataset)
+    save(plot(kind, frames, selection, baseline), out)
+    _say(frames.notes)
     terminal().say(str(out))
 
 
@@ -217,6 +221,12 @@ def why(
     frames = with_prediction_metric(joined(directories, allow_mixed), [selection], metric)
     cell = room.why(frames, dataset, algorithm, test_env, selection, metric)
     room.show(cell, terminal())
+    _say(frames.notes)
+
+
+def _say(notes: Sequence[str]) -> None:
+    for note in notes:
+        terminal().say(note)
 
 
 def _frames(directories: Sequence[Path], allow_mixed: bool, dataset: str | None) -> Frames:

@@ -132,6 +132,7 @@ def tables(frames: Frames) -> Sheet:
         "By DomainBed's rules: ± is the population's error over trials (ddof=0; 0.0 for one trial), "
         "the oracle sees the last step, ties between draws go to the last one; X: no result. "
         "Ours: the same runs by our rules, with ddof=1.",
+        *frames.notes,
     )
     return Sheet(shown, notes, (), pd.DataFrame(rows).to_dict("list"))
 

@@ -2,6 +2,7 @@
 
 OUT/sweep.json           the sweep and its planned runs
 OUT/sweep.lock           held by a process that adds runs to them
+OUT/data/<digest>.json   the files that runs read, see `oodbench.results.data_files`
 OUT/searches/<id>.jsonl  what a search of version 0.2.0 has chosen since: one draw a line
 OUT/runs/<id>/run.json   the run's spec and the provenance of its last start
               metrics.jsonl     one record an evaluation
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from pydantic_core import from_json
 
 from oodbench.errors import UserError
@@ -41,6 +42,7 @@ from oodbench.results.schemas import (
     FailedFile,
     Heartbeat,
     JournalLine,
+    Provenance,
     RunFile,
     SweepFile,
     check_ids,
@@ -82,6 +84,12 @@ class RunDirectory:
         self.id = path.name
         self._layout: Layout | None = None
         """That of the last record, where this object has written it."""
+        self._info: RunFile | None = None
+
+    @property
+    def results(self) -> Path:
+        """The results directory."""
+        return self.path.parent.parent
 
     @property
     def checkpoint(self) -> Path:
@@ -208,7 +216,24 @@ class RunDirectory:
 
     def info(self) -> RunFile | None:
         """The content of run.json, or None if the run has not started; raises DamagedFile."""
-        return read_file(self.path / "run.json", RunFile)
+        self._info = read_file(self.path / "run.json", RunFile)
+        return self._info
+
+    def made_by(self) -> Provenance:
+        """The provenance of the run, empty where none can be read; run.json is read once."""
+        with suppress(DamagedFile, OSError):
+            run = self._info or self.info()
+            return run.provenance if run is not None and run.spec.id == self.id else Provenance()
+        return Provenance()
+
+    def start_anew(self) -> None:
+        """Have the next launch train the run from its first step, whatever it has reached.
+
+        A run that another process trains is left alone.
+        """
+        with suppress(Timeout), self.lock():
+            self.checkpoint.unlink(missing_ok=True)
+            self.forget()
 
     def end(self) -> DoneFile | None:
         """The content of done.json, or None if the run has not ended well; raises DamagedFile."""

@@ -6,8 +6,8 @@ unless the user says that the difference is meant.
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.files import whole_folder
+from oodbench.results.data_files import DATA
 from oodbench.results.directory import Results
 from oodbench.results.frames import (
     CELL,
@@ -27,6 +28,7 @@ from oodbench.results.frames import (
 )
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, RunSpec, State
+from oodbench.results.stale import PARTS, stale_notes
 
 PROTOCOL = (
     "steps",
@@ -57,7 +59,8 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
     """
     frames = [load_frames(Results(directory)) for directory in directories]
     if len(frames) == 1:
-        return replace(frames[0], runs=frames[0].runs.assign(directory=str(directories[0])))
+        runs = frames[0].runs.assign(directory=str(directories[0]))
+        return Frames(runs, frames[0].metrics, notes=stale_notes(runs))
     tables = [
         completed(frame).assign(directory=str(d))
         for frame, d in zip(frames, directories, strict=True)
@@ -76,7 +79,8 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
         records_of(frame.metrics, runs.loc[runs["directory"] == str(d), "id"])
         for frame, d in zip(frames, directories, strict=True)
     ]
-    return Frames(runs.drop(columns=["better", "helper"]).reset_index(drop=True), stacked(metrics))
+    runs = runs.drop(columns=["better", "helper"]).reset_index(drop=True)
+    return Frames(runs, stacked(metrics), notes=stale_notes(runs))
 
 
 def completed(frames: Frames) -> pd.DataFrame:
@@ -115,11 +119,32 @@ def check_protocol(runs: pd.DataFrame, names: Sequence[str] = PROTOCOL[:-1]) -> 
 
 
 def _check(runs: pd.DataFrame) -> None:
-    """Raise UserError if directories that share a dataset differ in protocol, or in code."""
+    """Raise UserError if directories that share a dataset differ in protocol, in code or in data.
+
+    The version and the digests of what both have decide, and the commit of runs without digests. What
+    another program has made is not compared.
+    """
     draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
     check_protocol(runs.assign(draws=draws), PROTOCOL)
-    made = runs[runs["provenance"].map(bool)]
-    _alike(made.assign(code=made["provenance"].map(code)), "code", "in code")
+    runs = runs[runs["provenance"].map(lambda p: bool(p) and "code" not in p)]
+    _alike(
+        runs.assign(version=[p.get("oodbench") for p in runs["provenance"]]),
+        "version",
+        "in oodbench",
+    )
+    codes: Any = [None if "digests" in p else code(p) for p in runs["provenance"]]
+    _alike(runs.assign(code=codes), "code", "in code")
+    for part, column in PARTS.items():
+        digests = [_told(p.get("digests", {}).get(part)) for p in runs["provenance"]]
+        for name, of_name in runs.assign(digest=digests).groupby(column, sort=False):
+            _alike(of_name, "digest", f"in the {'data' if part == 'files' else 'code'} of {name}")
+
+
+def _told(digest: Any) -> Any:
+    """A recorded digest for an error: that of each file, by its name."""
+    if not isinstance(digest, Mapping):
+        return digest
+    return {Path(path).name: of_file for path, of_file in digest["files"].items()}
 
 
 def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
@@ -180,6 +205,8 @@ def merge(directories: Sequence[Path], out: Path) -> Merged:
             if best.path.is_dir():
                 ignored = shutil.ignore_patterns(*LEFT_OUT)
                 shutil.copytree(best.path, temporary / "runs" / run_id, ignore=ignored)
+        for lists in (folder for d in directories if (folder := d / DATA).is_dir()):
+            shutil.copytree(lists, temporary / DATA, dirs_exist_ok=True)
     return Merged(len(specs), tuple(sorted({code(p) for p in runs["provenance"] if p})))
 
 

@@ -1,7 +1,5 @@
 """Which code, libraries and machine made a number."""
 
-import hashlib
-import inspect
 import os
 import platform
 import subprocess
@@ -14,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from oodbench.registry import checkout
+from oodbench.results.digests import combined
 from oodbench.version import __version__
+
+OF_THE_CODE = ("oodbench", "commit", "digests")
+"""What says by which code and from which data a run was trained."""
 
 
 @cache
@@ -53,15 +55,6 @@ def machine() -> str:
     return ", ".join(filter(None, (platform.machine(), platform.processor())))
 
 
-def source(cls: type) -> str | None:
-    """A digest of the file that defines a class; None for a class that no file defines."""
-    try:
-        file = inspect.getsourcefile(cls)
-        return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else None
-    except (OSError, TypeError):
-        return None
-
-
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
     """What is recorded beside a run's spec; none of it is part of the run's identity."""
     return {
@@ -78,6 +71,18 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
         "threads": threads,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of a run that goes on, whose code and data stay those that it was begun by."""
+    rest = {name: value for name, value in made_by.items() if name not in OF_THE_CODE}
+    return rest | {name: begun[name] for name in OF_THE_CODE if name in begun}
+
+
+def method_digest(provenance: Mapping[str, Any]) -> str | None:
+    """A digest of the source of the method that trained a run; of runs of 0.2.0, of its whole file."""
+    method = provenance.get("digests", {}).get("method")
+    return combined(method) if method else provenance.get("source")
 
 
 def code(provenance: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from oodbench.errors import UserError
 from oodbench.files import read_regular
+from oodbench.results.digests import Digests
 from oodbench.results.run_spec import RunSpec, State
 
 SCHEMA = 1
@@ -60,6 +61,7 @@ class Provenance(TypedDict, total=False):
     code: str
     """The code of results that another program made."""
     started: str
+    digests: Digests
 
 
 class RunFile(_File):

@@ -17,6 +17,7 @@ from oodbench.results.directory import Results
 from oodbench.sweep.file import find_sweep, from_commas, read_sweep
 from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
 from oodbench.sweep.plan import make_plan, show_plan
+from oodbench.sweep.stale import choice
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import commands, confirmed, exit_on_user_error, terminal
 from oodbench.train.settings import TrainSettings, large_bundles
@@ -83,6 +84,10 @@ KeepWeights = Annotated[
         help="Keep the weights that these rules would choose, such as train_val,val_env,last.",
     ),
 ]
+RetrainStale = Annotated[
+    bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
+]
+KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 
 
@@ -154,6 +159,8 @@ def launch(
     keep_predictions: KeepPredictions = False,
     keep_weights: KeepWeights = None,
     yes: Yes = False,
+    retrain_stale: RetrainStale = False,
+    keep_stale: KeepStale = False,
     workers: Workers = None,
     devices: Devices = "auto",
     threads: Threads = 1,
@@ -176,6 +183,7 @@ def launch(
         keep_predictions=keep_predictions,
         keep_weights=from_commas(keep_weights) if keep_weights else (),
         confirm=not yes,
+        stale=choice(retrain_stale, keep_stale),
         workers=workers,
         devices=devices,
         threads=threads,
@@ -195,6 +203,8 @@ def retry(
     sweep: Name = "quickstart",
     out: Out = None,
     launcher: Annotated[str | None, typer.Option(help="The last launch's by default.")] = None,
+    retrain_stale: RetrainStale = False,
+    keep_stale: KeepStale = False,
     workers: Workers = None,
     devices: Devices = "auto",
     threads: Threads = 1,
@@ -211,6 +221,7 @@ def retry(
     options = LaunchOptions(
         out=results.path,
         launcher=launcher or results.plan()["settings"].get("launcher", "local"),
+        stale=choice(retrain_stale, keep_stale),
         workers=workers,
         devices=devices,
         threads=threads,

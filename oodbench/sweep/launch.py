@@ -20,11 +20,14 @@ from oodbench.sweep.launchers import (
     launchers,
     layered_resources,
     states,
+    status_on_disk,
 )
 from oodbench.sweep.plan import make_plan, show_plan
+from oodbench.sweep.stale import KEEP, RETRAIN, reasons, replaced, settled, with_kept
 from oodbench.sweep.stored_plan import continued, store_plan
 from oodbench.sweep.weights import check_rules, lacking
 from oodbench.terminal import Terminal, printable, terminal
+from oodbench.train.digests import dataset_of, digests_now
 from oodbench.train.settings import large_bundles
 
 __all__ = ["LaunchOptions", "is_complete", "launch", "launch_specs", "retry"]
@@ -66,8 +69,9 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         ids=(),
         options=options,
     )
+    job, again, dropped = _decided(job, console)
     if options.dry_run:
-        launcher.preview(_unended(job), console)
+        launcher.preview(job, console)
         return Counter()
     launcher.check(job)
     store_plan(
@@ -77,10 +81,13 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         options,
         launcher=options.launcher,
         resources=options.resources,
+        without=dropped,
     )
     if options.confirm and sys.stdin is not None and sys.stdin.isatty():
         typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
-    return _train(_unended(job), launcher, console)
+    for run_id in again:
+        results.run(run_id).start_anew()
+    return _train(job, launcher, console)
 
 
 def retry(
@@ -110,18 +117,27 @@ def retry(
             ("the last launch", last.get("resources", {})), ("the flags", options.resources)
         ),
     )
+    console = console or terminal()
+    specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
+    here = digests_now(specs, options.data_dir, results.path)
+    again = settled(reasons(results, specs, statuses, here), options.stale, console)
+    again = again if options.stale == RETRAIN else frozenset()
+    for run_id in again:
+        dataset_of(specs[run_id], options.data_dir)  # raises for data with another checksum
     job = Job(
         name=stored["name"],
         results=results,
-        specs={i: RunSpec.from_json(s) for i, s in stored["runs"].items()},
-        ids=tuple(i for i, s in statuses.items() if s.state.can_be_retried),
+        specs=specs,
+        ids=tuple(i for i, s in statuses.items() if s.state.can_be_retried or i in again),
         options=options,
     )
     launcher.check(job)
     for run_id, status in statuses.items():
-        if status.state is State.BROKEN:  # whoever trains it would take it for ended
+        if run_id in again:
+            results.run(run_id).start_anew()
+        elif status.state is State.BROKEN:  # whoever trains it would take it for ended
             results.run(run_id).forget()
-    return _train(job, launcher, console or terminal())
+    return _train(job, launcher, console)
 
 
 def launch_specs(
@@ -157,10 +173,27 @@ def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
     return launcher
 
 
-def _unended(job: Job) -> Job:
-    """The job with all runs that have not ended on disk."""
-    ids = tuple(i for i in job.specs if not job.results.run(i).state().final)
-    return replace(job, ids=ids)
+def _decided(job: Job, console: Terminal) -> tuple[Job, frozenset[str], frozenset[str]]:
+    """The job with all runs that are to be trained, as the user decides on stale ones.
+
+    Also the runs that are trained again, and those that the plan has other runs in place of. Raises
+    UserError for stale runs before the user has decided.
+    """
+    results, options, specs = job.results, job.options, job.specs
+    stored = {}
+    if (results.path / "sweep.json").exists():
+        stored = {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
+    before = replaced(specs, stored)
+    statuses = {i: status_on_disk(results, i) for i in {**before, **specs}}
+    here = digests_now(specs, options.data_dir, results.path)
+    known = reasons(results, {**before, **specs}, statuses, here)
+    old = settled(known, options.stale, console)
+    again, dropped = old & specs.keys(), old & before.keys()
+    if options.stale == KEEP:
+        specs = with_kept(specs, {i: before[i] for i in dropped})
+        again = dropped = frozenset()
+    ids = tuple(i for i in specs if i in again or not statuses[i].state.final)
+    return replace(job, specs=specs, ids=ids), again, dropped
 
 
 def _train(job: Job, launcher: Launcher, console: Terminal) -> Counter[State]:

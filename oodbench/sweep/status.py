@@ -19,6 +19,7 @@ from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
 from oodbench.sweep.launchers.progress import title
+from oodbench.sweep.stale import reasons
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import Terminal
 
@@ -70,6 +71,10 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
         texts.append(
             "`launch` goes on with paused and lost runs; `retry` trains failed and broken ones, too."
         )
+    texts += [
+        f"{'Stale: ' if reason.is_known else ''}{reason.sentence}."
+        for reason in reasons(results, specs, now)
+    ]
     weights = weights_files(results, specs)
     if weights:
         size = sum(path.stat().st_size for path in weights)

@@ -1,6 +1,6 @@
 """The plan of a sweep in its results directory: what must agree with it, and what it remembers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from oodbench.errors import UserError
@@ -50,8 +50,11 @@ def store_plan(
     *,
     launcher: str = "local",
     resources: Mapping[str, Any] | None = None,
+    without: Collection[str] = (),
 ) -> None:
     """Write the plan of some runs into a results directory, beside those that it plans already.
+
+    Of these `without`, by their ids, are left out.
 
     Raises UserError if the directory holds anything else than earlier launches of this sweep.
     """
@@ -60,7 +63,8 @@ def store_plan(
         if (results.path / "sweep.json").exists():
             stored = results.plan()
             _check_same(results, sweep, stored, shared)
-            runs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()} | dict(runs)
+            kept = {i: s for i, s in stored["runs"].items() if i not in without}
+            runs = {i: RunSpec.from_json(s) for i, s in kept.items()} | dict(runs)
         data_dir = settings.data_dir
         launched = {
             "sweep": shared,

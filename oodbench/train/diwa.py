@@ -22,7 +22,7 @@ from torch import Tensor
 
 from oodbench.errors import UserError, unknown
 from oodbench.results.directory import Results, RunDirectory, kept_weights
-from oodbench.results.provenance import provenance
+from oodbench.results.provenance import begun_by, provenance
 from oodbench.results.run_spec import DIWA, Evaluation, RunSpec, State
 from oodbench.selection import USUAL, find_rule
 from oodbench.train.kept_weights import Judge, keep_weights
@@ -218,7 +218,8 @@ def _average_cell(
     directory.path.mkdir(parents=True, exist_ok=True)
     with directory.lock():
         made_by = provenance(settings.device, settings.threads, settings.plugins)
-        directory.start(spec, average.run.context, made_by | {"vectorized": False})
+        made_by = begun_by(made_by, members[0].directory.made_by()) | {"vectorized": False}
+        directory.start(spec, average.run.context, made_by)
         directory.forget_records()
         average.run.step = spec.steps
         evaluations = average.evaluate(members)

@@ -17,9 +17,10 @@ from filelock import BaseFileLock, Timeout
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full
 from oodbench.results.directory import RunDirectory
-from oodbench.results.provenance import provenance, source
+from oodbench.results.provenance import begun_by, provenance
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.results.schemas import DamagedFile
+from oodbench.train.digests import digests_of
 from oodbench.train.loop import SingleProgram, Training, begin, train
 from oodbench.train.process import clean_process, products_in, unchanged
 from oodbench.train.run import Run
@@ -203,9 +204,13 @@ class _Bundle:
         trainings = {t: held for held in self.held if (t := held.training) is not None}
         settings = self.settings
         made_by = provenance(settings.device, settings.threads, settings.plugins)
+        made_by["vectorized"] = self.vectorized
+        for t in list(trainings)[:1]:
+            made_by["digests"] = digests_of(t.run.spec, t.run.data.dataset, t.directory.results)
         for t in trainings:
-            how = {"vectorized": self.vectorized, "source": source(type(t.run.algorithm))}
-            t.directory.start(t.run.spec, t.run.context, made_by | how)
+            before = t.directory.made_by() if t.run.step else None
+            made = begun_by(made_by, before) if before else made_by
+            t.directory.start(t.run.spec, t.run.context, made)
 
         def ended(training: Training, state: State) -> None:
             self._release(trainings[training])

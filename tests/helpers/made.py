@@ -14,9 +14,15 @@ from oodbench.report.sheet import blocks
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.version import __version__
 
 Curve = Callable[[str, str, int], float]
 """Environment, split and step to the metric's value."""
+
+
+def any_version(text: str) -> str:
+    """A text without the version that trained its numbers."""
+    return text.replace(f"oodbench {__version__} (", "oodbench VERSION (")
 
 
 def write_run(
@@ -106,7 +112,7 @@ class Made:
         if state == "planned":
             return spec.id
         training = [e for e in self.environments if e not in (*test, *validation)]
-        provenance = {"oodbench": "0.1.0", "commit": "0123456789abcdef", "host": "h"}
+        provenance = {"oodbench": __version__, "commit": "0123456789abcdef", "host": "h"}
         records = []
         for step in steps:
             cost = {"training_seconds": seconds * step, "waiting_seconds": seconds * step / 8}
@@ -143,7 +149,7 @@ def rising(value: float, test: str = "a") -> Curve:
     return lambda environment, split, step: value + step / 1000 - 0.2 * (environment == test)
 
 
-CODE = {"oodbench": "0.1.0", "commit": "0123456789abcdef+"}
+CODE = {"oodbench": __version__, "commit": "0123456789abcdef+"}
 
 
 def spec(

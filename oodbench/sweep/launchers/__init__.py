@@ -19,7 +19,7 @@ from oodbench.errors import UserError
 from oodbench.registry import Registry
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.results.schemas import Heartbeat
+from oodbench.results.schemas import Heartbeat, Provenance
 from oodbench.sweep.launchers.resources import Resources, merged
 from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
@@ -54,6 +54,8 @@ class LaunchOptions(TrainSettings):
     """Whether what the launcher would submit is only shown."""
     snapshot: bool = False
     """Whether a cluster's jobs run a snapshot of the code."""
+    stale: str = ""
+    """What becomes of stale runs: `retrain`, `keep`, or, by default, the launch is refused."""
     confirm: bool = False
     """Whether to ask before anything is written, if a person can answer."""
     table: bool = True
@@ -106,6 +108,8 @@ class RunStatus:
     note: str = ""
     log: Path | None = None
     """What the run's last job has printed, if it had one."""
+    provenance: Provenance = field(default_factory=Provenance, repr=False)
+    """What has trained the run, if the disk says how it stands."""
 
 
 class Launcher(ABC):
@@ -162,13 +166,15 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunS
     submitted: dict[str, RunStatus] = {}
     for launcher in submitters(results):
         submitted |= launcher.states(results, wanted)
-    return {i: submitted.get(i) or _status_on_disk(results, i) for i in wanted}
+    return {i: submitted.get(i) or status_on_disk(results, i) for i in wanted}
 
 
-def _status_on_disk(results: Results, run_id: str) -> RunStatus:
+def status_on_disk(results: Results, run_id: str) -> RunStatus:
+    """The status of a run by the disk alone."""
     run = results.run(run_id)
     state, reason = run.state_and_reason()
-    return RunStatus(state, progress_note(run.heartbeat()) if state is State.RUNNING else reason)
+    note = progress_note(run.heartbeat()) if state is State.RUNNING else reason
+    return RunStatus(state, note, provenance=run.made_by())
 
 
 def progress_note(beat: Heartbeat | None) -> str:

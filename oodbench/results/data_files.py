@@ -1,0 +1,155 @@
+"""The files that examples come from, by content, as OUT/data/<digest>.json lists them.
+
+A file whose size and time of change are those in a list is not read again. What a folder holds are the
+names of the folders and images in it, but for those that begin with a dot.
+"""
+
+import hashlib
+import json
+import mimetypes
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from oodbench.files import write_whole
+from oodbench.results.schemas import DamagedFile, read_file
+
+DATA = "data"
+"""The folder of the lists in a results directory."""
+Entry = tuple[int, int, str]
+"""The size, the time of change in nanoseconds and the SHA-256 of a file."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Files with their contents."""
+
+    root: str
+    """The folder that the names are relative to; no digest depends on it."""
+    files: dict[str, Entry]
+
+    @property
+    def digest(self) -> str:
+        """A digest of names and contents."""
+        lines = "".join(f"{name}\t{entry[2]}\n" for name, entry in sorted(self.files.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()[:16]
+
+    def differing(self, other: "Listing") -> list[str]:
+        """The names of files that only one of the two lists, or that have other contents."""
+        one, two = ({(name, e[2]) for name, e in x.files.items()} for x in (self, other))
+        return sorted({name for name, _ in one ^ two})
+
+
+LISTING = TypeAdapter(Listing)
+
+
+def listed(paths: Iterable[str], known: Mapping[str, Entry], root: str | None = None) -> Listing:
+    """The files and folders at absolute paths as they are now, but for those that are not there.
+
+    `known` has the entries that need not be read again where size and time of change are theirs.
+    """
+    stamps: dict[str, tuple[int, int]] = {}
+    for path in sorted(set(paths)):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            stat = os.stat(path)  # noqa: PTH116 (fast)
+            stamps[path] = stat.st_size, stat.st_mtime_ns
+    changed = [path for path, stamp in stamps.items() if known.get(path, ())[:2] != stamp]
+    with ThreadPoolExecutor() as pool:
+        read = dict(zip(changed, pool.map(_sha256, changed), strict=True))
+    if root is None:
+        root = os.path.commonpath([os.path.dirname(path) for path in stamps] or ["/"])  # noqa: PTH120
+    start = len(root.rstrip("/")) + 1
+    return Listing(
+        root,
+        {
+            path[start:]: (*stamp, read[path] if path in read else known[path][2])
+            for path, stamp in stamps.items()
+        },
+    )
+
+
+def _sha256(path: str) -> str:
+    """The hash of what a file or folder holds; empty for what cannot be read."""
+    if os.path.isdir(path):  # noqa: PTH112 (fast)
+        with os.scandir(path) as entries:
+            names = sorted(
+                e.name for e in entries if e.name[0] != "." and (e.is_dir() or _is_image(e))
+            )
+        return hashlib.sha256("\n".join(names).encode()).hexdigest()
+    if not os.path.isfile(path):  # noqa: PTH113 (fast); a pipe would never end
+        return ""
+    with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 (fast)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return ""
+
+
+def _is_image(entry: "os.DirEntry[str]") -> bool:
+    return (mimetypes.guess_type(entry.name)[0] or "").startswith("image/")
+
+
+class DataFiles:
+    """The lists in a results directory."""
+
+    def __init__(self, results: Path) -> None:
+        self.folder = results / DATA
+        self._read: dict[str, Listing | None] = {}
+
+    def keep(self, paths: Iterable[Path]) -> str:
+        """List files as they are now; returns the digest of the list."""
+        known: dict[str, Entry] = {}
+        for path in sorted(self.folder.glob("*.json"), key=lambda p: p.stat().st_mtime_ns):
+            if listing := self.listing(path.stem):
+                known |= _entries(listing)
+        return self._kept(listed([str(path.absolute()) for path in paths], known))
+
+    def listing(self, digest: str) -> Listing | None:
+        """The list with this digest, if it is here and whole."""
+        if digest not in self._read:
+            listing = None
+            with suppress(DamagedFile, OSError):
+                listing = read_file(self.folder / f"{digest}.json", LISTING)
+            self._read[digest] = listing if listing and listing.digest == digest else None
+        return self._read[digest]
+
+    def changed_files(self, digest: str) -> list[str]:
+        """The names of files that are no longer what a list says.
+
+        Raises FileNotFoundError, with the name of what is missing, if none of them is there, or no list.
+        """
+        listing = self.listing(digest)
+        if listing is None:
+            raise FileNotFoundError(f"{DATA}/{digest}.json")
+        known = _entries(listing)
+        now = listed(known, known, listing.root)
+        if not now.files:
+            raise FileNotFoundError(listing.root if len(known) > 1 else next(iter(listing.files)))
+        if now.digest == digest:
+            self._kept(now)
+        return listing.differing(now)
+
+    def differing(self, digest: str, other: str) -> list[str]:
+        """The names of the files in which two lists differ, or a list's own where one is not here."""
+        one, two = self.listing(digest), self.listing(other)
+        return one.differing(two) if one and two else [f"{DATA}/{digest}.json"]
+
+    def _kept(self, listing: Listing) -> str:
+        """Write a list, unless it is there as it is; returns its digest."""
+        digest = listing.digest
+        if self.listing(digest) != listing:
+            with suppress(OSError):  # a folder that cannot be written to is read again
+                self.folder.mkdir(exist_ok=True)
+                text = json.dumps({"root": listing.root, "files": listing.files})
+                write_whole(self.folder / f"{digest}.json", text)
+            self._read[digest] = listing
+        return digest
+
+
+def _entries(listing: Listing) -> dict[str, Entry]:
+    """The entries by absolute path."""
+    root = listing.root.rstrip("/")
+    return {f"{root}/{name}": entry for name, entry in listing.files.items()}

@@ -1,0 +1,178 @@
+"""Stale runs: those whose code or data are not what is here now, and the sentences that say so."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from oodbench.results.data_files import DataFiles
+from oodbench.results.digests import Code, Digests, changed_files, differing, is_of_package
+from oodbench.results.run_spec import COMPLETE
+from oodbench.version import __version__
+
+NAMED = 3
+"""The number of files that a sentence names."""
+PARTS = {
+    "method": "algorithm",
+    "network": "network",
+    "dataset": "dataset",
+    "files": "dataset_label",
+}
+"""The digests of a run, and the field of the run that names what each is of."""
+Part = tuple[str, str]
+"""`method`, `network`, `dataset` or `files`, and the name of what it is."""
+
+
+class Trained(NamedTuple):
+    """A run that has been trained, at least in part."""
+
+    id: str
+    algorithm: str
+    network: str
+    dataset: str
+    dataset_label: str
+    provenance: Mapping[str, Any]
+    directory: str
+    """The results directory."""
+
+
+@dataclass(frozen=True)
+class Stale:
+    """Runs that are stale for one reason, or that cannot be compared with what is here."""
+
+    ids: tuple[str, ...]
+    sentence: str
+    """The reason, without a full stop."""
+    is_known: bool = True
+    """Whether there is something here that the runs differ from."""
+
+
+@dataclass
+class _Variant:
+    """Runs that share what was recorded of a part, and what is here of it."""
+
+    recorded: Code | str
+    now: Code | str | None
+    files: DataFiles
+    ids: list[str] = field(default_factory=list)
+
+    def changed(self) -> list[str]:
+        """The names of the files that have changed; raises FileNotFoundError as `changed_files` does."""
+        recorded, now = self.recorded, self.now
+        if not isinstance(recorded, str):
+            return differing(recorded, now) if isinstance(now, dict) else changed_files(recorded)
+        if not isinstance(now, str):
+            return self.files.changed_files(recorded)
+        return [] if now == recorded else self.files.differing(recorded, now)
+
+    @property
+    def version(self) -> object:
+        """What tells versions of the same code or data apart."""
+        recorded = self.recorded
+        return recorded if isinstance(recorded, str) else tuple(sorted(recorded["files"].values()))
+
+
+def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
+    """The stale runs by reason.
+
+    `here` has what some runs, by id, would be trained by and from now; of the others the recorded files
+    are looked at. Of a run of another version of the package, what is not the package's own is compared.
+    """
+    totals: Counter[Part] = Counter()
+    variants: dict[Part, dict[object, _Variant]] = {}
+    versions: dict[str, list[str]] = {}
+    files = _Lists()
+    for run in runs:
+        made_by = run.provenance
+        if not made_by or "code" in made_by:  # another program's
+            continue
+        version = str(made_by.get("oodbench", "of an unknown version"))
+        versions.setdefault(version, []).append(run.id)
+        recorded: Mapping[str, Any] = made_by.get("digests") or {}
+        now: Mapping[str, Any] = (here or {}).get(run.id, {})
+        for kind, column in PARTS.items():
+            part = kind, getattr(run, column)
+            totals[part] += 1
+            one, other = recorded.get(kind), now.get(kind)
+            if one is None or (version != __version__ and is_of_package(one)):
+                continue
+            key = _key(one), _key(other), run.directory
+            of_part = variants.setdefault(part, {})
+            if key not in of_part:
+                of_part[key] = _Variant(one, other, files[run.directory])
+            of_part[key].ids.append(run.id)
+    reasons = list(_of_other_versions(versions))
+    for part, of_part in variants.items():
+        reasons += _reasons(part, of_part.values(), totals[part])
+    return reasons
+
+
+def _key(digest: Code | str | None) -> object:
+    return digest["bytes"] if isinstance(digest, dict) else digest
+
+
+class _Lists(dict[str, DataFiles]):
+    """The lists of data files by results directory."""
+
+    def __missing__(self, directory: str) -> DataFiles:
+        self[directory] = DataFiles(Path(directory))
+        return self[directory]
+
+
+def _of_other_versions(versions: Mapping[str, Sequence[str]]) -> Iterator[Stale]:
+    total = sum(map(len, versions.values()))
+    for version, ids in versions.items():
+        if version != __version__:
+            sentence = (
+                f"oodbench {version} trained {len(ids)} of {total} runs, and {__version__} is here"
+            )
+            yield Stale(tuple(ids), sentence)
+
+
+def _reasons(part: Part, variants: Iterable[_Variant], total: int) -> Iterator[Stale]:
+    """The reasons why runs of a method, a network or a dataset are stale, or cannot be compared."""
+    changed: list[_Variant] = []
+    gone: list[_Variant] = []
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for variant in variants:
+        try:
+            files = variant.changed()
+        except FileNotFoundError as error:
+            gone.append(variant)
+            names[False].add(str(error))
+        else:
+            changed += [variant] * bool(files)
+            names[True].update(files)
+    kind, name = part
+    what = f"The data of {name} have" if kind == "files" else f"{name} has"
+    for several, is_known in ((changed, True), (gone, False)):
+        if not several:
+            continue
+        ids = tuple(i for variant in several for i in variant.ids)
+        named = _named(names[is_known])
+        sentence = f"{what} changed since {len(ids)} of its {total} runs were trained ({named})"
+        if not is_known:
+            sentence = f"{named} is gone: {len(ids)} runs of {name} cannot be compared with it"
+        if (count := len({variant.version for variant in several})) > 1:
+            sentence += f"; they are of {count} versions of it"
+        yield Stale(ids, sentence, is_known)
+
+
+def _named(files: Collection[str]) -> str:
+    """The first of the files, and how many others there are."""
+    first = ", ".join(sorted(files)[:NAMED])
+    return first + (f" and {len(files) - NAMED} others" if len(files) > NAMED else "")
+
+
+def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
+    """A sentence for each reason why complete runs, as `joined` has them, are stale."""
+    if runs.empty:
+        return ()
+    complete = runs[runs["state"].isin(COMPLETE)]
+    trained = map(Trained._make, complete[list(Trained._fields)].itertuples(index=False, name=None))
+    return tuple(
+        f"{'Stale: ' if reason.is_known else ''}{reason.sentence}." for reason in stale(trained)
+    )

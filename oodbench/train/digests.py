@@ -1,0 +1,59 @@
+"""What a run is trained by and from, as the digests that are recorded beside its spec."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from oodbench.algorithms import algorithms
+from oodbench.data import facts
+from oodbench.datasets import Dataset, datasets, make
+from oodbench.errors import UserError
+from oodbench.hparams import neutral_values
+from oodbench.networks.base import networks
+from oodbench.results.data_files import DataFiles
+from oodbench.results.digests import Digests, code_of
+from oodbench.results.run_spec import RunSpec
+
+
+def digests_of(spec: RunSpec, dataset: Dataset | None, results: Path) -> Digests:
+    """The digests of a run's code and, where files without a checksum are read, of its data.
+
+    The results directory remembers the files. Without a dataset its files are left out.
+    """
+    digests = Digests()
+    if code := code_of(algorithms.get(spec.algorithm)):
+        digests["method"] = code
+    if code := code_of(networks.get(spec.network)):
+        digests["network"] = code
+    if code := code_of(datasets.get(spec.dataset)):
+        digests["dataset"] = code
+    if dataset is not None and (files := facts.files_read(dataset)):
+        digests["files"] = DataFiles(results).keep(files)
+    return digests
+
+
+def digests_now(
+    specs: Mapping[str, RunSpec], data_dir: Path | None, results: Path
+) -> dict[str, Digests]:
+    """The digests that runs would have if trained now, by id; without data that cannot be read."""
+    made: dict[tuple[str, str], Dataset | None] = {}
+    digests: dict[tuple[str, ...], Digests] = {}
+    by_run = {}
+    for run_id, spec in specs.items():
+        data = spec.dataset, json.dumps(spec.options, sort_keys=True)
+        if data not in made:
+            made[data] = None
+            with suppress(UserError):
+                made[data] = dataset_of(spec, data_dir)
+        key = spec.algorithm, spec.network, *data
+        if key not in digests:
+            digests[key] = digests_of(spec, made[data], results)
+        by_run[run_id] = digests[key]
+    return by_run
+
+
+def dataset_of(spec: RunSpec, data_dir: Path | None) -> Dataset:
+    """The dataset of a run; raises UserError if it cannot be had with the run's options any more."""
+    options = neutral_values(datasets.get(spec.dataset).Options) | spec.options
+    return make(spec.dataset, options, data_dir)
