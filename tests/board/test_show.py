@@ -231,7 +231,7 @@ def test_a_name_that_is_frozen_with_other_code_is_refused(
     copy = changed(half, tmp_path / "half")
     for file in (copy / "runs").glob("*/run.json"):
         run = json.loads(file.read_text())
-        run["provenance"]["source"] = "f" * 16
+        run["provenance"]["digests"]["method"]["files"] = {"mine.py": "f" * 16}
         file.write_text(json.dumps(run))
     with pytest.raises(UserError, match=r"a row 'ERM' on SEM of other code .* another `label`"):
         beside_board(str(board), [copy])
