@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from oodbench.algorithms import Batch, Problem, register
 from oodbench.hparams import hparam, log_uniform
 from oodbench.networks.base import Network
-from oodbench.steps import CustomStep, descend, optimizer_of, prepared
+from oodbench.steps import CustomStep, descend, featurized, optimizer_of, precision, prepared
 from oodbench.tasks import Task
 
 EPSILON = 1e-5
@@ -109,12 +109,14 @@ class SagNet(CustomStep):
         of_network, of_style, of_featurizer = batch.noise["orders"]
 
         network.zero_grad()
-        restyled = with_other_style(network.featurizer(x), of_network, share.to(x.dtype))
-        loss = task.losses(network.classifier(restyled), y).mean()
+        restyled = with_other_style(featurized(self, x), of_network, share.to(x.dtype))
+        with precision(self, x):
+            logits = network.classifier(restyled)
+        loss = task.losses(logits.to(restyled.dtype), y).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         descend(self, step)
 
-        features = network.featurizer(x)
+        features = featurized(self, x)
         self.style.zero_grad()
         style_loss = task.losses(self.style(with_other_content(features.detach(), of_style)), y)
         style_loss.mean().backward()  # type: ignore[no-untyped-call]

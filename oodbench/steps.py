@@ -210,6 +210,13 @@ def _features_and_logits(algorithm: Algorithm, x: Tensor, step: int) -> tuple[Te
     return features.float(), logits.float()
 
 
+def featurized(algorithm: Algorithm, x: Tensor) -> Tensor:
+    """The features of inputs (N, ...) as `Outputs` has them: by micro-batches, in the run's precision."""
+    with precision(algorithm, x):
+        features = _in_micro_batches(algorithm, algorithm.network.featurizer, x)
+    return features if algorithm.problem.autocast is None else features.float()
+
+
 def precision(algorithm: Algorithm, x: Tensor) -> AbstractContextManager[object]:
     """Within it the network runs on `x` in the run's precision."""
     dtype = algorithm.problem.autocast

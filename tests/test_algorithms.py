@@ -11,6 +11,7 @@ from oodbench.algorithms import Algorithm, Outputs, Problem, algorithms, why_ski
 from oodbench.conformance.tiny_problems import (
     PLAIN,
     TASKS,
+    network_step,
     suited,
     tiny_algorithm,
     tiny_batch,
@@ -81,6 +82,27 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch(name: str, count: i
         return
     for whole, pieces in zip(trained(name), trained(name, accumulation=count), strict=True):
         torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_in_bfloat16_the_layers_of_every_network_run_by_autocast(name: str) -> None:
+    """The gradient is that of float32 but for bfloat16's round-off, which contrasts of features magnify."""
+    cls, task = solvable(name)
+    problem, seen, steps = tiny_problem(task), set[torch.dtype](), []
+    batch = tiny_batch(task)
+    halves = {n: getattr(batch, n).float() for n in ("x", "views")}
+    y = batch.y.float() if batch.y.is_floating_point() else batch.y
+    for autocast in (None, torch.bfloat16):
+        given = replace(problem, autocast=autocast)
+        algorithm = tiny_algorithm(cls, given, PLAIN, dtype=torch.float32)
+        layer = next(m for m in algorithm.network.modules() if isinstance(m, nn.Linear))
+        if autocast is not None:
+            layer.register_forward_hook(lambda module, x, out: seen.add(out.dtype))
+        steps.append(network_step(algorithm, replace(batch, y=y, **halves), 3))
+    assert torch.bfloat16 in seen
+    wanted, found = steps
+    if name != "TemporalANDMask":  # whose first signs agree with none before
+        assert torch.cosine_similarity(found, wanted, dim=0) > 0.97
 
 
 def test_the_learning_rate_rises_to_its_schedule() -> None:
