@@ -357,6 +357,8 @@ class Algorithm(nn.Module):
         self.problem = problem
         self.hparams = hparams
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        # in a program of many runs the parameters are stacked, and nothing tells which are trained
+        self._trained = {n for n, p in network.named_parameters() if p.requires_grad}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Raises UserError for a name of an earlier version, and for an unknown `changes`."""

@@ -1,5 +1,6 @@
 """Whose code an error comes from: the engine's, or a line that a user wrote."""
 
+import inspect
 import sys
 import textwrap
 import traceback
@@ -51,7 +52,16 @@ def shown(file: str) -> str:
         return file
 
 
-def described(error: BaseException, otherwise: str = "") -> str:
+def definition(cls: type) -> str:
+    """Where a class is defined, as `NAME, FILE:LINE`; its name alone where no file defines it."""
+    try:
+        file, (_, line) = inspect.getfile(cls), inspect.getsourcelines(cls)
+    except (OSError, TypeError):
+        return cls.__name__
+    return f"{cls.__name__}, {shown(file)}:{line}"
+
+
+def described(error: BaseException, otherwise: str | None = None) -> str:
     """An error in one sentence, with the user's line that led to it, or `otherwise` where there is none."""
     reason = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     where = place(error) or otherwise

@@ -13,11 +13,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from oodbench.algorithms import HOOKS, Algorithm, Batch, Outputs, first_step
 from oodbench.data.streams import to_device
 from oodbench.errors import UserError
 from oodbench.gradients.backward import BATCH_NORM, Reduction, Units, combined_backward
+from oodbench.gradients.twice import twice_differentiable
 from oodbench.networks.base import Network
 from oodbench.networks.micro_batches import in_micro_batches
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
@@ -242,6 +244,34 @@ def _losses_of_network(algorithm: Algorithm, x: Tensor, y: Tensor) -> Tensor | N
     return losses if algorithm.problem.autocast is None else losses.float()
 
 
+def risk_gradients(algorithm: Algorithm, out: Outputs) -> dict[str, Tensor]:
+    """The gradient of each environment's risk in each trained parameter of the network, by its name.
+
+    They are (E, *shape), and themselves differentiable. An `objective` may call this, which takes a
+    forward and a backward pass of its own, in which batch normalisation takes each environment by its own
+    statistics; the update then differentiates through both. Raises UserError for a network that works
+    out its own losses, which are no function of its outputs.
+    """
+    network, task = algorithm.network, out.task
+    if out.batch is None or type(network).losses is not Network.losses:
+        raise UserError(
+            f"{type(algorithm).__name__} takes gradients of risks, which a network with losses of its own "
+            "does not have: let `skip` give that as a reason"
+        )
+    parameters = {n: p for n, p in network.named_parameters() if n in algorithm._trained}
+    count = len(out.batch.x)
+    buffers = {n: b.expand(count, *b.shape).clone() for n, b in network.named_buffers()}
+
+    def risk(parameters: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+        logits = functional_call(network, {**parameters, **buffers}, (x,))
+        return task.losses(logits, y).mean()
+
+    each = vmap(grad(risk), in_dims=(None, 0, 0, 0), randomness="different")
+    with twice_differentiable():
+        gradients: dict[str, Tensor] = each(parameters, buffers, out.batch.x, out.batch.y)
+    return gradients
+
+
 def minimised(algorithm: Algorithm, out: Outputs) -> Tensor:
     """The value of `objective`; raises UserError if it is not one number in a tensor."""
     value: Any = algorithm.objective(out)
@@ -249,7 +279,7 @@ def minimised(algorithm: Algorithm, out: Outputs) -> Tensor:
         shape = getattr(value, "shape", None)
         given = type(value).__name__ if shape is None else f"values of shape {tuple(shape)}"
         name = type(algorithm).__name__
-        raise UserError(f"`objective` of {name} gives one number in a tensor, not {given}")
+        raise UserError(f"`objective` of {name} must return one number in a tensor, not {given}")
     return value
 
 

@@ -26,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from oodbench import blame
 from oodbench.errors import UserError
 
 P = ParamSpec("P")
@@ -109,10 +110,23 @@ def _for_stderr(text: str) -> str:
     return text
 
 
+def format_warnings() -> None:
+    """Have a `UserWarning` printed as one line from now on, without its place in the code."""
+    usual: Any = warnings.formatwarning
+
+    def formatted(message: Any, category: type[Warning], *place: Any, **line: Any) -> str:
+        if category is UserWarning:
+            return _for_stderr(f"warning: {message}") + "\n"
+        return str(usual(message, category, *place, **line))
+
+    warnings.formatwarning = formatted
+
+
 def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
     """Wrap a command so that a `UserError` or an unusable path ends it with one line and exit code 2.
 
-    A `UserWarning` is one line, too, without its place in the code.
+    So does any error that a user's code raises, with its line. A `UserWarning` is one line, too, without
+    its place in the code.
     """
 
     @wraps(command)
@@ -120,14 +134,8 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # closed, it is None
                 stream.reconfigure(errors="backslashreplace")  # what its encoding lacks
-        usual: Any = warnings.formatwarning
-
-        def formatted(message: Any, category: type[Warning], *place: Any, **line: Any) -> str:
-            if category is UserWarning:
-                return _for_stderr(f"warning: {message}") + "\n"
-            return str(usual(message, category, *place, **line))
-
-        warnings.formatwarning = formatted
+        usual = warnings.formatwarning
+        format_warnings()
         try:
             return command(*args, **kwargs)
         except UserError as error:
@@ -138,6 +146,10 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
             if error.strerror is None or (error.filename is None and error.errno != errno.ENOSPC):
                 raise
             _exit(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        except Exception as error:
+            if blame.place(error) is None:
+                raise
+            _exit(blame.described(error))
         finally:
             warnings.formatwarning = usual
 

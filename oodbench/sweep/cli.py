@@ -14,7 +14,7 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.report.numbers import duration
 from oodbench.results.directory import Results
-from oodbench.sweep.file import find_sweep, from_commas, read_sweep
+from oodbench.sweep.file import find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
 from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.sweep.stale import choice
@@ -139,6 +139,9 @@ def plan(
         reasons.setdefault(reason, []).append(row)
     for reason, rows in reasons.items():
         console.say(f"one at a time ({reason}): {', '.join(rows)}")
+    failing = [f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()]
+    if failing:
+        raise UserError(several(f"sweep '{parsed.name}'", failing))
     count = workers or os.cpu_count() or 1
     console.say(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "

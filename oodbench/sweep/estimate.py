@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.settings import TrainSettings
 
@@ -32,6 +33,8 @@ class Forecast:
     """Seconds of training and evaluation of all runs on one thread."""
     unmeasured: list[str] = field(default_factory=list)
     """The rows that were not measured in time; they are assumed to cost what the others do."""
+    failing: dict[str, str] = field(default_factory=dict)
+    """Why the first steps of a row fail, by its name; none of its runs counts."""
     alone: dict[str, str] = field(default_factory=dict)
     """The reason why runs are trained one at a time, by their row, `LABEL on DATASET`."""
 
@@ -69,38 +72,65 @@ def forecast(
         if passed > TOTAL:
             break
         progress(row, max(done / len(turns), passed / TOTAL))
-        seconds, reason = _measure(bundle, settings)
+        try:
+            seconds, reason = _measure(bundle, settings)
+        except Exception as error:  # whatever a method, a network or a dataset raises
+            result.failing.setdefault(row, _sentence(error, bundle[0]))
+            continue
         measured[row].append((seconds, len(bundle)))
         if reason is not None:
             result.alone[row] = reason
     all_measured = [pair for pairs in measured.values() for pair in pairs]
     for row, by_key in rows.items():
+        if row in result.failing or not all_measured:
+            continue
         seconds, runs = map(sum, zip(*(measured[row] or all_measured), strict=True))
         result.seconds += seconds * sum(len(bundle) for bundle in by_key.values()) / runs
-    result.unmeasured = [row for row, pairs in measured.items() if not pairs]
+    result.unmeasured = [row for row, p in measured.items() if not p and row not in result.failing]
     return result
+
+
+def _sentence(error: Exception, spec: RunSpec) -> str:
+    """Why a run's first steps fail, with the user's line that led to it."""
+    from oodbench import blame
+    from oodbench.algorithms import algorithms
+
+    if isinstance(error, UserError):
+        return str(error)
+    method = blame.definition(algorithms.get(spec.algorithm))
+    return blame.described(error, f"a step of {method}")
 
 
 def _measure(bundle: Sequence[RunSpec], settings: TrainSettings) -> tuple[float, str | None]:
     """Seconds of all runs of a bundle, and the reason if they are trained one at a time."""
+    from oodbench import blame
     from oodbench.train.loop import SingleProgram
     from oodbench.train.run import Run
-    from oodbench.train.vectorized.bundles import why_alone
+    from oodbench.train.vectorized.bundles import explained, why_alone
     from oodbench.train.vectorized.program import VectorizedProgram
 
-    first = bundle[0]
-    runs = [Run(first, settings)]
-    reason = why_alone(runs[0], settings)
+    run = Run(bundle[0], settings)
+    reason = why_alone(run, settings)
     if reason is None:
-        runs += [Run(spec, settings) for spec in bundle[1 : settings.vectorize or SAMPLE]]
-    program: Program = SingleProgram(runs) if reason is not None else VectorizedProgram(runs)
+        try:
+            several = [Run(spec, settings) for spec in bundle[: settings.vectorize or SAMPLE]]
+            return _seconds(VectorizedProgram(several), several, bundle), None
+        except Exception as error:  # a launch trains these runs one at a time, too
+            reason = explained(error) or blame.described(error)
+            run = Run(bundle[0], settings)
+    return _seconds(SingleProgram([run]), [run], bundle), reason
+
+
+def _seconds(program: "Program", runs: "Sequence[Run]", bundle: Sequence[RunSpec]) -> float:
+    """Seconds of all runs of a bundle, from steps and an evaluation of some of them in a program."""
     step = _timed_steps(program, 1)
-    if step < SLOW_STEP and first.steps > 1:  # the first step is slower than the rest
-        step = _timed_steps(program, first.steps - 1)
+    steps = bundle[0].steps
+    if step < SLOW_STEP and steps > 1:  # the first step is slower than the rest
+        step = _timed_steps(program, steps - 1)
     step /= len(runs)
     evaluation = _evaluation(program, runs)
     evaluations = sum(len(spec.due()) for spec in bundle)
-    return sum(spec.steps for spec in bundle) * step + evaluations * evaluation, reason
+    return sum(spec.steps for spec in bundle) * step + evaluations * evaluation
 
 
 def _timed_steps(program: "Program", most: int) -> float:

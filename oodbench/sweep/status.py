@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -60,13 +60,17 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
     texts = []
     for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST, PAUSED):
         ids = [i for i in specs if _state(now[i]) == state]
-        lines = [_line(results, i, specs[i], now[i]) for i in ids[:LINES]]
         if state is State.QUEUED:  # one line for all that wait for the same
             counts = Counter(now[i].note for i in ids)
             lines = [f"queued: {n} runs: {note}" for note, n in counts.items()]
+        elif state is State.FAILED:
+            lines = [*_failures(results, {i: specs[i] for i in ids}, now)]
+        else:
+            lines = [_line(results, i, specs[i], now[i]) for i in ids[:LINES]]
+            lines += ids[LINES:]
         texts += lines[:LINES]
-        if len(lines) > LINES or (len(ids) > LINES and state is not State.QUEUED):
-            texts.append(f"{state}: and {max(len(ids), len(lines)) - LINES} more")
+        if len(lines) > LINES:
+            texts.append(f"{state}: and {len(lines) - LINES} more")
     if any(s.state.can_be_retried for s in now.values()):
         texts.append(
             "`launch` goes on with paused and lost runs; `retry` trains failed and broken ones, too."
@@ -106,22 +110,36 @@ def _state(status: RunStatus) -> str:
     return PAUSED if status.state is State.LOST and not status.note else status.state
 
 
+def _failures(
+    results: Results, failed: Mapping[str, RunSpec], now: Mapping[str, RunStatus]
+) -> Iterator[str]:
+    """The reasons why runs of a row failed, each with the first of these runs and their number."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for i, spec in failed.items():
+        alike.setdefault((spec.label, spec.dataset_name, now[i].note), []).append(i)
+    for (*_, note), (first, *others) in alike.items():
+        count = f" and {len(others)} more" if others else ""
+        file = results.run(first).path / "failed.json"
+        line = f"failed: {title(failed[first])}{count}: {note} ({file})"
+        yield _with_log(line, now[first], [])
+
+
 def _line(results: Results, run_id: str, spec: RunSpec, state: RunStatus) -> str:
     """One run with its note and, if it went wrong, the end of its log."""
     run = results.run(run_id)
     if _state(state) == PAUSED:
         return f"paused at step {_last_step(run)}: {title(spec)}"
     text = f"{state.state}: {title(spec)}: {state.note}"
-    tail: list[str] = []
-    if state.state is State.FAILED:
-        text += f" ({run.path / 'failed.json'})"
-        failure = run.failure()
-        tail = failure.traceback.splitlines()[-TAIL:] if failure is not None else []
-    if state.log is not None and state.state.can_be_retried:
-        text += f"\n    log: {state.log}"
-        if state.state is State.LOST:
-            tail = state.log.read_text(errors="replace").splitlines()[-TAIL:]
-    return "\n      ".join([text, *tail])
+    lost = state.log if state.state is State.LOST else None
+    tail = lost.read_text(errors="replace").splitlines()[-TAIL:] if lost else []
+    return _with_log(text, state, tail)
+
+
+def _with_log(text: str, status: RunStatus, tail: Sequence[str]) -> str:
+    """A text about a run that went wrong with the path of its log, if it has one, and its last lines."""
+    if status.log is None or not status.state.can_be_retried:
+        return text
+    return "\n      ".join([f"{text}\n    log: {status.log}", *tail])
 
 
 def _last_step(run: RunDirectory) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from filelock import BaseFileLock, Timeout
 
+from oodbench import blame
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full
 from oodbench.results.directory import RunDirectory
@@ -225,7 +226,8 @@ class _Bundle:
 
     def fail(self, held: _Held, error: Exception) -> None:
         """Record the failure of a run; one that a full disk stopped is left for the next launch."""
-        state, message = _state_after(error, held.directory)
+        method = None if held.training is None else type(held.training.run.algorithm)
+        state, message = _state_after(error, held.directory, method)
         if state is State.FAILED:
             try:
                 held.directory.fail(message, "".join(traceback.format_exception(error)))
@@ -291,12 +293,18 @@ class Heartbeats:
                         directory.beat(step())
 
 
-def _state_after(error: Exception, directory: RunDirectory) -> tuple[State, str]:
-    """The state of a run that an error ended, and one sentence."""
+def _state_after(
+    error: Exception, directory: RunDirectory, method: type | None = None
+) -> tuple[State, str]:
+    """The state of a run that an error ended, and one sentence with the line of the user's that led to it.
+
+    Where no such line is in the traceback, as after a backward pass, the sentence names the `method`.
+    """
     if is_disk_full(error, directory.path):
         return State.INTERRUPTED, f"{directory.path}: {os.strerror(errno.ENOSPC)}"
-    message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return State.FAILED, message
+    if isinstance(error, UserError):
+        return State.FAILED, str(error)
+    return State.FAILED, blame.described(error, method and f"a step of {blame.definition(method)}")
 
 
 @contextlib.contextmanager
@@ -324,6 +332,6 @@ def _is_memory(error: Exception) -> bool:
 def _warn_one_at_a_time(spec: RunSpec, error: Exception) -> None:
     warnings.warn(
         f"the runs of {spec.label} on {spec.dataset_name} are trained one at a time, as they could not "
-        f"be trained together: {explained(error) or f'{type(error).__name__}: {error}'}",
+        f"be trained together: {explained(error) or blame.described(error)}",
         stacklevel=3,
     )

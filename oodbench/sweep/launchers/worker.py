@@ -25,6 +25,7 @@ def work(
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.registry import load_plugins
+    from oodbench.terminal import format_warnings
     from oodbench.train.execute import execute_bundle
     from oodbench.train.process import unchanged
     from oodbench.train.settings import Interrupts
@@ -34,6 +35,7 @@ def work(
     if slurm_job() is not None:  # the cluster's warning before a kill
         signal.signal(signal.SIGTERM, lambda *_: interrupts.ask_to_save())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    format_warnings()
     for plugin in settings.plugins:
         with unchanged(f"the plug-in {plugin}"):
             load_plugins([plugin])

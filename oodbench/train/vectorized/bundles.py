@@ -26,6 +26,8 @@ DEVICE_SHARE = 0.8
 HOOKS = ("prepare", "next_buffers", "objective", "combine", "predict")
 """The functions of a method that are called once for many runs."""
 ADVICE = {
+    "cannot be empty": "takes gradients by `torch.autograd`, for which the parameters of many runs are "
+    "none: call `risk_gradients(self, out)` of `oodbench.steps`",
     "data-dependent control flow": "branches in Python on a tensor (`if`, `or`, `max`): write arithmetic "
     "or `torch.where`",
     ".item()": "makes a Python number of a tensor (`.item()`, `float`, functions of `math`): stay with "
