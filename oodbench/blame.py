@@ -34,9 +34,12 @@ def is_users(module: str, file: str) -> bool:
     return package != "oodbench" and not others
 
 
-def place(error: BaseException) -> str | None:
-    """The last line of a user's code that led to an error, as `FILE:LINE, in FUNCTION`, if one did."""
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+def place(error: BaseException, outer: int = 0) -> str | None:
+    """The last line of a user's code that led to an error, as `FILE:LINE, in FUNCTION`, if one did.
+
+    The first `outer` calls of the traceback are the engine's.
+    """
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))[outer:]):
         code = frame.f_code
         if is_users(str(frame.f_globals.get("__name__")), code.co_filename):
             within = "" if code.co_name == "<module>" else f", in {code.co_name}"

@@ -138,22 +138,29 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
         format_warnings()
         try:
             return command(*args, **kwargs)
-        except UserError as error:
-            _exit(error)
-        except OSError as error:
-            if Path(os.curdir).stat().st_nlink == 0:  # no relative path is there
-                _exit("the working directory has been removed; change to one that is there")
-            if error.strerror is None or (error.filename is None and error.errno != errno.ENOSPC):
-                raise
-            _exit(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
         except Exception as error:
-            if blame.place(error) is None:
+            sentence = _sentence(error)
+            if sentence is None:
                 raise
-            _exit(blame.described(error))
+            _exit(sentence)
         finally:
             warnings.formatwarning = usual
 
     return wrapper
+
+
+def _sentence(error: Exception) -> str | None:
+    """What a command says of an error that is the user's or in the user's code; None of any other."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        if Path(os.curdir).stat().st_nlink == 0:  # no relative path is there
+            return "the working directory has been removed; change to one that is there"
+        if error.strerror is not None and (error.filename or error.errno == errno.ENOSPC):
+            return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if blame.place(error, outer=2) is None:  # below a command and what wraps it
+        return None
+    return blame.described(error)
 
 
 CONTROLS = re.compile(

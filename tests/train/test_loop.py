@@ -1,4 +1,5 @@
 import math
+import re
 import shutil
 import threading
 from dataclasses import replace
@@ -10,7 +11,7 @@ import torch
 
 from oodbench.registry import load_plugins
 from oodbench.results.directory import RunDirectory
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.train import loop as training
 from oodbench.train.execute import execute
 from oodbench.train.loading import load_data
@@ -172,7 +173,9 @@ def test_a_huge_learning_rate_diverges_and_counts_as_it_is(tmp_path: Path) -> No
 def test_an_error_is_kept_with_its_traceback(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "a")
     state, message = execute(first(algorithms=["Raising"]), directory, SETTINGS)
-    assert (state, message) == ("failed", "RuntimeError: the third step is one too many")
+    place = r"\(.*odd_methods\.py:\d+, in update\)"
+    assert state is State.FAILED
+    assert re.fullmatch(f"RuntimeError: the third step is one too many {place}", message)
     failure = directory.failure()
     assert failure is not None and "odd_methods.py" in failure.traceback
     assert directory.state() == "failed"
