@@ -11,8 +11,9 @@ import scipy
 import torch
 from torch import Tensor, nn
 
+from oodbench.blame import blaming
 from oodbench.data.streams import to_device as to_device
-from oodbench.errors import UserError, unknown
+from oodbench.errors import UserError, unknown, wrong_result
 from oodbench.hparams import (
     choice,
     defaults,
@@ -370,6 +371,10 @@ class Algorithm(nn.Module):
             raise unknown("value", cls.changes, CHANGES, f"`changes` of the method {cls.__name__}")
         if isinstance(cls.needs, frozenset):  # of version 0.2.0
             cls.needs = Needs(attributes="attributes" in cls.needs, index="index" in cls.needs)
+        if not isinstance(cls.needs, Needs):
+            raise UserError(
+                f"`needs` of the method {cls.__name__} is `Needs(...)`, not {cls.needs}"
+            )
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -435,7 +440,10 @@ def why_skipped(
     values = defaults(cls.Hparams)
     if hparams is not None:
         values = {**neutral_values(cls.Hparams), **hparams}
-    reason = cls.skip(replace(problem, hparams=values))
+    with blaming(f"`skip` of the algorithm {cls.__name__}"):
+        reason: Any = cls.skip(replace(problem, hparams=values))
+    if reason is not None and not isinstance(reason, str):
+        raise wrong_result("skip", f"the algorithm {cls.__name__}", "a reason or None", reason)
     return reason or _unmet(cls, problem) or _without_balance(cls, problem, values)
 
 

@@ -282,6 +282,9 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
     cls: Any = datasets.get(name)
     values = {**defaults(cls.Options), **options}
     dataset: Dataset = cls(checked(cls.Options, values, f"the options of {name}"), data_dir)
+    for attribute, wanted in {"environments": tuple, "input_shape": tuple, "task": Task}.items():
+        if not isinstance(value := getattr(dataset, attribute), wanted):
+            raise UserError(f"`{attribute}` of {name} is a {wanted.__name__}, not {value!r}")
     return dataset
 
 

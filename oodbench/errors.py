@@ -73,6 +73,14 @@ def unknown(
     return UserError(f"unknown {what} '{shown}'{where}; {nearest}{hint}")
 
 
+def wrong_result(hook: str, who: str, wanted: str, given: object) -> UserError:
+    """The error for a hook of a user's class, `who`, that returns something else than is `wanted`."""
+    shown = repr(given)
+    if len(shown) > LONGEST_NAME:
+        shown = f"a {type(given).__name__}"
+    return UserError(f"`{hook}` of {who} must return {wanted}, not {shown}")
+
+
 def whole_number(value: object, name: str, least: int = 0) -> int:
     """The value of an argument, an integer from `least` on; raises UserError for others."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from oodbench.errors import PLUGIN_HINT, UserError, unknown
+from oodbench.blame import described
+from oodbench.errors import PLUGIN_HINT, UserError, unknown, wrong_result
 from oodbench.metrics import known_direction
 from oodbench.registry import Registry
 from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs
@@ -94,13 +95,28 @@ class Rule(ABC):
     ) -> pd.DataFrame:
         """The evidence by which runs are judged before they have records."""
         try:
-            return self.evidence(_frame(specs, training_environments))
-        except KeyError as error:
+            return evidence_by(self, _frame(specs, training_environments))
+        except (AttributeError, KeyError) as error:
             raise UserError(
-                f"selection rule {self.name}: a run that is judged alone has no column {error}, only "
-                "`id`, the fields of its spec and `training_environments`; a rule that needs more sets "
+                f"selection rule {self.name}: {described(error)}; a run judged alone has only `id`, "
+                "the fields of its spec and `training_environments`; a rule that needs more sets "
                 "`judges_alone = False`"
             ) from error
+
+
+EVIDENCE = ("id", "source", "environment", "split")
+"""The columns of evidence."""
+
+
+def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
+    """The evidence of a rule; raises UserError for what is none."""
+    evidence: object = rule.evidence(runs)
+    columns = evidence.columns if isinstance(evidence, pd.DataFrame) else ()
+    if not isinstance(evidence, pd.DataFrame) or not {*EVIDENCE} <= {*columns}:
+        wanted = f"a table with the columns {', '.join(EVIDENCE)}"
+        given = evidence if evidence is None else f"one with {', '.join(map(str, columns))}"
+        raise wrong_result("evidence", f"the selection rule {rule.name}", wanted, given)
+    return evidence
 
 
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
@@ -292,7 +308,7 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
     runs = sweep_runs(frames)
     if found.metric is not None:
         runs = _judged_by(found.metric, frames, runs)
-    evidence = found.evidence(runs).merge(runs[["id", "metric"]], on="id")
+    evidence = evidence_by(found, runs).merge(runs[["id", "metric"]], on="id")
     if runs["metric"].notna().any() and evidence["source"].isna().all():
         raise UserError(f"selection {found.name} needs {found.needs}, and this sweep has none")
     ended = set(runs.loc[runs["state"].isin(COMPLETE), "id"])

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from oodbench.data import facts
 from oodbench.data.facts import label
 from oodbench.data.streams import Changed, Stored, Subset, chunk_size
 from oodbench.datasets import Dataset, Environment
-from oodbench.errors import UserError
+from oodbench.errors import UserError, wrong_result
 from oodbench.tasks import Task
 
 CHUNK = 4096
@@ -26,7 +27,9 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
     memory are finite numbers, targets are those of the task, and clusters, attributes and the `out` split
     belong to the examples.
     """
-    environments = dataset.load(trial)
+    environments: Any = dataset.load(trial)
+    if not isinstance(environments, Mapping):
+        raise wrong_result("load", label(dataset), "the environments by name", environments)
     if set(environments) != set(dataset.environments):
         raise UserError(
             f"{label(dataset)}: the environments that were loaded are {', '.join(environments)}, "
@@ -38,11 +41,14 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
             f"{label(dataset)}: `classes` has {len(dataset.classes)} names, and there are {count} classes"
         )
     for name, environment in environments.items():
+        if not isinstance(environment, Environment):
+            wanted = f"an `Environment` for '{name}'"
+            raise wrong_result("load", label(dataset), wanted, environment)
         mistake = _mistake(environment) or dataset.task.mistake(environment.y)
         mistake = mistake or _mistake_of_attributes(environment.attributes, dataset.attributes)
         if mistake is not None:
             raise _error(dataset, name, mistake)
-    return environments
+    return dict(environments)
 
 
 def fitted(
@@ -72,7 +78,11 @@ def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
     """The change that `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
-    return dataset.fit({name: _part(environments[name], at) for name, at in training.items()})
+    given = {name: _part(environments[name], at) for name, at in training.items()}
+    change: Any = dataset.fit(given)
+    if not callable(change):
+        raise wrong_result("fit", label(dataset), "a function of inputs", change)
+    return cast(Callable[[Tensor], Tensor], change)
 
 
 def fits(dataset: Dataset) -> bool:
@@ -92,7 +102,10 @@ def _first(dataset: Dataset, environment: Environment) -> Tensor:
     """The first example's inputs as the network has them, (1, ...)."""
     first = torch.zeros(1, dtype=torch.long)
     x = environment.x.read(first) if isinstance(environment.x, Stored) else environment.x[:1]
-    return dataset.transform(x, None)
+    inputs: Any = dataset.transform(x, None)
+    if not isinstance(inputs, Tensor):
+        raise wrong_result("transform", label(dataset), "a tensor of inputs", inputs)
+    return inputs
 
 
 def is_finite(x: Tensor) -> bool:

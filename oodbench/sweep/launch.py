@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, wrong_result
 from oodbench.registry import load_plugins
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
@@ -214,10 +214,14 @@ def _run(job: Job, launcher: Launcher, console: Terminal) -> dict[str, State]:
     large = large_bundles(job.specs.values(), launcher.runs_at_hand(job))
     job = replace(job, options=replace(job.options, large_bundles=large))
     try:
-        return launcher.launch(job) if job.ids else {}
+        ended: object = launcher.launch(job) if job.ids else {}
     except KeyboardInterrupt:
         console.say("Interrupted; the same launch goes on where it was.")
         raise
+    if not isinstance(ended, dict):
+        who = f"the launcher {type(launcher).__name__}"
+        raise wrong_result("launch", who, "the states of runs by their ids", ended)
+    return ended
 
 
 def _report(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from oodbench.errors import UserError
+from oodbench.errors import UserError, wrong_result
 from oodbench.registry import Registry
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
@@ -25,10 +25,19 @@ from oodbench.terminal import Terminal
 from oodbench.train.settings import TrainSettings
 
 launchers: Registry[type["Launcher"]] = Registry(
-    "launcher", "oodbench.launchers", "oodbench.sweep.launchers"
+    "launcher", "oodbench.launchers", "oodbench.sweep.launchers", lambda cls: _check_resources(cls)
 )
 
 Specs = dict[str, RunSpec]
+
+
+def _check_resources(cls: type["Launcher"]) -> None:
+    """Raise UserError unless the launcher's `Resources` are a model of keys and values."""
+    if not (isinstance(cls.Resources, type) and issubclass(cls.Resources, Resources)):
+        module = Resources.__module__
+        raise UserError(
+            f"the launcher {cls.__name__}: `Resources` is a class derived from `{module}.Resources`"
+        )
 
 
 def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
@@ -165,7 +174,11 @@ def states(results: Results, ids: Iterable[str] | None = None) -> dict[str, RunS
     wanted = list(results.plan()["runs"] if ids is None else ids)
     submitted: dict[str, RunStatus] = {}
     for launcher in submitters(results):
-        submitted |= launcher.states(results, wanted)
+        known: object = launcher.states(results, wanted)
+        if not isinstance(known, dict):
+            who = f"the launcher {type(launcher).__name__}"
+            raise wrong_result("states", who, "the statuses of runs by their ids", known)
+        submitted |= known
     return {i: submitted.get(i) or status_on_disk(results, i) for i in wanted}
 
 
