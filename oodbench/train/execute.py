@@ -304,7 +304,8 @@ def _state_after(
         return State.INTERRUPTED, f"{directory.path}: {os.strerror(errno.ENOSPC)}"
     if isinstance(error, UserError):
         return State.FAILED, str(error)
-    return State.FAILED, blame.described(error, method and f"a step of {blame.definition(method)}")
+    step = None if method is None else f"a step of {blame.definition(method)}"
+    return State.FAILED, blame.described(error, step)
 
 
 @contextlib.contextmanager
