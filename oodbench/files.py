@@ -73,8 +73,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def _name_target(error: BaseException, temporary: Path, path: Path) -> None:
-    """Let an error of a temporary file name what the user knows: `path`, or its missing folder."""
-    if isinstance(error, OSError) and error.filename == str(temporary):
+    """Let an error of a temporary file name what the user knows: `path`, or its missing folder.
+
+    Errors of writing, as of a full disk, name no file by themselves.
+    """
+    if isinstance(error, OSError) and error.filename in (None, str(temporary)):
         error.filename = str(path if path.parent.is_dir() else path.parent)
 
 
@@ -102,19 +105,26 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and path.suffix == ".part"
 
 
-def read_regular(path: Path, limit: int) -> bytes:
-    """All bytes of a regular file of at most `limit` bytes.
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to be read.
 
-    Raises UserError for a pipe, a device, a folder or a larger file, none of which is opened, and
-    OSError as `open` does.
+    Raises UserError for a pipe, a device or a folder, which is not opened, and OSError as `open` does.
     """
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(path.stat().st_mode):
         raise UserError(f"{path} is no regular file")
-    if status.st_size > limit:
-        raise UserError(f"{path} has {status.st_size:,} bytes; more than {limit:,} are not read")
-    with path.open("rb") as file:
-        return file.read(limit)
+    return path.open("rb")
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """All bytes of a file of at most `limit` bytes.
+
+    Raises as `open_regular`, and UserError for a larger file.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise UserError(f"{path} has {size:,} bytes; more than {limit:,} are not read")
+        return file.read(size)
 
 
 def _sync(path: Path) -> None:

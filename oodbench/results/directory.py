@@ -49,6 +49,7 @@ from oodbench.results.schemas import (
     parse_json,
     read_bytes,
     read_file,
+    sealed,
 )
 
 LAST = "last"
@@ -121,14 +122,14 @@ class RunDirectory:
             "context": context,
             "provenance": provenance,
         }
-        write_whole(self.path / "run.json", _dumps(run))
+        write_whole(self.path / "run.json", sealed(_dumps(run)))
         (self.path / "failed.json").unlink(missing_ok=True)
 
     def beat(self, step: int) -> None:
         """Say that this process has the run at `step`; `job` and `node` are Slurm's."""
         beat = {"step": step, "time": time.time(), "host": os.uname().nodename, "pid": os.getpid()}
         beat |= {"job": slurm_job(), "node": os.environ.get("SLURMD_NODENAME")}
-        write_whole(self.path / "heartbeat", _dumps(beat), durable=False)
+        write_whole(self.path / "heartbeat", sealed(_dumps(beat)), durable=False)
 
     def rest(self) -> None:
         """Say that nobody has the run any more, though it has not ended."""
@@ -188,7 +189,7 @@ class RunDirectory:
         of its bytes.
         """
         end = {"id": self.id, "status": status, "step": step, "seconds": seconds}
-        write_whole(self.path / "done.json", _dumps(end | self.sync_records()))
+        write_whole(self.path / "done.json", sealed(_dumps(end | self.sync_records())))
         for name in ("heartbeat", "lock"):  # who waits for the lock finds the run ended
             (self.path / name).unlink(missing_ok=True)
 
@@ -197,17 +198,16 @@ class RunDirectory:
         self.path.mkdir(
             parents=True, exist_ok=True
         )  # its process may have died before it had the lock
-        write_whole(self.path / "failed.json", _dumps({"error": error, "traceback": trace}))
+        write_whole(self.path / "failed.json", sealed(_dumps({"error": error, "traceback": trace})))
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def take_stack(self) -> str:
         """The stacks that a process left here when it ran out of time, once; else nothing."""
-        try:
-            text = self.stack.read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-        self.stack.unlink()
-        return text
+        text = b""
+        with suppress(DamagedFile):
+            text = read_bytes(self.stack) or b""
+            self.stack.unlink(missing_ok=True)
+        return text.decode(errors="replace")
 
     def forget(self) -> None:
         """Forget how the run ended, so that it can be launched again."""
@@ -317,7 +317,7 @@ def kept_weights(run: RunDirectory) -> dict[tuple[str, int], Path]:
     files = {}
     for path in sorted(run.weights.glob(f"*{WEIGHTS}")):
         rule, _, step = path.stem.rpartition("-")
-        if rule and step.isdecimal() and not path.name.startswith("."):
+        if rule and step.isdecimal() and path.is_file() and not path.name.startswith("."):
             files[unquote(rule), int(step)] = path
     return files
 
@@ -342,7 +342,8 @@ class Results:
         if sweep is None:
             raise UserError(f"{self.path} holds no sweep (no readable sweep.json)")
         check_ids(sweep.runs, str(path))
-        stored: dict[str, Any] = from_json(path.read_bytes())
+        stored: dict[str, Any] = from_json(read_bytes(path) or b"{}")
+        stored.pop("checksum", None)
         return stored | {"runs": stored["runs"] | self._chosen()}
 
     def plan_lock(self) -> FileLock:
@@ -363,7 +364,7 @@ class Results:
         self.path.mkdir(parents=True, exist_ok=True)
         specs = {run_id: asdict(spec) for run_id, spec in runs.items()}
         text = _dumps({"schema": SCHEMA, "name": name, "settings": settings, "runs": specs})
-        write_whole(self.path / "sweep.json", text)
+        write_whole(self.path / "sweep.json", sealed(text))
 
     def _chosen(self) -> dict[str, Any]:
         """The runs (id to spec) that searches have chosen; a torn last line is left out.

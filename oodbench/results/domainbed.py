@@ -16,6 +16,7 @@ from typing import Any
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
+from oodbench.results.schemas import read_bytes
 
 SPAWRIOUS = ("Test", "SC_group_1", "SC_group_2")
 ENVIRONMENTS: Mapping[str, Sequence[str]] = {
@@ -82,7 +83,7 @@ def _order(args: Mapping[str, Any]) -> tuple[Any, ...]:
 def _records(file: Path) -> list[dict[str, Any]]:
     """The records of a run in the order of the file."""
     records = []
-    lines = file.read_text(errors="replace").splitlines()
+    lines = (read_bytes(file) or b"").decode(errors="replace").splitlines()
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oodbench.errors import UserError
-from oodbench.files import whole_file
+from oodbench.files import open_regular, whole_file
 from oodbench.results.directory import RunDirectory
 
 LARGEST = float(np.finfo(np.float16).max)
@@ -83,8 +83,8 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
     folder = run.path / "predictions"
     try:
         with (
-            (folder / "examples.npz").open("rb") as first,  # numpy leaves a torn file open
-            (folder / f"{step}.npz").open("rb") as second,
+            open_regular(folder / "examples.npz") as first,  # numpy leaves a torn file open
+            open_regular(folder / f"{step}.npz") as second,
             np.load(first) as examples,
             np.load(second) as kept,
         ):

@@ -1,13 +1,14 @@
 """A results directory into data frames, fast: the files of runs become one Arrow table.
 
 An ended run never changes again, so what was read of the ended runs is kept beside them, in
-OUT/cache.arrow: an Arrow file, written whole and renamed, that saves time and nothing else. One that
-is torn, foreign or older than a run's files is not used, and written anew.
+OUT/cache.arrow: a checksum and an Arrow file, written whole and renamed, that saves time and nothing
+else. One that is damaged, foreign or older than a run's files is not used, and written anew.
 """
 
 import gc
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from oodbench.files import whole_file
+from oodbench.files import read_regular, whole_file
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.records import Column, Record, whole_records
 from oodbench.results.run_spec import DIWA, RunSpec, State
@@ -41,7 +42,11 @@ METRICS = pa.schema(
     ]
 )
 """The columns of an evaluation; `run` is a run's place in a list."""
-VERSION = 3
+VERSION = 4
+CHECKSUM = 8
+"""The bytes of the cache's checksum, which come first."""
+LARGEST_CACHE = 2**35
+"""The most bytes of a cache that is read."""
 NO_SEARCH: dict[str, Any] = {"search": "random"}
 """What the frames say of runs that no search has chosen."""
 STAMPED = ("done.json", "metrics.jsonl", "run.json")
@@ -112,7 +117,10 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
     """What the cache holds of the ended runs with these stamps; nothing if it cannot be read."""
     nothing = ParsedRuns({}, METRICS.empty_table())
     try:
-        with pa.OSFile(str(path)) as file, pa.ipc.open_file(file) as reader:
+        data = memoryview(read_regular(path, LARGEST_CACHE))
+        if _checksum(data[CHECKSUM:]) != data[:CHECKSUM]:
+            return nothing
+        with pa.ipc.open_file(pa.py_buffer(data[CHECKSUM:])) as reader:
             table = reader.read_all()
         about = json.loads(table.schema.metadata[b"oodbench"])
         metrics = table.replace_schema_metadata()
@@ -121,7 +129,6 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
             return nothing
         if not all(run.keys() == KNOWN and State(run["state"]).complete for run in runs.values()):
             return nothing
-        metrics.validate(full=True)
         valid = [run["stamp"] == stamps.get(run_id) for run_id, run in runs.items()]
         if not all(valid):
             kept = _only(metrics, np.flatnonzero(valid), len(runs))
@@ -165,10 +172,18 @@ def _write_cache(path: Path, parsed: ParsedRuns) -> None:
     runs = {run_id: run for run_id, run in parsed.runs.items() if run["stamp"] is not None}
     about = json.dumps({"version": VERSION, "runs": runs})
     table = metrics.combine_chunks().replace_schema_metadata({b"oodbench": about.encode()})
+    content = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(content, table.schema, options=options) as writer:
+        writer.write_table(table)
+    data = memoryview(content.getvalue())
     with suppress(OSError), whole_file(path, durable=False) as file:
-        with pa.ipc.new_file(file, table.schema, options=options) as writer:
-            writer.write_table(table)
+        file.write(_checksum(data))
+        file.write(data)
+
+
+def _checksum(data: memoryview) -> bytes:
+    return f"{zlib.crc32(data):08x}".encode()
 
 
 def _frames(

@@ -3,6 +3,8 @@
 Keys of a later version are left alone. A file of another schema number is refused.
 """
 
+import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
@@ -21,6 +23,9 @@ LARGEST_FILE = 2**30
 """The most bytes of a file of a results directory that is read as a whole."""
 LONGEST_REASON = 160
 """The most characters of a sentence on what is wrong in a file."""
+SEAL = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\s*\Z')
+SEAL_LENGTH = 64
+"""The bytes at the end of a file in which its checksum is looked for."""
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=2**31)]
@@ -147,10 +152,28 @@ class JournalLine(_File):
     runs: dict[str, RunSpec]
 
 
+def sealed(text: str) -> str:
+    """The text of a JSON object with a checksum of all that stands before it."""
+    body = text[:-1]
+    return f'{body}, "checksum": "{zlib.crc32(body.encode()):08x}"}}'
+
+
+def check_seal(data: bytes, place: str) -> None:
+    """Raise DamagedFile for a text with another checksum than its own; one without any passes."""
+    seal = SEAL.search(data[-SEAL_LENGTH:])
+    if seal and int(seal[1], 16) != zlib.crc32(data[: -len(seal[0])]):
+        raise DamagedFile(
+            f"{place} is damaged: it is not what was written (an edit by hand must delete its `checksum`)"
+        )
+
+
 def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
     """The content of a JSON file, or None if it is not there; raises DamagedFile."""
     data = read_bytes(path)
-    return None if data is None else parse_json(data, schema, str(path))
+    if data is None:
+        return None
+    check_seal(data, str(path))
+    return parse_json(data, schema, str(path))
 
 
 def read_bytes(path: Path) -> bytes | None:
