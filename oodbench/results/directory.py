@@ -32,6 +32,7 @@ from pydantic_core import from_json
 
 from oodbench.errors import UserError
 from oodbench.files import is_temporary, whole_file, write_whole
+from oodbench.results.packed import open_pack
 from oodbench.results.provenance import slurm_job
 from oodbench.results.records import Layout, Record, packed, whole_records, wrong_records
 from oodbench.results.run_spec import RunSpec, State
@@ -46,6 +47,7 @@ from oodbench.results.schemas import (
     RunFile,
     SweepFile,
     check_ids,
+    parse_file,
     parse_json,
     read_bytes,
     read_file,
@@ -179,7 +181,7 @@ class RunDirectory:
 
     def _records(self) -> list[Record]:
         with suppress(DamagedFile):
-            return whole_records(read_bytes(self.path / "metrics.jsonl") or b"")
+            return whole_records(self.read("metrics.jsonl") or b"")
         return []
 
     def finish(self, status: State, step: int, seconds: float) -> None:
@@ -213,10 +215,25 @@ class RunDirectory:
         """Forget how the run ended, so that it can be launched again."""
         (self.path / "failed.json").unlink(missing_ok=True)
         (self.path / "done.json").unlink(missing_ok=True)
+        if not (self.path / "metrics.jsonl").exists():  # the folder counts, not the pack
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.path / "metrics.jsonl", "")
+
+    def read(self, name: str) -> bytes | None:
+        """The content of run.json, metrics.jsonl or done.json, or None if it is not there.
+
+        That of a packed run is in the pack. Raises DamagedFile for what cannot be read as a file.
+        """
+        content = read_bytes(self.path / name)
+        if content is not None or (self.path / "metrics.jsonl").exists():
+            return content
+        pack = open_pack(self.path.parent.parent)
+        return None if pack is None else pack.read(self.id, name)
 
     def info(self) -> RunFile | None:
         """The content of run.json, or None if the run has not started; raises DamagedFile."""
-        self._info = read_file(self.path / "run.json", RunFile)
+        data, place = self.read("run.json"), str(self.path / "run.json")
+        self._info = None if data is None else parse_file(data, RunFile, place)
         return self._info
 
     def made_by(self) -> Provenance:
@@ -237,7 +254,8 @@ class RunDirectory:
 
     def end(self) -> DoneFile | None:
         """The content of done.json, or None if the run has not ended well; raises DamagedFile."""
-        return read_file(self.path / "done.json", DoneFile)
+        data = self.read("done.json")
+        return None if data is None else parse_file(data, DoneFile, str(self.path / "done.json"))
 
     def failure(self) -> FailedFile | None:
         """The content of failed.json, or None; of a damaged file a sentence that says so."""
@@ -282,7 +300,7 @@ class RunDirectory:
         for name, run_id in (("run.json", run.spec.id), ("done.json", end.id or self.id)):
             if run_id != self.id:
                 return f"{self.path / name} is of another run: {run_id[:20]}"
-        reason = wrong_records(read_bytes(self.path / "metrics.jsonl") or b"", run, end)
+        reason = wrong_records(self.read("metrics.jsonl") or b"", run, end)
         return f"{self.path / 'metrics.jsonl'} {reason}" if reason else ""
 
 

@@ -4,8 +4,6 @@ runs/<id>/predictions/examples.npz   classes' names, targets and splits of every
                       <step>.npz     logits of every environment in half precision
 """
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +15,9 @@ import numpy.typing as npt
 from oodbench.errors import UserError
 from oodbench.files import open_regular, whole_file
 from oodbench.results.directory import RunDirectory
+from oodbench.results.packed import UNREADABLE
 
 LARGEST = float(np.finfo(np.float16).max)
-
-UNREADABLE = (
-    *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError),
-    *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
-)
-"""The errors that numpy and zipfile raise for files that are torn or something else."""
 
 Array = npt.NDArray[Any]
 

@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from oodbench.files import read_regular, whole_file
 from oodbench.results.directory import Results, RunDirectory
+from oodbench.results.packed import FILES, UNREADABLE, open_pack
 from oodbench.results.records import Column, Record, whole_records
 from oodbench.results.run_spec import DIWA, RunSpec, State
-from oodbench.results.schemas import DamagedFile, read_bytes
+from oodbench.results.schemas import DamagedFile
 
 CHUNK = 250
 """The number of runs that are parsed together."""
@@ -49,8 +50,6 @@ LARGEST_CACHE = 2**35
 """The most bytes of a cache that is read."""
 NO_SEARCH: dict[str, Any] = {"search": "random"}
 """What the frames say of runs that no search has chosen."""
-STAMPED = ("done.json", "metrics.jsonl", "run.json")
-"""The files of an ended run that never change again."""
 KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
 """The columns that the cache keeps of a run beside its metrics."""
 REWRITE = 0.01
@@ -102,12 +101,17 @@ def _no_collection() -> Iterator[None]:
 
 
 def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The stamp of every ended run: what the system says of its STAMPED files."""
-    stamps = {}
+    """The stamp of every ended run: what the system, or the pack, says of its files."""
+    stamps, pack = {}, None
+    with suppress(DamagedFile):
+        pack = open_pack(folder.parent)
     for run_id in plan:
         try:
-            stats = [os.stat(f"{folder}/{run_id}/{name}") for name in STAMPED]  # noqa: PTH116 (fast)
+            stats = [os.stat(f"{folder}/{run_id}/{name}") for name in FILES]  # noqa: PTH116 (fast)
         except OSError:
+            packed = pack.stamp(run_id) if pack else None
+            if packed and not (folder / run_id / "metrics.jsonl").exists():
+                stamps[run_id] = packed
             continue
         stamps[run_id] = [number for s in stats for number in (s.st_mtime_ns, s.st_size, s.st_ino)]
     return stamps
@@ -122,7 +126,7 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
             return nothing
         with pa.ipc.open_file(pa.py_buffer(data[CHECKSUM:])) as reader:
             table = reader.read_all()
-        about = json.loads(table.schema.metadata[b"oodbench"])
+        about = json.loads(zlib.decompress(table.schema.metadata[b"oodbench"]))
         metrics = table.replace_schema_metadata()
         runs: dict[str, dict[str, Any]] = about["runs"]
         if about["version"] != VERSION or not metrics.schema.equals(METRICS):
@@ -135,7 +139,7 @@ def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
             return ParsedRuns(
                 {i: r for (i, r), v in zip(runs.items(), valid, strict=True) if v}, kept
             )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except UNREADABLE:
         return nothing
     return ParsedRuns(runs, metrics)
 
@@ -171,9 +175,11 @@ def _write_cache(path: Path, parsed: ParsedRuns) -> None:
     metrics = _only(parsed.metrics, np.array(ended, dtype=np.int64), len(parsed.runs))
     runs = {run_id: run for run_id, run in parsed.runs.items() if run["stamp"] is not None}
     about = json.dumps({"version": VERSION, "runs": runs})
-    table = metrics.combine_chunks().replace_schema_metadata({b"oodbench": about.encode()})
+    table = metrics.combine_chunks().replace_schema_metadata(
+        {b"oodbench": zlib.compress(about.encode(), 1)}
+    )
     content = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(content, table.schema, options=options) as writer:
         writer.write_table(table)
     data = memoryview(content.getvalue())
@@ -261,8 +267,8 @@ def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str,
 def _text(directory: RunDirectory) -> bytes:
     """The lines of the run's metrics."""
     try:
-        return read_bytes(directory.path / "metrics.jsonl") or b""
-    except (DamagedFile, OSError):
+        return directory.read("metrics.jsonl") or b""
+    except DamagedFile:
         return b""
 
 

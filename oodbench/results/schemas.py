@@ -170,20 +170,25 @@ def check_seal(data: bytes, place: str) -> None:
 def read_file(path: Path, schema: type[T] | TypeAdapter[T]) -> T | None:
     """The content of a JSON file, or None if it is not there; raises DamagedFile."""
     data = read_bytes(path)
-    if data is None:
-        return None
-    check_seal(data, str(path))
-    return parse_json(data, schema, str(path))
+    return None if data is None else parse_file(data, schema, str(path))
+
+
+def parse_file(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
+    """The content of a JSON file; raises DamagedFile naming the place."""
+    check_seal(data, place)
+    return parse_json(data, schema, place)
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """What is in a file, or None if it is not there; raises DamagedFile for what is no file."""
+    """What is in a file, or None if it is not there; raises DamagedFile for what cannot be read."""
     try:
         return read_regular(path, LARGEST_FILE)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UserError as error:
         raise DamagedFile(str(error)) from None
+    except OSError as error:
+        raise DamagedFile(f"{path}: {error.strerror}") from None
 
 
 def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:

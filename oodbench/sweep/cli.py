@@ -266,6 +266,25 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
 
 @app.command()
 @exit_on_user_error
+def pack(sweep: Name = "quickstart", out: Out = None) -> None:
+    """Make the folders of ended runs one file, packed.zip, which every command reads."""
+    from oodbench.results.pack import pack as pack_runs
+
+    results = _results(sweep, out)
+    packed = pack_runs(results)
+    text = (
+        f"{packed.moved} runs moved into {results.path / 'packed.zip'}, which holds {packed.runs}"
+    )
+    if packed.left:
+        text += (
+            f"; {packed.left} stay folders: they have not ended, or keep weights, predictions or a "
+            "checkpoint"
+        )
+    terminal().say(f"{text}.")
+
+
+@app.command()
+@exit_on_user_error
 def clean(
     sweep: Name = "quickstart",
     out: Out = None,

@@ -1,6 +1,5 @@
 """Freezing results: what is frozen, that it never changes, and what is refused."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
 from tests.helpers.boards import SEM, new_board, trained
+from tests.helpers.sweeps import edited
 
 
 def contents(board: Path) -> dict[str, bytes]:
@@ -131,9 +131,8 @@ def test_runs_of_several_codes_are_no_part(half: Path, tmp_path: Path) -> None:
     copy = tmp_path / "half"
     shutil.copytree(half, copy)
     file = next((copy / "runs").glob("*/run.json"))
-    run = json.loads(file.read_text())
-    run["provenance"]["commit"] = "0" * 40
-    file.write_text(json.dumps(run))
+    with edited(file) as run:
+        run["provenance"]["commit"] = "0" * 40
     with pytest.raises(UserError, match="several codes"):
         freeze(copy, new_board(tmp_path, "b"))
 

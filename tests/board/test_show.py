@@ -16,11 +16,13 @@ from oodbench.report.comparison import comparison
 from oodbench.report.html.contents import contents
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
+from oodbench.results.directory import RunDirectory
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import joined
 from oodbench.selection import candidates, choose
 from tests.helpers.boards import ONE_RUN, SEM, trained
 from tests.helpers.made import Made, rising
+from tests.helpers.sweeps import edited
 
 RULES = ["train_val", "val_env", "oracle"]
 
@@ -200,15 +202,15 @@ def changed(results: Path, copy: Path) -> Path:
         spec = json.loads(file.read_text())["spec"]
         place = [spec[name] for name in ("label", "dataset", "trial", "draw")]
         if place == ["ERM", "LinearSEM", 0, 0]:
-            records = file.with_name("metrics.jsonl")
-            lines = [json.loads(line) for line in records.read_text().splitlines()]
-            for line in lines:
-                for entry in line["evaluations"]:
+            run = RunDirectory(file.parent)
+            records, end = run.records(), run.end()
+            assert end is not None
+            run.forget_records()
+            for record in records:
+                for entry in record["evaluations"]:
                     entry["value"] = entry["value"] and entry["value"] + 0.5
-            records.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            end = json.loads(file.with_name("done.json").read_text())
-            end = {k: v for k, v in end.items() if k not in ("records", "sha256")}
-            file.with_name("done.json").write_text(json.dumps(end))
+                run.append(record)
+            run.finish(end.status, end.step, 1.0)
     return copy
 
 
@@ -230,9 +232,8 @@ def test_a_name_that_is_frozen_with_other_code_is_refused(
 ) -> None:
     copy = changed(half, tmp_path / "half")
     for file in (copy / "runs").glob("*/run.json"):
-        run = json.loads(file.read_text())
-        run["provenance"]["digests"]["method"]["files"] = {"mine.py": "f" * 16}
-        file.write_text(json.dumps(run))
+        with edited(file) as run:
+            run["provenance"]["digests"]["method"]["files"] = {"mine.py": "f" * 16}
     with pytest.raises(UserError, match=r"a row 'ERM' on SEM of other code .* another `label`"):
         beside_board(str(board), [copy])
 

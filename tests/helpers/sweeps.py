@@ -1,6 +1,9 @@
 """Small sweeps for the tests."""
 
+import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,15 @@ def outcome(results: Results) -> dict[str, tuple[State, list[dict[str, Any]]]]:
     """State and records of every planned run, without what differs from machine to machine."""
     runs = map(results.run, results.plan()["runs"])
     return {run.id: (run.state(), records_of(run)) for run in runs}
+
+
+@contextmanager
+def edited(file: Path) -> Iterator[dict[str, Any]]:
+    """The values of a JSON file of a results directory, which the block may change as by hand."""
+    values = json.loads(file.read_text())
+    values.pop("checksum", None)
+    yield values
+    file.write_text(json.dumps(values))
 
 
 def records_of(run: RunDirectory) -> list[dict[str, Any]]:

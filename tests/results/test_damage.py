@@ -23,7 +23,7 @@ from oodbench.train import loop
 from oodbench.train.execute import execute
 from oodbench.train.settings import TrainSettings
 from tests.helpers.kills import Killed
-from tests.helpers.sweeps import ODD_METHODS, outcome, records_of
+from tests.helpers.sweeps import ODD_METHODS, edited, outcome, records_of
 
 MIDDLE = 2
 SWEEP: dict[str, Any] = {
@@ -256,9 +256,8 @@ def add_jobs_and_journal(results: Results, run_id: str) -> None:
     submission = {"name": "name", "packs": [[run_id]], "time": 1.0, "commit": None, "job": "5"}
     (folder / "submission.json").write_text(json.dumps(submission | {"cancelled": False}))
     (results.path / "searches").mkdir()
-    stored = json.loads((results.path / "sweep.json").read_text())
-    line = {"runs": {run_id: stored["runs"].pop(run_id)}}
-    (results.path / "sweep.json").write_text(json.dumps(stored))
+    with edited(results.path / "sweep.json") as stored:
+        line = {"runs": {run_id: stored["runs"].pop(run_id)}}
     (results.path / "searches" / "study.jsonl").write_text(json.dumps(line) + "\n")
 
 

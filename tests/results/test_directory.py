@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from oodbench.errors import UserError
 from oodbench.results.directory import LOST_AFTER, Results, RunDirectory
 from oodbench.results.run_spec import State
+from tests.helpers.sweeps import edited
 from tests.results.test_run_spec import SPEC
 
 CONTEXT = {
@@ -96,9 +97,10 @@ def keys(name: str, **values: object) -> Callable[[RunDirectory], object]:
     """Give keys of a JSON file other values; None takes one away."""
 
     def damage(run: RunDirectory) -> None:
-        found = json.loads((run.path / name).read_text()) | values
-        found = {key: value for key, value in found.items() if value is not None}
-        (run.path / name).write_text(json.dumps(found))
+        with edited(run.path / name) as content:
+            content |= values
+            for key in [key for key, value in content.items() if value is None]:
+                del content[key]
 
     return damage
 

@@ -1,6 +1,5 @@
 """Two machines' runs of one sweep as one directory."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.results.join import joined, merge
 from tests.helpers.made import Made, flat
+from tests.helpers.sweeps import edited
 
 
 def half(path: Path, trials: tuple[int, ...], **settings: object) -> Made:
@@ -21,8 +21,8 @@ def half(path: Path, trials: tuple[int, ...], **settings: object) -> Made:
         for trial in trials:
             made.add("D", label, ("a",), trial, flat(0.25 + trial / 8))
     if settings:
-        plan = json.loads((path / "sweep.json").read_text())
-        (path / "sweep.json").write_text(json.dumps(plan | {"settings": settings}))
+        with edited(path / "sweep.json") as plan:
+            plan["settings"] = settings
     return made
 
 
@@ -55,8 +55,8 @@ def test_sweeps_that_differ_are_not_merged(tmp_path: Path) -> None:
     steps = half(tmp_path / "2", (1,), sweep={"steps": 5}).results.path
     search = half(tmp_path / "3", (1,), search=SEARCH).results.path
     other = half(tmp_path / "4", (1,)).results.path
-    plan = json.loads((other / "sweep.json").read_text())
-    (other / "sweep.json").write_text(json.dumps(plan | {"name": "other"}))
+    with edited(other / "sweep.json") as plan:
+        plan["name"] = "other"
     for second, words in ((steps, "differ in steps"), (search, "a search"), (other, "'other'")):
         with pytest.raises(UserError, match=words):
             merge([first, second], tmp_path / "out")
@@ -68,9 +68,8 @@ def test_sweeps_that_differ_are_not_merged(tmp_path: Path) -> None:
 def test_mixed_code_is_told(tmp_path: Path) -> None:
     first, second = half(tmp_path / "1", (0,)), half(tmp_path / "2", (1,))
     for file in second.results.path.glob("runs/*/run.json"):
-        run = json.loads(file.read_text())
-        run["provenance"]["commit"] = "f" * 40
-        file.write_text(json.dumps(run))
+        with edited(file) as run:
+            run["provenance"]["commit"] = "f" * 40
     paths = [str(first.results.path), str(second.results.path)]
     result = CliRunner().invoke(app, ["merge", *paths, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0 and "trained by different code" in result.stdout
