@@ -16,11 +16,11 @@ class GroupDRO(Algorithm):
 
     Algorithm 1 (online): q_e <- q_e exp(eta R_e), normalised to sum to 1; then sum_e q_e R_e is
     minimised with q held fixed. `over: environments` takes the training environments as the groups e,
-    as in arXiv:2007.01434's code; those that a step does not draw keep their share, and the weights
-    of the others add up to 1. `over: groups` takes the paper's own, the pairs of target and
-    attribute, wherever their examples are: R_e is the mean over those in the batch, 0 if there are
-    none, as in the paper's code. There eta is 0.01, and the groups are drawn equally often
-    (`sampling: rwg`); its adjustment C / sqrt(n_e) of the risks is left out.
+    as in arXiv:2007.01434's code; those that a step does not draw have a factor of 1, and the weights
+    of the others are scaled to add up to 1, which WILDS' code does not do. `over: groups` takes the
+    paper's own, the pairs of target and attribute, wherever their examples are: R_e is the mean over
+    those in the batch, 0 if there are none, as in the paper's code. There eta is 0.01, and the groups
+    are drawn equally often (`sampling: rwg`); its adjustment C / sqrt(n_e) of the risks is left out.
     """
 
     changes = "group"

@@ -221,9 +221,12 @@ def test_every_method_trains_with_its_network_in_bfloat16(name: str) -> None:
     batch = replace(batch, x=batch.x.float(), y=y)
     if batch.views is not None:
         batch = replace(batch, views=batch.views.float())
+    seen: set[torch.dtype] = set()
+    algorithm.network.classifier.register_forward_hook(lambda module, x, y: seen.add(y.dtype))
     for step in range(2):
         assert update(algorithm, batch, step)["loss"].isfinite()
     assert {p.dtype for p in algorithm.parameters()} == {torch.float32}
+    assert torch.bfloat16 in seen or not seen, "the network did not run in bfloat16"
 
 
 def test_methods_that_compare_environments_are_refused_one() -> None:
