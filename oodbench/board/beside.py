@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 
+from oodbench.board.differences import Agreement, Repeats, compared, origin
 from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.errors import UserError
-from oodbench.results.frames import Frames, records_of, stacked, stacked_runs, subset
+from oodbench.results.frames import Frames, stacked, stacked_runs, subset
 from oodbench.results.join import completed, joined
-from oodbench.results.provenance import method_digest
+from oodbench.results.provenance import method_digest, versions
 from oodbench.results.read import COSTS
 from oodbench.results.run_spec import COMPLETE, RunSpec, State
 from oodbench.yaml_values import read_yaml
@@ -47,14 +48,14 @@ def beside_board(name: str, directories: Sequence[Path]) -> Frames:
     """The frames of a board and of results directories under its protocol.
 
     All rows are cut to the datasets that have results in the directories, and to the trials and draws
-    that every row of them has; a note says so. Another note names the rows whose ranges of hyperparameters
-    differ from the others'. A run that is frozen, too, counts once if both have the same values; else
-    its row is shown twice, once as trained here. Raises UserError for results under another protocol,
-    and for a label that the board has for another method.
+    that every row of them has; a note says so. Others name the rows whose ranges of hyperparameters
+    differ from the others', and what trained the board and the rows here. A row that is frozen, too,
+    counts once if both have the same values, else it is shown twice, once as trained here. Raises
+    UserError for results under another protocol, and for a label that the board has for another method.
     """
     board = frozen(name)
     if not directories:
-        return replace(board, notes=(*board.notes, *range_notes(board.runs)))
+        return replace(board, notes=(*range_notes(board.runs), origin(board.runs)))
     local = joined(directories, allow_mixed=True)  # each is held to the protocol
     here = ", ".join(map(str, directories))
     title = f"the board {Path(name).name}"
@@ -62,13 +63,15 @@ def beside_board(name: str, directories: Sequence[Path]) -> Frames:
     _check(local.runs, board.runs, here, title)
     local, shown, notes = _cut(local, board, here, title)
     notes += range_notes(board.runs, local.runs)
-    local, shown, further = _without_repeats(local, shown, here, title)
+    made = origin(shown.runs, local.runs)
+    local, shown, repeats = _beside_frozen(local, shown, here, title)
     order = {label: i for i, label in enumerate(shown.runs["dataset_label"].unique())}
     runs = stacked_runs([shown.runs, local.runs]).sort_values(
         "dataset_label", key=lambda labels: labels.map(order), kind="stable", ignore_index=True
     )
     metrics = stacked([shown.metrics, local.metrics])
-    return Frames(runs, metrics, shown.scores, (*local.notes, *notes, *further))
+    frames = Frames(runs, metrics, shown.scores)
+    return replace(frames, notes=(*local.notes, *notes, *repeats.sentences(frames), made))
 
 
 def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) -> None:
@@ -160,72 +163,58 @@ def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, F
     return *cut, [note] * bool(texts)
 
 
-def _without_repeats(
+def _beside_frozen(
     local: Frames, board: Frames, here: str, title: str
-) -> tuple[Frames, Frames, list[str]]:
-    """Drop local runs that equal frozen ones, relabel the others '(here)', return notes.
+) -> tuple[Frames, Frames, Repeats]:
+    """Drop local rows that equal frozen ones, and call the others that the board has, too, '(here)'.
 
-    The frozen runs of a relabelled row get other ids, as both are shown. Raises UserError where the
-    board's row of that label has other hyperparameters, or other values from other code.
+    The frozen runs of a row that is shown twice get other ids. Also returns the rows that were trained here
+    again, see `Repeats`. Raises UserError where a row has the label of a frozen one of the same version and
+    is of another method, or has other hyperparameters.
     """
-    notes: list[str] = []
+    ended = local.runs.loc[local.runs["state"].isin(COMPLETE), "id"]
+    both = compared(subset(board, board.runs[board.runs["id"].isin(ended)]), local)
+    repeats = Repeats(both)
     for (dataset, label), row in local.runs.groupby(["dataset_label", "label"], sort=False):
         frozen_row = board.runs.query("dataset_label == @dataset and label == @label")
         if frozen_row.empty:
             continue
-        taken = f"{title} has a row '{label}' on {dataset}"
-        if not set(row["id"]) <= set(frozen_row["id"]):
-            raise UserError(
-                f"{taken} with other hyperparameters than {here}: give yours another `label`"
-            )
-        complete = row.loc[row["state"].isin(COMPLETE), "id"]
-        gaps = _gaps(local, board, complete)
-        different = int((gaps > 0).sum())
-        if not different:
+        again = both[both["id"].isin(row["id"])]
+        planned_there = row["id"].isin(frozen_row["id"])
+        if planned_there.all() and again["agreement"].eq(Agreement.EQUAL).all():
             local = subset(local, local.runs[~local.runs["id"].isin(row["id"])])
-            again = board.runs.get("rerun", pd.Series(False, board.runs.index))
-            again = again | board.runs["id"].isin(complete)
-            board = replace(board, runs=board.runs.assign(rerun=again))
-            equal = f"{(gaps == 0).sum()} of {len(row)} runs here are equal to the board's."
-            notes.append(f"{label} on {dataset}: {equal}")
-            continue
-        sources, frozen_sources = _sources(row), _sources(frozen_row)
-        if sources != frozen_sources and _versions(row) == _versions(frozen_row):
-            raise UserError(
-                f"{taken} of other code than {here} (digest {frozen_sources} of the method, "
-                f"not {sources}): give yours another `label`"
-            )
-        names = local.runs["label"].mask(local.runs["id"].isin(row["id"]), f"{label} (here)")
-        local = replace(local, runs=local.runs.assign(label=names))
-        board = _renamed(board, set(row["id"]))
-        notes.append(
-            f"{label} on {dataset}: {different} of {len(complete)} runs here differ from the "
-            f"board's, by {gaps.max():.2g} at most, and stand in a row of their own."
+            seen = board.runs.get("rerun", pd.Series(False, board.runs.index))
+            seen = seen | board.runs["id"].isin(again["id"])
+            board = replace(board, runs=board.runs.assign(rerun=seen))
+            repeats.equal.setdefault(str(dataset), []).append((str(label), len(again), len(row)))
+        else:
+            _check_same_row(row, frozen_row, f"{title} has a row '{label}' on {dataset}", here)
+            names = local.runs["label"].mask(local.runs["id"].isin(row["id"]), f"{label} (here)")
+            local = replace(local, runs=local.runs.assign(label=names))
+            board = _renamed(board, set(row["id"]))
+            repeats.unlike.append((str(dataset), str(label), f"{label} (here)"))
+            repeats.other_draws += int((~planned_there).sum())
+    return local, board, repeats
+
+
+def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, here: str) -> None:
+    """Raise UserError where two rows of a label are of one version, but of other methods or draws."""
+    made, frozen_by = ([p for p in runs["provenance"] if p] for runs in (row, frozen_row))
+    if versions(made) != versions(frozen_by):
+        return  # in which a method or its ranges may have changed
+    if not row["id"].isin(frozen_row["id"]).all():
+        raise UserError(
+            f"{taken} with other hyperparameters than {here}: give yours another `label`"
         )
-    return local, board, notes
-
-
-def _sources(runs: pd.DataFrame) -> str:
-    """The digests of the methods that trained these runs."""
-    known = {str(method_digest(p)) for p in runs["provenance"] if p}
-    return ", ".join(sorted(known)) or "none"
-
-
-def _versions(runs: pd.DataFrame) -> set[str]:
-    """The versions of the package that trained these runs."""
-    return {str(p.get("oodbench")) for p in runs["provenance"] if p}
-
-
-def _gaps(local: Frames, board: Frames, ids: "pd.Series[str]") -> "pd.Series[float]":
-    """The largest difference of each of these runs to the board's values at its chosen steps."""
-    key = ["id", "step", "environment", "split", "metric"]
-    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    frozen_values = records_of(board.metrics, ids).astype(names)
-    values = records_of(local.metrics, ids).astype(names)[[*key, "value"]]
-    both = frozen_values.merge(values, on=key, how="left", suffixes=("", "_here"))
-    neither = both["value"].isna() & both["value_here"].isna()
-    gaps = (both["value"] - both["value_here"]).abs().mask(neither, 0.0).fillna(float("inf"))
-    return gaps.groupby(both["id"]).max()
+    sources, frozen_sources = (
+        ", ".join(sorted({str(method_digest(p)) for p in provenances})) or "none"
+        for provenances in (made, frozen_by)
+    )
+    if sources != frozen_sources:
+        raise UserError(
+            f"{taken} of other code than {here} (digest {frozen_sources} of the method, "
+            f"not {sources}): give yours another `label`"
+        )
 
 
 def _renamed(board: Frames, ids: set[str]) -> Frames:

@@ -1,8 +1,9 @@
 """Boards on the command line: frozen results of many methods, and yours beside them."""
 
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +18,9 @@ from oodbench.board.files import (
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.terminal import commands, exit_on_user_error, terminal
+
+if TYPE_CHECKING:
+    from oodbench.report.formats import Sheet
 
 app = commands(
     __doc__,
@@ -65,75 +69,80 @@ def list_() -> None:
         files = list(part_files(find_board(name)))
         parts = read_parts(find_board(name)) if files else []
         counts = len({part.dataset for part in parts}), len({part.label for part in parts})
-        runs = sum(len(set(part.table["id"].to_pylist())) for part in parts)
+        runs = sum(len(part.ids) for part in parts)
         size = sum(file.stat().st_size for file in files) / 2**20
-        commits = sorted({str(p.about.provenance.get("commit") or "none")[:12] for p in parts})
-        rows.append((name, *map(str, counts), f"{runs:,}", f"{size:.1f} MB", ", ".join(commits)))
+        made = [part.about.provenance for part in parts]
+        codes = sorted({f"{p.get('oodbench', '?')}, {str(p.get('commit'))[:12]}" for p in made})
+        rows.append((name, *map(str, counts), f"{runs:,}", f"{size:.1f} MB", "; ".join(codes)))
     for name in reported_names():
         table = read_reported(frozen_folder() / name).table
         datasets, methods = (str(table[column].nunique()) for column in ("dataset", "method"))
         rows.append((name, datasets, methods, "reported", "-", "-"))
-    header = ("board", "datasets", "rows", "runs", "size", "commit")
+    header = ("board", "datasets", "rows", "runs", "size", "version, commit")
     console = terminal()
     console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
 
 
-@app.command()
-@exit_on_user_error
-def show(
-    name: Name,
-    directories: Directories = None,
-    selection: Selection = None,
-    format_: Format = "terminal",
-    dataset: Dataset = None,
-    baseline: Baseline = "ERM",
-    metric: Metric = None,
-    plugin: Plugins = None,
-) -> None:
-    """Print a board, and beside it the runs of results directories, as if all had been run together."""
-    from oodbench.registry import load_plugins
-    from oodbench.report.formats import print_sheet
+def _prints(sheets: Callable[..., Iterable["Sheet"]]) -> None:
+    """Register a command of this function's name and help that prints its sheets."""
 
-    load_plugins(plugin or [])
-    reported = find_reported(name)
-    nothing_asked = not (directories or selection or dataset or metric) and baseline == "ERM"
-    if reported is None and nothing_asked:
-        from oodbench.board.summary import whole_board
+    @exit_on_user_error
+    def command(
+        name: Name,
+        directories: Directories = None,
+        selection: Selection = None,
+        format_: Format = "terminal",
+        dataset: Dataset = None,
+        baseline: Baseline = "ERM",
+        metric: Metric = None,
+        plugin: Plugins = None,
+    ) -> None:
+        from oodbench.registry import load_plugins
+        from oodbench.report.formats import print_sheet
 
-        print_sheet(whole_board(find_board(name)), format_)
-    elif reported is None:
-        from oodbench.board.show import shown_sheet
-
-        sheet = shown_sheet(name, directories or [], selection, dataset, baseline, metric)
-        print_sheet(sheet, format_)
-    else:
-        from oodbench.board.reported import read_reported, sheets_with_reported
-
-        numbers = read_reported(reported)
-        for sheet in sheets_with_reported(numbers, directories or [], selection, dataset):
+        load_plugins(plugin or [])
+        for sheet in sheets(name, directories or [], selection, dataset, baseline, metric):
             print_sheet(sheet, format_)
 
+    app.command(sheets.__name__, help=sheets.__doc__)(command)
 
-@app.command()
-@exit_on_user_error
+
+@_prints
+def show(
+    name: str,
+    directories: list[Path],
+    rule: str | None,
+    dataset: str | None,
+    baseline: str,
+    metric: str | None,
+) -> Iterable["Sheet"]:
+    """Print a board, and beside it the runs of results directories, as if all had been run together."""
+    if reported := find_reported(name):
+        from oodbench.board.reported import read_reported, sheets_with_reported
+
+        return sheets_with_reported(read_reported(reported), directories, rule, dataset)
+    if not (directories or rule or dataset or metric) and baseline == "ERM":
+        from oodbench.board.summary import whole_board
+
+        return [whole_board(find_board(name))]
+    from oodbench.board.show import shown_sheet
+
+    return [shown_sheet(name, directories, rule, dataset, baseline, metric)]
+
+
+@_prints
 def compare(
-    name: Name,
-    directories: Directories = None,
-    selection: Selection = None,
-    format_: Format = "terminal",
-    dataset: Dataset = None,
-    baseline: Baseline = "ERM",
-    metric: Metric = None,
-    plugin: Plugins = None,
-) -> None:
+    name: str,
+    directories: list[Path],
+    rule: str | None,
+    dataset: str | None,
+    baseline: str,
+    metric: str | None,
+) -> Iterable["Sheet"]:
     """Compare the rows of a board, and of results beside it, with a baseline: gains, ranks, noise."""
     from oodbench.board.show import compared_sheet
-    from oodbench.registry import load_plugins
-    from oodbench.report.formats import print_sheet
 
-    load_plugins(plugin or [])
-    sheet = compared_sheet(name, directories or [], selection, dataset, baseline, metric)
-    print_sheet(sheet, format_)
+    return [compared_sheet(name, directories, rule, dataset, baseline, metric)]
 
 
 @app.command()
@@ -261,6 +270,9 @@ def rerun(
     name: Name,
     count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
     seed: Annotated[int, typer.Option(help="Another seed, another choice.")] = 0,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="By this version, where another one trained the board.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
     plugin: Plugins = None,
     workers: Workers = None,
@@ -268,9 +280,8 @@ def rerun(
 ) -> None:
     """Train random frozen runs again, as they were, and say how many are what is frozen.
 
-    Exits with 1 if one of them is off or has no result.
+    Exits with 1 if one of them has no result or, by the version that trained the board, is off.
     """
-    from oodbench.board.rerun import agree, sentences
     from oodbench.board.rerun import rerun as train_again
     from oodbench.sweep.launch import LaunchOptions
 
@@ -281,10 +292,10 @@ def rerun(
             workers=workers,
             data_dir=data_dir,
         )
-        reruns = train_again(find_board(name), count, seed, options)
-    for sentence in sentences(reruns, name):
+        reruns = train_again(find_board(name), count, seed, options, anyway)
+    for sentence in reruns.sentences:
         terminal().say(sentence)
-    if not agree(reruns):
+    if not reruns.agree:
         raise SystemExit(1)
 
 
@@ -327,7 +338,8 @@ def validate(
 
     Exits with 1 if there is anything.
     """
-    from oodbench.board.protocol import protocol_of, wrong_board, wrong_results
+    from oodbench.board.checks import wrong_board, wrong_results
+    from oodbench.board.protocol import protocol_of
     from oodbench.registry import load_plugins
     from oodbench.results.directory import Results
     from oodbench.results.frames import load_frames
@@ -340,7 +352,7 @@ def validate(
             raise UserError(f"{what} names no protocol: type the board after it")
         wrong = wrong_results(load_frames(results), protocol_of(find_board(board)), data_dir)
     else:
-        wrong = wrong_board(find_board(what), data_dir)
+        wrong = wrong_board(find_board(what))
     for sentence in wrong or [f"{what} is as it must be."]:
         terminal().say(sentence)
     if wrong:

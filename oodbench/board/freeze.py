@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
+from oodbench.board.checks import refuse, wrong_results
 from oodbench.board.files import PROTOCOL_FILE, part_path
 from oodbench.board.parts import (
     COUNT,
@@ -28,7 +29,7 @@ from oodbench.board.parts import (
     read_part,
     write_part,
 )
-from oodbench.board.protocol import protocol_of, refuse, wrong_results
+from oodbench.board.protocol import protocol_of
 from oodbench.board.summary import write_summary
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
@@ -37,6 +38,11 @@ from oodbench.results.provenance import code, method_digest
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import candidates, find_rule, rule_names
 
+MADE_BY = (
+    *("oodbench", "commit", "torch", "python"),
+    *("machine", "device", "threads", "arithmetic"),
+)
+"""What a part keeps of the provenance of its runs, where it is recorded."""
 CONTEXT = ("classes", "dataset_label", "family", "higher_is_better", "metric", "shift")
 """What a part keeps of the context of its runs, where it is known."""
 
@@ -125,7 +131,7 @@ def _provenance(runs: pd.DataFrame, row: str) -> PartProvenance:
     days = sorted(str(p["started"])[:10] for p in made if "started" in p)
     known: dict[str, Any] = {
         name: ", ".join(values) if len(values) > 1 else values[0]
-        for name in ("oodbench", "commit", "torch", "python", "machine", "device", "threads")
+        for name in MADE_BY
         if (values := list(dict.fromkeys(p[name] for p in made if p.get(name) is not None)))
     }
     known["dates"] = [days[0], days[-1]] if days else []

@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 
 from oodbench.board import page_tables as tables
 from oodbench.board.beside import range_notes
+from oodbench.board.differences import origin
 from oodbench.board.page_tables import (
     BASELINE,
     Contents,
@@ -114,14 +115,13 @@ def _about(contents: Contents) -> str:
     rows, whole = len(of_rows), sum(of_rows == len(contents.datasets))
     draws, trials = runs["draw"].nunique(), runs["trial"].nunique()
     commits = sorted({str(made.get("commit", ""))[:12] for made in runs["provenance"]})
-    machines = sorted({f"torch {p.get('torch')}, {p.get('machine')}" for p in runs["provenance"]})
     missing = [dataset for dataset in contents.planned if dataset not in contents.datasets]
     to_come = f" Not frozen yet: {'; '.join(missing)}." if missing else ""
     count, name = len(contents.datasets), contents.name
     return (
         f"{rows} rows on {count} dataset{'s' * (count > 1)}, {whole} of them on all, {draws} draws x "
-        f"{trials} trials each: {len(runs):,} runs. Code: {', '.join(commits)}; "
-        f"{'; '.join(machines)}.{to_come} `python -m oodbench.board page {name}` writes this page; "
+        f"{trials} trials each: {len(runs):,} runs. {origin(runs)} Commit: {', '.join(commits)}."
+        f"{to_come} `python -m oodbench.board page {name}` writes this page; "
         "the [guide](../guide/boards.md) says how to put a method of your own beside these."
     )
 

@@ -78,6 +78,7 @@ class PartProvenance(TypedDict, total=False):
     machine: str
     device: str
     threads: int
+    arithmetic: str
     dates: list[str]
     """The first and the last day on which a run was started."""
     source: str
@@ -133,6 +134,11 @@ class Part:
         """The selection rules that have scores."""
         names = self.table.column_names
         return tuple(n.removeprefix(SCORE) for n in names if n.startswith(SCORE))
+
+    @property
+    def ids(self) -> list[str]:
+        """The runs' ids."""
+        return list(dict.fromkeys(self.table["id"].to_pylist()))
 
     def specs(self) -> dict[str, RunSpec]:
         """The runs' specs by id; raises DamagedFile if a spec has another id."""

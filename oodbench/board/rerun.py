@@ -1,166 +1,139 @@
 """Frozen runs trained again, and whether they are what is frozen."""
 
-import math
 import random
-from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from oodbench.algorithms import algorithms
 from oodbench.board.beside import board_frames
-from oodbench.board.freeze import data_digests, frozen_rules
+from oodbench.board.differences import Agreement, compared, distance, means, named, origin, outcome
+from oodbench.board.freeze import data_digests
 from oodbench.board.parts import Part, read_parts
 from oodbench.errors import UserError
-from oodbench.report.statistics import BAND
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames, only_dataset
+from oodbench.results.frames import load_frames, subset
+from oodbench.results.provenance import versions
 from oodbench.results.run_spec import RunSpec
-from oodbench.selection import candidates
 from oodbench.sweep.launch import LaunchOptions, launch_specs
 from oodbench.train.settings import MAX_VECTORIZED
+from oodbench.version import __version__
 
-
-class Agreement(StrEnum):
-    """How a run that was trained again compares with the frozen one."""
-
-    EQUAL = "equal bit for bit"
-    """Every rule chooses the same step, with the same score and values."""
-    CLOSE = "equal within round-off"
-    """No score or value at the frozen steps is further off than half a point, or half a percent."""
-    OFF = "off"
-    MISSING = "without a result"
-
-
-FAILURES = (Agreement.OFF, Agreement.MISSING)
+Runs = list[tuple[RunSpec, bool]]
+"""Frozen runs: the spec, and whether the run was vectorized."""
 
 
 @dataclass(frozen=True)
 class Rerun:
-    """A run that was trained again."""
+    """What came of runs that were trained again."""
 
-    spec: RunSpec
-    agreement: Agreement
-    furthest: float
-    """The largest difference of a score or a value at the frozen steps; NaN without a result."""
-
-
-Sample = list[tuple[Part, RunSpec, bool]]
-"""Runs of a board: the part, the spec, and whether the run was vectorized."""
+    table: pd.DataFrame
+    """The runs, as `compared` has them."""
+    sentences: list[str]
+    agree: bool
+    """Whether every run has a result and, where the version is the board's, none is off."""
 
 
-def sample(parts: Sequence[Part], count: int, seed: int) -> Sample:
-    """So many random runs of a board; all if there are no more."""
-    runs: Sample = []
+def _runs(parts: Sequence[Part]) -> Runs:
+    """All runs of these parts."""
+    runs: Runs = []
     for part in parts:
         vectorized = part.runs().set_index("id")["vectorized"]
-        runs += [(part, spec, bool(vectorized[i])) for i, spec in part.specs().items()]
-    return random.Random(seed).sample(runs, min(count, len(runs)))
+        runs += [(spec, bool(vectorized[i])) for i, spec in part.specs().items()]
+    return runs
 
 
-def rerun(board: Path, count: int, seed: int, options: LaunchOptions) -> list[Rerun]:
+def rerun(board: Path, count: int, seed: int, options: LaunchOptions, anyway: bool) -> Rerun:
     """Train random frozen runs again, vectorized or alone as they were, and compare.
 
     A vectorized run has the same bits in any company, so it is trained with the others of the sample.
-    Raises UserError for a method that is not registered, and if the data of a part have changed.
+    Raises UserError for a method that is not registered and, unless `anyway`, for another version than
+    the board's and for changed data.
     """
-    chosen = sample(read_parts(board), count, seed)
-    for _, spec, _ in chosen:
-        algorithms.get(spec.algorithm)
-    _check_data(chosen, options.data_dir)
+    parts = read_parts(board)
+    ids = [(i, run_id) for i, part in enumerate(parts) for run_id in part.ids]
+    sample = dict.fromkeys(random.Random(seed).sample(ids, min(count, len(ids))))
+    parts = [parts[i] for i in sorted({i for i, _ in sample})]
+    other_version = _other_version(parts, board)
+    if other_version and not anyway:
+        raise UserError(other_version)
+    changed = _changed_data(parts, options.data_dir)
+    if changed and not anyway:
+        raise UserError("; ".join(changed))
+    chosen = {run_id for _, run_id in sample}
+    runs = [(spec, together) for spec, together in _runs(parts) if spec.id in chosen]
+    again = load_frames(_train(board, runs, options))
+    frozen = board_frames(parts)
+    frozen = subset(frozen, frozen.runs[frozen.runs["id"].isin(chosen)])
+    table = compared(frozen, again)
+    failures = (Agreement.MISSING, *((Agreement.OFF,) if not other_version else ()))
+    failed = table[table["agreement"].isin(failures)]
+    errors = again.runs.set_index("id")["error"]
+    sentences = [
+        *(_failure(run, str(errors.get(run["id"], ""))) for _, run in failed.iterrows()),
+        *(f"{text}." for text in changed),
+        f"Of {len(table)} runs of {board.name} that were trained again: {outcome(table)}.",
+        *means(table),
+        origin(frozen.runs, again.runs),
+    ]
+    return Rerun(table, sentences, failed.empty)
+
+
+def _failure(run: "pd.Series[Any]", error: str) -> str:
+    """A run that is off, or without a result because of an error."""
+    text = f"{run['agreement']}: {named(run)} (run {run['id']})"
+    if run["agreement"] is Agreement.OFF:
+        return f"{text}, {distance(run)}"
+    return f"{text}: {error}" if error else text
+
+
+def _train(board: Path, runs: Runs, options: LaunchOptions) -> Results:
+    """Train frozen runs that have not ended in a results directory, vectorized or alone as they were."""
+    for name in {spec.algorithm for spec, _ in runs}:
+        algorithms.get(name)
     results = Results(options.out)
-    specs = {spec.id: spec for _, spec, _ in chosen}
+    specs = {spec.id: spec for spec, _ in runs}
     for vectorize in (MAX_VECTORIZED, 1):
-        ids = [s.id for _, s, vectorized in chosen if vectorized == (vectorize > 1)]
+        ids = [spec.id for spec, vectorized in runs if vectorized == (vectorize > 1)]
+        left = [i for i in ids if results.run(i).end() is None]
         if ids:
-            left = [i for i in ids if results.run(i).end() is None]
             launch_specs(board.name, specs, left, replace(options, vectorize=vectorize))
-    return _compared(chosen, load_frames(results))
+    return results
 
 
-def _check_data(chosen: Sample, data_dir: Path | None) -> None:
-    """Raise UserError if the data of a part have other digests than when it was frozen."""
-    for part in {id(part): part for part, _, _ in chosen}.values():
+def _other_version(parts: Sequence[Part], board: Path) -> str:
+    """A sentence on the version that trained these parts, if it is another one than this."""
+    made = [part.about.provenance for part in parts]
+    others = [dict(p) for p in made if p.get("oodbench", __version__) != __version__]
+    if not others:
+        return ""
+    commit = str(others[0].get("commit") or "").rstrip("+")[:12]
+    version = versions(others[:1])[0]
+    way = f"`git worktree add ../oodbench-{version} {commit}`" if commit else "another installation"
+    return (
+        f"{board.name} was trained by oodbench {version}, and this is {__version__}: {way} has that "
+        f"version, whose `python -m oodbench.board rerun {board}` trains these runs as they were; "
+        "--anyway trains them with this one"
+    )
+
+
+def _changed_data(parts: Sequence[Part], data_dir: Path | None) -> list[str]:
+    """Sentences on the parts whose data have other digests than when they were frozen."""
+    changed = []
+    for part in parts:
         known = part.about.provenance.get("data")
         if not known:
             continue
         trials = sorted({int(t) for t in part.runs()["trial"]})
         spec = part.about.spec
         now = data_digests(spec["dataset"], spec["options"], trials, data_dir)
-        changed = [name for name, digest in known.items() if now.get(name) != digest]
-        if changed:
-            raise UserError(
+        unlike = [name for name, digest in known.items() if now.get(name) != digest]
+        if unlike:
+            changed.append(
                 f"the data of {part.dataset} are not those that {part.label} was trained on: "
-                f"environment {', '.join(changed)} has another digest"
+                f"environment {', '.join(unlike)} has another digest"
             )
-
-
-def _compared(chosen: Sample, again: Frames) -> list[Rerun]:
-    """The runs beside what `again` has of them."""
-    judged = _scored(again)
-    key = ["step", "environment", "metric"]
-    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
-    records = again.metrics.astype(names).fillna({"environment": "", "split": "in"})
-    records = records[records["split"] == "in"]
-    values = {run_id: group.set_index(key)["value"] for run_id, group in records.groupby("id")}
-    frames = {id(part): board_frames([part]) for part, _, _ in chosen}
-    reruns = []
-    for part, spec, _ in chosen:
-        board = frames[id(part)]
-        frozen = board.metrics[board.metrics["id"] == spec.id].astype(names)
-        frozen = frozen.fillna({"environment": ""}).set_index(key)["value"]
-        if spec.id not in values or not values[spec.id].index.isin(frozen.index).any():
-            reruns.append(Rerun(spec, Agreement.MISSING, math.nan))
-            continue
-        pairs = list(zip(frozen, values[spec.id].reindex(frozen.index).astype(float), strict=True))
-        same_steps = True
-        scores = board.scores[board.scores["id"] == spec.id]
-        for rule, step, score in scores[["rule", "step", "score"]].itertuples(index=False):
-            steps = judged.get((rule, spec.id), {})
-            same_steps &= next(iter(steps), None) == step
-            pairs.append((score, steps.get(step, math.nan)))
-        reruns.append(Rerun(spec, *_agreement(pairs, same_steps)))
-    return reruns
-
-
-def _scored(frames: Frames) -> dict[tuple[str, str], dict[int, float]]:
-    """The scores of a run's steps by a rule, the best step first; by rule and id."""
-    scores = {}
-    for dataset in frames.runs["dataset_label"].unique():
-        for rule in frozen_rules():
-            with suppress(UserError):
-                table = candidates(only_dataset(frames, str(dataset)), rule)
-                for run_id, steps in table.groupby("id", sort=False):
-                    ranked = zip(steps["step"].tolist(), steps["score"].tolist(), strict=True)
-                    scores[rule, str(run_id)] = dict(ranked)
-    return scores
-
-
-def _agreement(pairs: Sequence[tuple[float, float]], same_steps: bool) -> tuple[Agreement, float]:
-    """How pairs of a frozen and a new number agree, and the largest difference."""
-    gaps = [0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b) for a, b in pairs]
-    furthest = math.inf if any(math.isnan(gap) for gap in gaps) else max(gaps, default=0.0)
-    if same_steps and furthest == 0:
-        return Agreement.EQUAL, 0.0
-    close = [gap <= BAND * max(1.0, abs(a)) for gap, (a, _) in zip(gaps, pairs, strict=True)]
-    return (Agreement.CLOSE if all(close) else Agreement.OFF), furthest
-
-
-def sentences(reruns: Sequence[Rerun], board: str) -> list[str]:
-    """The runs that are off or missing, and how many agree how."""
-    counts = Counter(run.agreement for run in reruns)
-    counted = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
-    wrong = [
-        f"{run.agreement}: {run.spec.label} on {run.spec.dataset_name}, trial {run.spec.trial}, draw "
-        f"{run.spec.draw} (run {run.spec.id}), by {run.furthest:.3g} at most"
-        for run in reruns
-        if run.agreement in FAILURES
-    ]
-    return [*wrong, f"Of {len(reruns)} runs of {board} that were trained again: {counted}."]
-
-
-def agree(reruns: Sequence[Rerun]) -> bool:
-    """Whether every run has a result that is that of the frozen one, but for round-off."""
-    return not any(run.agreement in FAILURES for run in reruns)
+    return changed

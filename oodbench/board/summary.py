@@ -63,9 +63,12 @@ def read_summary(board: Path) -> Sheet | None:
 
 
 def check_summary(board: Path) -> None:
-    """Raise StaleSummary unless the summary is what the parts give today, or there is none."""
+    """Raise StaleSummary unless the tables of the summary are those of the parts, or there is none.
+
+    Its notes may be in the words of the version that wrote it.
+    """
     stored = read_summary(board)
-    if stored is not None and _text(stored) != _text(_sheet_of_parts(board)):
+    if stored is not None and stored.blocks != _sheet_of_parts(board).blocks:
         raise StaleSummary(
             f"{board / SUMMARY_FILE} is not what the parts give with this version of oodbench: "
             f"`board summarize {board.name}` writes it again"

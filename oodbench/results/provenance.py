@@ -2,8 +2,9 @@
 
 import os
 import platform
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -92,3 +93,27 @@ def code(provenance: Mapping[str, Any]) -> str:
     commit = str(provenance.get("commit") or "no commit")
     short = commit[:12] + ("+" if commit[12:].endswith("+") else "")
     return f"oodbench {provenance.get('oodbench', '?')} ({short})"
+
+
+def versions(provenances: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The versions of the package that trained some runs, each once."""
+    return list(dict.fromkeys(str(made.get("oodbench", "?")) for made in provenances if made))
+
+
+def made_by(provenances: Iterable[Mapping[str, Any]]) -> str:
+    """What trained some runs, such as `oodbench 0.2.0, torch 2.15.0, Intel Xeon`."""
+    known = [made for made in provenances if made]
+    columns = (
+        [str(made.get("code", f"oodbench {made.get('oodbench', '?')}")) for made in known],
+        [f"torch {made['torch']}" for made in known if "torch" in made],
+        [processor(str(made["machine"])) for made in known if "machine" in made],
+        [d for made in known if (d := str(made.get("device", "cpu")).partition(":")[0]) != "cpu"],
+        [f"{made['arithmetic']} arithmetic" for made in known if "arithmetic" in made],
+    )
+    return ", ".join(" and ".join(dict.fromkeys(texts)) for texts in columns if texts)
+
+
+def processor(machine: str) -> str:
+    """The processor of a `machine()` by its short name: `Intel Xeon`, `AMD EPYC 7B13`."""
+    name = re.sub(r"^x86_64, |\((?:R|TM)\)| CPU| \d+-Core| Processor| @ .*", "", machine)
+    return " ".join(name.split())

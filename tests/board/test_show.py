@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from oodbench.board.beside import beside_board, range_notes
+from oodbench.board.differences import origin
 from oodbench.board.show import compare_own_rows
 from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
@@ -28,9 +29,9 @@ RULES = ["train_val", "val_env", "oracle"]
 
 
 def together(results: Path) -> Frames:
-    """The runs of a sweep, with what is told of its rows' ranges beside a board."""
+    """The runs of a sweep, with what is told of its rows' ranges and what trained them beside a board."""
     frames = joined([results])
-    return replace(frames, notes=(*frames.notes, *range_notes(frames.runs)))
+    return replace(frames, notes=(*range_notes(frames.runs), origin(frames.runs)))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +150,7 @@ def test_own_rows_of_different_size_are_cut_to_what_they_share(
     table = leaderboard(frames, "val_env").frame
     assert set(table["n"]) == {2}
     frames = beside_board(str(board), [few, half])
-    assert "ERM on SEM: 4 of 4 runs here are equal to the board's." in frames.notes
+    assert "ERM, IRM on SEM: 8 of 8 runs here are equal to the board's." in frames.notes
     other = trained(tmp_path, "other", **ONE_RUN | {"trials": [3]})
     with pytest.raises(UserError, match=r"the rows on SEM in .* have no trial in common"):
         beside_board(str(board), [few, other])
@@ -161,8 +162,8 @@ def test_rows_whose_ranges_are_not_those_of_the_others_are_named(
     rows = [{"name": "VREx", "label": "fast", "hparams": {"lr": 0.9, "weight_decay": 0.0}}]
     mine = trained(tmp_path, "mine", **ONE_RUN | {"algorithms": rows})
     kinds = "own hyperparameters in ranges that follow the kind of data, not in one."
-    assert beside_board(str(board), []).notes == (f"IRM: {kinds}",)
-    (_, *notes) = beside_board(str(board), [mine]).notes
+    assert beside_board(str(board), []).notes[:-1] == (f"IRM: {kinds}",)
+    (_, *notes, _) = beside_board(str(board), [mine]).notes
     assert notes == [f"IRM: {kinds}", "fast: not ERM's values of lr in each draw."]
 
 
@@ -189,7 +190,7 @@ def test_a_frozen_row_trained_again_counts_once(board: Path, half: Path, mine: P
     frames = beside_board(str(board), [half, mine])
     assert frames.runs["id"].is_unique
     assert len(frames.runs) == 96
-    assert "ERM on SEM: 16 of 16 runs here are equal to the board's." in frames.notes
+    assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in frames.notes
     found = leaderboard(frames)
     where = dict(zip(found.frame["label"], found.frame["from"], strict=True))
     assert where == {"ERM": "board, here", "IRM": "board, here", "VREx": "here", "constant": ""}
@@ -219,9 +220,14 @@ def test_a_row_that_disagrees_with_the_board_is_shown_beside_it(
 ) -> None:
     frames = beside_board(str(board), [changed(half, tmp_path / "half")])
     assert frames.runs["id"].is_unique
-    assert any(
-        "ERM on SEM: 1 of 16 runs here differ from the board's, by 0.5" in n for n in frames.notes
+    *_, unlike, agree, made = frames.notes
+    assert "IRM on SEM: 16 of 16 runs here are equal to the board's." in frames.notes
+    assert unlike == (
+        "ERM (here) on SEM: of 16 runs that the board has, too, 15 equal bit for bit, 0 equal within "
+        "round-off, 1 off, 0 without a result; furthest off is ERM on SEM, trial 0, draw 0, by 0.5 in mse."
     )
+    assert re.fullmatch(r"By val_env the means of [01] of 1 rows agree with the board's .*", agree)
+    assert made.startswith("Trained by oodbench")
     labels = set(frames.runs.query("dataset_label == 'SEM'")["label"])
     assert labels == {"ERM", "ERM (here)", "IRM"}
     leaderboard(frames)

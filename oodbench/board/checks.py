@@ -1,0 +1,203 @@
+"""What keeps results from being frozen, and what is wrong with a board."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from oodbench.board.files import part_files
+from oodbench.board.parts import Part, read_part
+from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
+from oodbench.board.summary import check_summary
+from oodbench.errors import UserError
+from oodbench.results.frames import Frames, sweep_runs
+from oodbench.results.run_spec import COMPLETE, RunSpec
+from oodbench.results.schemas import DamagedFile
+from oodbench.selection import sees_test
+from oodbench.sweep.cells import indices
+from oodbench.sweep.file import Component, Row, Sweep, training_of
+from oodbench.sweep.plan import make_plan
+
+LARGEST = 10 * 2**20
+"""Bytes of the parts of a board."""
+
+Cell = tuple[int, int, tuple[str, ...]]
+"""A trial, a draw and a test set."""
+Rows = dict[tuple[str, str], dict[str, RunSpec]]
+"""Specs by id of every (dataset, label)."""
+
+
+def planned_rows(protocol: Sweep, labels: Sequence[str], data_dir: Path | None) -> Rows:
+    """What the protocol plans for these rows; raises UserError as a plan does."""
+    rows: Rows = {}
+    plan = make_plan(restricted(protocol, labels), data_dir, to_train=False)
+    for spec in plan.runs.values():
+        rows.setdefault((spec.dataset_name, spec.label), {})[spec.id] = spec
+    return rows
+
+
+def wrong_results(frames: Frames, protocol: Sweep, data_dir: Path | None) -> list[str]:
+    """What keeps the runs of a results directory from being frozen under a protocol, a sentence each."""
+    runs = sweep_runs(frames)
+    if (runs["search"] != "random").any():
+        return ["the draws of a search depend on its own runs: they cannot be frozen"]
+    labels = [str(label) for label in runs["label"].unique()]
+    planned = planned_rows(protocol, labels, data_dir)
+    wrong = []
+    for (dataset, label), group in runs.groupby(["dataset_label", "label"], sort=False):
+        ended = set(group.loc[group["state"].isin(COMPLETE), "id"])
+        specs = planned.get((str(dataset), str(label)))
+        if specs is None:
+            wrong.append(f"{label} on {dataset}: the protocol plans no such row")
+        else:
+            wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs)
+    return wrong
+
+
+def _wrong_row(
+    row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec]
+) -> list[str]:
+    """What is wrong with the runs of a row, of which `ended` have results."""
+    strange = set(runs["id"]) - set(planned)
+    if strange:
+        return [
+            f"{row}: {len(strange)} of {len(runs)} runs are under another protocol, such as "
+            f"{min(strange)}"
+        ]
+    cells = [(s.trial, s.draw, s.test_environments) for s in planned.values()]
+    return _missing(row, runs[runs["id"].isin(ended)], cells)
+
+
+def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
+    """What a row has no run of."""
+    wrong = []
+    names = {"trial": "trial", "draw": "draw", "test_environments": "test set"}
+    for (column, what), values in zip(names.items(), zip(*planned, strict=True), strict=True):
+        each = list(dict.fromkeys(values))
+        missing = [value for value in each if value not in set(runs[column])]
+        texts = ["+".join(v) if isinstance(v, tuple) else str(v) for v in missing]
+        if missing:
+            wrong.append(f"{row}: {what} {', '.join(texts)} missing ({len(each)} are planned)")
+    if not wrong and len(runs) < len(planned):
+        wrong.append(f"{row}: {len(runs)} of {len(planned)} runs have results")
+    return wrong
+
+
+def wrong_board(board: Path) -> list[str]:
+    """What is wrong with a board, a sentence each; raises UserError if its protocol cannot be read.
+
+    A board is held to its protocol's file and to what its parts have recorded. Ranges, defaults and data
+    of today are no measure of it: they may be others than those of the version that trained it.
+    """
+    protocol = protocol_of(board)
+    wrong, parts = [], []
+    for path in part_files(board):
+        try:
+            part = read_part(path)
+            part.specs()
+            parts.append(part)
+        except DamagedFile as error:
+            wrong.append(str(error))
+    if not parts:
+        return [*wrong, f"{board} has no part that can be read"]
+    size = sum(path.stat().st_size for path in part_files(board))
+    if size > LARGEST:
+        wrong.append(
+            f"the parts have {size / 2**20:.1f} MB; a board has at most {LARGEST / 2**20:.0f}"
+        )
+    runs = [part.runs() for part in parts]
+    sets: dict[str, dict[tuple[str, ...], None]] = {}
+    for part, table in zip(parts, runs, strict=True):
+        sets.setdefault(part.dataset, {}).update(dict.fromkeys(table["test_environments"]))
+    for part, table in zip(parts, runs, strict=True):
+        row = f"{part.label} on {part.dataset}"
+        unlike = [*_wrong_part(part, table, parts), *_unlike_protocol(part, table, protocol)]
+        wrong += [f"{row}: {text}" for text in unlike]
+        wrong += _wrong_cells(row, table, list(sets[part.dataset]), protocol)
+    try:
+        check_summary(board)
+    except UserError as error:
+        wrong.append(str(error))
+    return wrong
+
+
+def _wrong_cells(
+    row: str, runs: pd.DataFrame, sets: Sequence[tuple[str, ...]], protocol: Sweep
+) -> list[str]:
+    """Whether a row has a run of every trial and draw on each of these test sets, and no other."""
+    numbers = indices(protocol.trials, "trials"), indices(protocol.hparam_draws, "hparam_draws")
+    planned: list[Cell] = list(itertools.product(*numbers, sets))
+    known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
+    if not known.all():
+        strange = f"{(~known).sum()} of {len(runs)} runs are under another protocol, such as"
+        return [f"{row}: {strange} {runs.loc[~known, 'id'].iloc[0]}"]
+    return _missing(row, runs, planned)
+
+
+def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[str]:
+    """What the protocol's file says otherwise than the specs of a part."""
+    entries = {name_of(entry): entry for entry in protocol.datasets}
+    rows = {label_of(row): row for row in protocol.algorithms}
+    spec = part.about.spec
+    if part.dataset not in entries:
+        return ["the protocol has no such dataset"]
+    if part.label not in (*rows, spec["algorithm"]):
+        return ["the protocol plans no such row"]
+    row = rows.get(part.label, part.label)
+    row = Row(name=row) if isinstance(row, str) else row
+    entry = entries[part.dataset]
+    options: dict[str, Any] = {} if isinstance(entry, str) else dict(entry)
+    training = training_of(options.pop("training", {}), f"the training on {part.dataset}")
+    ceiling = {**options.pop("ceiling", {}), **row.options} if row.ceiling else {}
+    options = {k: v for k, v in options.items() if k not in ("name", "label", "ceiling")} | ceiling
+    network = protocol.network if training.network is None else training.network
+    network = Component(name=network) if isinstance(network, str) else network
+    average, recorded = (
+        {"average": value.get("name"), **value} if isinstance(value, dict) else {"average": value}
+        for value in (row.average, spec["average"] or "none")
+    )
+    numbers = {
+        name: getattr(training, name, None) or getattr(protocol, name)
+        for name in ("steps", "evaluate_every")
+    }
+    told: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
+        ({"algorithm": row.name, "ceiling": row.ceiling, **numbers}, spec),
+        ({"network": network.name}, spec),
+        (options, spec["options"]),
+        (average, recorded),
+    ]
+    hparams = {**training.hparams, **row.hparams}
+    hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
+    told += [(hparams, values) for values in runs["hparams"]]
+    told += [({**network.hparams, **row.network}, values) for values in runs["network_hparams"]]
+    names = dict.fromkeys(name for pair in told for name in _unlike(*pair))
+    return [f"{name.replace('_', ' ')} is not the protocol's" for name in names]
+
+
+def _unlike(told: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """The names whose values are not those that a file tells."""
+    return [n for n, value in told.items() if value not in ("default", values.get(n, value))]
+
+
+def _wrong_part(part: Part, runs: pd.DataFrame, parts: Sequence[Part]) -> list[str]:
+    """What a part's own content says against it."""
+    wrong = []
+    first = next(p for p in parts if p.dataset == part.dataset)
+    if part.rules != first.rules:
+        wrong.append(f"has the rules {part.rules}, and {first.label} has {first.rules}")
+    if part.rules and all(map(sees_test, part.rules)):
+        seeing = " and ".join(part.rules)
+        wrong.append(f"has no rule but {seeing}, which sees the test environments")
+    both = zip(runs["training_environments"], runs["validation_environments"], strict=True)
+    if any(set(training) & set(validation) for training, validation in both):
+        wrong.append("trains on validation environments")
+    return wrong
+
+
+def refuse(wrong: Sequence[str], what: str) -> None:
+    """Raise UserError with the first few of these sentences, if there are any."""
+    if wrong:
+        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+        raise UserError(f"{what}: {'; '.join(wrong[:3])}{more}")

@@ -1,0 +1,201 @@
+"""How runs that were trained here compare with the frozen ones, and the sentences that say so."""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from oodbench.errors import UserError
+from oodbench.metrics import is_proportion
+from oodbench.report.leaderboard import is_mean, leaderboard_by_rule
+from oodbench.report.numbers import number
+from oodbench.report.statistics import BAND, mean_and_error
+from oodbench.results.frames import Frames, only_dataset, records_of, subset
+from oodbench.results.provenance import made_by
+from oodbench.selection import candidates, usual
+
+
+class Agreement(StrEnum):
+    """How a run that was trained again compares with the frozen one."""
+
+    EQUAL = "equal bit for bit"
+    """Every rule chooses the same step, with the same score and values."""
+    CLOSE = "equal within round-off"
+    """No score or value at the frozen steps is further off than half a point, or half a percent."""
+    OFF = "off"
+    MISSING = "without a result"
+
+
+def compared(board: Frames, here: Frames) -> pd.DataFrame:
+    """The runs of `board` beside those of `here` with the same ids.
+
+    A row for each of them: its columns in `Frames.runs`, `agreement`, and of its dataset's metric at
+    the frozen steps the means `frozen` and `here`, the largest difference `gap` (infinite where one
+    side has no number) and that relative to values beyond 1, `share`.
+    """
+    runs: pd.DataFrame = board.runs.set_index("id", drop=False)
+    values, scores = _values(board, here), _scores(board, here)
+    pairs = pd.concat([values, scores], ignore_index=True)
+    gap = (pairs["value"] - pairs["value_here"]).abs().fillna(np.inf)
+    gap = gap.mask(pairs["value"].isna() & pairs["value_here"].isna(), 0.0)
+    share = gap / pairs["value"].abs().clip(lower=1.0).fillna(1.0)
+    pairs = pairs.assign(gap=gap, share=share, equal=(gap == 0) & pairs["same_step"].ne(False))
+    by_run = pairs.groupby("id").agg(equal=("equal", "all"), share=("share", "max"))
+    by_run = by_run.reindex(runs.index)
+    there = values[values["_merge"] == "both"]["id"].unique()
+    agreement = np.select(
+        [~runs.index.isin(there), by_run["equal"].eq(True), by_run["share"] <= BAND],
+        [Agreement.MISSING, Agreement.EQUAL, Agreement.CLOSE],
+        Agreement.OFF,
+    )
+    main = pairs[pairs["metric"] == pairs["id"].map(runs["metric"])].groupby("id")
+    of_main = main.agg(
+        frozen=("value", "mean"),
+        here=("value_here", "mean"),
+        gap=("gap", "max"),
+        share=("share", "max"),
+    )
+    return runs.assign(agreement=list(map(Agreement, agreement)), **of_main.reindex(runs.index))
+
+
+def _values(board: Frames, here: Frames) -> pd.DataFrame:
+    """The values on test environments at the frozen steps: `id`, `metric`, `value`, `value_here`."""
+    key = ["id", "step", "environment", "split", "metric"]
+    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
+    frozen: pd.DataFrame = records_of(board.metrics, board.runs["id"]).astype(names)
+    again = records_of(here.metrics, board.runs["id"]).astype(names)[[*key, "value"]]
+    return frozen.merge(again, on=key, how="left", suffixes=("", "_here"), indicator=True)
+
+
+def _scores(board: Frames, here: Frames) -> pd.DataFrame:
+    """The scores of the frozen candidates, and whether each is still its run's: `id`, `same_step`."""
+    tables = []
+    here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
+    for dataset in here.runs["dataset_label"].unique():
+        for rule in board.scores["rule"].unique():
+            with suppress(UserError):  # a rule that the dataset does not serve
+                ranked = candidates(only_dataset(here, str(dataset)), rule)
+                first = ~ranked["id"].duplicated()
+                tables.append(ranked.assign(rule=rule, same_step=first))
+    frozen: pd.DataFrame = board.scores[board.scores["id"].isin(board.runs["id"])]
+    frozen = frozen.rename(columns={"score": "value"}).astype({"id": object, "rule": object})
+    if not tables:
+        return frozen.assign(value_here=np.nan, same_step=False)
+    again = pd.concat(tables, ignore_index=True).rename(columns={"score": "value_here"})
+    again = again[["id", "rule", "step", "value_here", "same_step"]]
+    return frozen.merge(again, on=["id", "rule", "step"], how="left")
+
+
+def outcome(table: pd.DataFrame) -> str:
+    """How many runs of `compared` agree how, and which of them is furthest off."""
+    counts = Counter(table["agreement"])
+    text = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
+    unlike = table[~table["agreement"].isin((Agreement.EQUAL, Agreement.MISSING))]
+    if unlike.empty:
+        return text
+    furthest = unlike.iloc[int(unlike["share"].fillna(0.0).to_numpy().argmax())]
+    return f"{text}; furthest off is {named(furthest)}, {distance(furthest)}"
+
+
+def named(run: "pd.Series[Any]") -> str:
+    """A run by its row, its dataset, and its place among the draws."""
+    return f"{run['label']} on {run['dataset_label']}, trial {run['trial']}, draw {run['draw']}"
+
+
+def distance(run: "pd.Series[Any]") -> str:
+    """How far a run is off, in the unit of its dataset's metric."""
+    gap, metric = float(run["gap"]), str(run["metric"])
+    if not np.isfinite(gap):
+        return f"which has no {metric} on one side"
+    return (
+        f"by {100 * gap:.1f} points of {metric}"
+        if is_proportion(metric)
+        else f"by {gap:.3g} in {metric}"
+    )
+
+
+def means(table: pd.DataFrame) -> list[str]:
+    """The mean of each proportion over all runs of `compared` with it, on the board and here."""
+    ended = table[table["agreement"] != Agreement.MISSING]
+    sentences = []
+    for metric, runs in ended.groupby("metric", sort=False):
+        if len(runs) > 1 and is_proportion(str(metric)):
+            frozen, here = (
+                number(*mean_and_error(runs[side].to_numpy()), str(metric))
+                for side in ("frozen", "here")
+            )
+            whose = f"Mean {metric} of {len(runs)} of them"
+            sentences.append(f"{whose}: {frozen} on the board, {here} here.")
+    return sentences
+
+
+@dataclass
+class Repeats:
+    """The rows of a board that were trained here again."""
+
+    table: pd.DataFrame
+    """Their runs, as `compared` has them."""
+    equal: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
+    """By dataset the label, the ended and the planned runs of each row whose ended runs are the board's."""
+    unlike: list[tuple[str, str, str]] = field(default_factory=list)
+    """The other rows: dataset, label, and the label of the runs here."""
+    other_draws: int = 0
+    """The number of runs of these that the board does not have."""
+
+    def sentences(self, frames: Frames) -> list[str]:
+        """What there is to say of them; `frames` has the rows that are unlike twice."""
+        told = []
+        for place, of_dataset in self.equal.items():
+            labels, ended, planned = zip(*of_dataset, strict=True)
+            counts = f"{sum(ended)} of {sum(planned)} runs here are equal to the board's"
+            told.append(f"{', '.join(labels)} on {place}: {counts}.")
+        if not self.unlike:
+            return told
+        places = pd.MultiIndex.from_frame(self.table[["dataset_label", "label"]])
+        runs = self.table[places.isin([pair[:2] for pair in self.unlike])]
+        by_dataset = pd.DataFrame(self.unlike).groupby(0, sort=False)[2].agg(", ".join)
+        rows = "; ".join(f"{labels} on {dataset}" for dataset, labels in by_dataset.items())
+        text = f"{rows}: of {len(runs)} runs that the board has, too, {outcome(runs)}"
+        if self.other_draws:
+            text += f"; {self.other_draws} have other hyperparameters than the board's"
+        return [*told, f"{text}.", *agreeing_means(frames, self.unlike)]
+
+
+def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> list[str]:
+    """How many rows have equal means but for both errors, by the usual rule.
+
+    `pairs` has a dataset, a frozen row and the row here that is to be like it. Nothing is said where no
+    row has an error.
+    """
+    rows = {(dataset, label) for dataset, *labels in pairs for label in labels}
+    places = list(zip(frames.runs["dataset_label"], frames.runs["label"], strict=True))
+    rule = usual(frames)
+    try:
+        shown = leaderboard_by_rule(subset(frames, frames.runs[[p in rows for p in places]]), rule)
+    except UserError:  # a rule that the runs here cannot serve
+        return []
+    rows_shown = shown.frame[is_mean(shown.frame)]
+    columns = (rows_shown[name] for name in ("dataset", "label", "mean", "stderr"))
+    cells = {(d, label): (mean, error) for d, label, mean, error in zip(*columns, strict=True)}
+    both = [(cells[d, a], cells[d, b]) for d, a, b in pairs if {(d, a), (d, b)} <= set(cells)]
+    known = [abs(m - n) <= e + f for (m, e), (n, f) in both if np.isfinite(e + f)]
+    if not known:
+        return []
+    agree = (
+        f"the means of {sum(known)} of {len(known)} rows agree with the board's within both errors"
+    )
+    return [f"By {rule} {agree}."]
+
+
+def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
+    """What trained the runs of a board and, if there are any and it is something else, those here."""
+    frozen = made_by(board["provenance"])
+    local = frozen if here is None else made_by(here["provenance"])
+    if local in ("", frozen):
+        return f"Trained by {frozen}."
+    return f"The board was trained by {frozen}; the runs here by {local}."

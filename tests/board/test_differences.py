@@ -1,0 +1,193 @@
+"""A board of another version: it is shown and valid as it was frozen, and says what differs here."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from oodbench.board.beside import beside_board
+from oodbench.board.files import find_board, part_files, part_path
+from oodbench.board.freeze import data_digests
+from oodbench.board.parts import OF_A_RUN, Part, read_part, write_part
+from oodbench.board.summary import write_summary
+from oodbench.results.provenance import made_by
+from oodbench.results.run_spec import RunSpec
+from tests.helpers.boards import ONE_RUN, SEM, invoke, trained
+
+OLDER = {"oodbench": "0.1.9", "commit": "0123456789abcdef", "machine": "x86_64, A(R) Chip @ 2 GHz"}
+BOTH_SIDES = (
+    r"The board was trained by oodbench 0\.1\.9, torch [^,]*, A Chip; the runs here by oodbench"
+)
+
+
+def rewritten(path: Path, provenance: Mapping[str, Any], columns: Mapping[str, pa.Array]) -> None:
+    """Write a part again with more provenance and with other columns."""
+    part = read_part(path)
+    about = part.about.model_copy(update={"provenance": {**part.about.provenance, **provenance}})
+    table = part.table
+    for name, column in columns.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    write_part(Part(about, table), path)
+
+
+@pytest.fixture
+def older(copy: Path) -> Path:
+    """The board as another version might have frozen it elsewhere: accuracies are 25 points higher."""
+    for path in part_files(copy):
+        table = read_part(path).table
+        names = [name for name in table.column_names if name.startswith("value/accuracy/")]
+        rewritten(path, OLDER, {name: pc.add(table[name], pa.scalar(0.25)) for name in names})
+    write_summary(copy)
+    return copy
+
+
+@pytest.mark.parametrize("command", ["show", "compare", "page"])
+def test_its_tables_say_what_trained_it(older: Path, command: str) -> None:
+    text = " ".join(invoke(command, older).split())
+    assert re.search(r"Trained by oodbench 0\.1\.9, torch [^,]*, A Chip\.", text)
+
+
+def test_it_is_valid_whatever_methods_and_data_are_today(
+    older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*arguments: object, **options: object) -> None:
+        raise AssertionError("the methods, ranges or data of today were asked")
+
+    for name in ("sweep.cells.drawn_values", "sweep.plan.make_plan", "datasets.make"):
+        monkeypatch.setattr(f"oodbench.{name}", gone)
+    assert "is as it must be" in invoke("validate", older)
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ("steps: 20", "steps: 30", "ERM on SEM: steps is not the protocol's"),
+        ("evaluate_every: 10", "evaluate_every: 5", "evaluate every is not the protocol's"),
+        ("num_examples: 40", "num_examples: 50", "IRM on SEM: num examples is not the protocol's"),
+        ("- IRM", "- {name: IRM, hparams: {lr: 0.5}}", "IRM on digits: lr is not the protocol's"),
+        ("- IRM", "- {name: ERM, label: IRM}", "IRM on digits: algorithm is not the protocol's"),
+        (
+            "- IRM",
+            "- {name: IRM, average: swa, label: IRM}",
+            "IRM on SEM: average is not the protocol's",
+        ),
+        ("hparam_draws: 4", "hparam_draws: 5", "draw 4 missing (5 are planned)"),
+        ("trials: 4", "trials: 3", "4 of 16 runs are under another protocol, such as"),
+        ("label: digits", "label: images", "ERM on digits: the protocol has no such dataset"),
+    ],
+)
+def test_what_is_not_under_its_protocol_is_said(
+    older: Path, written: str, instead: str, message: str
+) -> None:
+    file = older / "protocol.yaml"
+    text = file.read_text()
+    assert written in text
+    file.write_text(text.replace(written, instead))
+    assert message in invoke("validate", older, code=1)
+
+
+def test_to_train_it_again_takes_its_version(older: Path) -> None:
+    text = " ".join(invoke("rerun", older, code=2).split())
+    assert text.startswith("error: tiny.v1 was trained by oodbench 0.1.9, and this is ")
+    assert "`git worktree add ../oodbench-0.1.9 0123456789ab` has that version" in text
+    assert f"`python -m oodbench.board rerun {older}`" in text and "--anyway" in text
+
+
+def test_trained_again_by_this_version_its_runs_differ_for_a_reason(older: Path) -> None:
+    for row in ("ERM", "IRM"):
+        part_path(older, "SEM", row).unlink()
+    text = invoke("rerun", older, "--anyway", "--sample", 3, "--workers", 1)
+    text = " ".join(text.split())
+    assert "0 equal bit for bit, 0 equal within round-off, 3 off, 0 without a result" in text
+    assert re.search(
+        r"furthest off is \w+ on digits, trial \d, draw \d, by 25\.0 points of acc", text
+    )
+    assert re.search(r"Mean accuracy of 3 of them: [\d.]+ ± [\d.]+ on the board, [\d.]+ ±", text)
+    assert re.search(BOTH_SIDES, text)
+
+
+def test_a_run_that_this_version_cannot_train_is_a_failure(older: Path) -> None:
+    for path in part_files(older):
+        if path != part_path(older, "SEM", "ERM"):
+            path.unlink()
+            continue
+        part = read_part(path)
+        runs = part.runs().to_dict(orient="records")
+        values = {r["id"]: r | {"hparams": r["hparams"] | {"gone": 1.0}} for r in runs}
+        ids = {
+            i: RunSpec.from_json(part.about.spec | {name: run[name] for name in OF_A_RUN}).id
+            for i, run in values.items()
+        }
+        here = part.table["id"].to_pylist()
+        hparams = pa.array([json.dumps(values[i]["hparams"], sort_keys=True) for i in here])
+        rewritten(path, {}, {"id": pa.array([ids[i] for i in here]), "hparams": hparams})
+    text = " ".join(invoke("rerun", older, "--anyway", "--sample", 1, code=1).split())
+    assert re.search(r"without a result: ERM on SEM, trial \d, draw \d \(run \w+\): .*gone", text)
+    assert "1 without a result." in text
+
+
+def test_rows_trained_by_another_version_stand_beside_it_with_the_reason(
+    older: Path, half: Path
+) -> None:
+    frames = beside_board(str(older), [half])
+    assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in frames.notes
+    *_, unlike, agree, made = frames.notes
+    assert unlike.startswith(
+        "ERM (here), IRM (here) on digits: of 32 runs that the board has, too, 0 eq"
+    )
+    assert unlike.endswith("by 25.0 points of accuracy.")
+    assert agree == "By val_env the means of 0 of 2 rows agree with the board's within both errors."
+    assert re.match(BOTH_SIDES, made)
+
+
+def test_a_method_whose_ranges_have_moved_since_has_a_row_of_its_own(
+    older: Path, tmp_path: Path
+) -> None:
+    rows = [{"name": "IRM", "hparams": {"penalty_weight": [1.0, 2.0, 3.0, 4.0]}}]
+    moved = trained(tmp_path, "moved", algorithms=rows, datasets=[SEM])
+    frames = beside_board(str(older), [moved])
+    assert {"IRM", "IRM (here)"} < set(frames.runs["label"]) and frames.runs["id"].is_unique
+    assert any("; 16 have other hyperparameters than the board's." in note for note in frames.notes)
+
+
+def test_a_label_of_another_method_is_still_refused_of_the_same_version(
+    board: Path, tmp_path: Path
+) -> None:
+    rows = [{"name": "VREx", "label": "ERM"}]
+    other = trained(tmp_path, "other", **ONE_RUN | {"algorithms": rows})
+    assert "give yours another `label`" in invoke("show", board, other, code=2)
+
+
+@pytest.mark.parametrize("dataset", ["colored digits", "SEM, FOU", "unit test 3", "spirals"])
+def test_the_data_of_the_packages_board_are_those_of_today(dataset: str) -> None:
+    part = read_part(part_path(find_board("small.v1"), dataset, "ERM"))
+    spec = part.about.spec
+    digests = data_digests(spec["dataset"], spec["options"], range(5), None)
+    assert digests == part.about.provenance["data"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [
+        ("x86_64, Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz", "Intel Xeon Platinum 8481C"),
+        ("x86_64, AMD EPYC 7B13 64-Core Processor", "AMD EPYC 7B13"),
+        ("aarch64, Neoverse-N1", "aarch64, Neoverse-N1"),
+    ],
+)
+def test_what_trained_some_runs_is_said_in_short(machine: str, name: str) -> None:
+    made: dict[str, Any] = {
+        "oodbench": "0.2.0",
+        "torch": "2.9",
+        "machine": machine,
+        "device": "cpu",
+    }
+    assert made_by([made, made, {}]) == f"oodbench 0.2.0, torch 2.9, {name}"
+    others = [made, made | {"torch": "2.8", "device": "cuda:0", "arithmetic": "native"}]
+    assert made_by(others) == (
+        f"oodbench 0.2.0, torch 2.9 and torch 2.8, {name}, cuda, native arithmetic"
+    )
