@@ -127,7 +127,7 @@ class DataFiles:
         known = _entries(listing)
         now = listed(known, known, listing.root)
         if not now.files:
-            raise FileNotFoundError(listing.root if len(known) > 1 else next(iter(listing.files)))
+            raise FileNotFoundError(Path(os.path.commonpath(known)).name)
         if now.digest == digest:
             self._kept(now)
         return listing.differing(now)

@@ -1,0 +1,313 @@
+"""Runs of edited code or data are noticed by every command, and trained again or kept as the user says."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from oodbench.__main__ import main
+from oodbench.algorithms import algorithms
+from oodbench.results import stale
+from oodbench.results.directory import RunDirectory
+from oodbench.results.run_spec import State
+from oodbench.train import loop
+from oodbench.train.execute import execute
+from oodbench.train.settings import TrainSettings
+from tests.helpers.commands import mistake
+from tests.helpers.sweeps import first
+
+METHOD = '''"""A method."""
+import my_losses
+from my_base import Base
+from oodbench.algorithms import register
+
+
+@register("SpreadRule", paper="none")
+class SpreadRule(Base):
+    """ERM and the risks' spread."""
+
+    def penalty(self, out):
+        """The spread."""
+        return my_losses.spread(out.risks)  # of the risks
+'''
+BASE = """from oodbench.algorithms import Algorithm
+
+
+class Base(Algorithm):
+    def objective(self, out):
+        return out.risks.mean() + self.penalty(out)
+"""
+LOSSES = """SCALE = 2.0
+
+
+def spread(risks):
+    return SCALE * risks.var(correction=0)
+
+
+def unused(risks):
+    return risks.amax()
+"""
+SWEEP = {
+    "name": "mine",
+    "datasets": [
+        {"name": "Table", "file": "patients.csv"},
+        {"name": "ImageFolder", "root": "photos", "size": 4, "label": "photos"},
+    ],
+    "algorithms": ["SpreadRule"],
+    "network": {"name": "MLP", "hparams": {"width": 4, "depth": 1}},
+    "plugins": ["my_method"],
+    "trials": 2,
+    "steps": 4,
+    "evaluate_every": 2,
+}
+LAUNCH = ("sweep", "launch", "board/protocol.yaml", "--out", "out", "--launcher", "debug", "--yes")
+STATUS = ("sweep", "status", "--out", "out", "board/protocol.yaml")
+RUN_OF_BOARD = ("board", "run", "board", "--algorithm", "SpreadRule", "--out", "out")
+
+
+def type_in(*words: str) -> Result:
+    """What a command says, in a process that imports the plug-in anew."""
+    algorithms._classes.pop("SpreadRule", None)
+    for module in ("my_method", "my_base", "my_losses"):
+        sys.modules.pop(module, None)
+    return CliRunner().invoke(main, list(words), prog_name="oodbench")
+
+
+def write_project(folder: Path) -> None:
+    """A plug-in of three files, a table, folders of images and a sweep of both."""
+    for name, text in (("method", METHOD), ("base", BASE), ("losses", LOSSES)):
+        (folder / f"my_{name}.py").write_text(text)
+    rows = [f"{i % 7},{i % 3},{i % 2},{'abc'[i % 3]}" for i in range(30)]
+    (folder / "patients.csv").write_text("\n".join(["age,nodes,target,environment", *rows, ""]))
+    rng = np.random.default_rng(0)
+    for i in range(24):
+        file = folder / "photos" / f"{'xyz'[i % 3]}" / f"{'ab'[i // 3 % 2]}" / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8)).save(file)
+    (folder / "board").mkdir()
+    (folder / "board" / "protocol.yaml").write_text(yaml.safe_dump(SWEEP))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The project with its results, of which every test has a copy."""
+    folder = tmp_path_factory.mktemp("project")
+    write_project(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "dont_write_bytecode", True)  # which tells seconds apart
+        patch.syspath_prepend(folder)
+        launched = type_in(*LAUNCH)
+        assert launched.exit_code == 0, launched.output
+        yield folder
+    algorithms._classes.pop("SpreadRule", None)
+
+
+@pytest.fixture
+def project(trained: Path) -> Iterator[Path]:
+    """The project, which is put back afterwards, with the times of its files."""
+    copy = trained.parent / "copy"
+    shutil.copytree(trained, copy)
+    yield trained
+    for path in trained.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(copy, trained, dirs_exist_ok=True)
+    shutil.rmtree(copy)
+
+
+def replace(file: str, old: str, new: str) -> Callable[[], None]:
+    def edit() -> None:
+        text = Path(file).read_text()
+        assert old in text
+        Path(file).write_text(text.replace(old, new, 1))
+
+    return edit
+
+
+def repaint() -> None:
+    file = Path("photos/x/a/0.png")
+    stat = file.stat()
+    Image.new("RGB", (4, 4)).save(file)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+
+
+def touch() -> None:
+    for file in (*Path("photos").rglob("*.png"), Path("patients.csv"), Path("my_method.py")):
+        os.utime(file)
+
+
+CHANGES = {
+    "method": (replace("my_method.py", "spread(out.risks)", "spread(-out.risks)"), "my_method.py"),
+    "base": (replace("my_base.py", "+ self", "- self"), "my_base.py"),
+    "helper": (replace("my_losses.py", "2.0", "3.0"), "my_losses.py"),
+    "table": (replace("patients.csv", "\n1,1,1,b", "\n5,1,1,b"), "patients.csv"),
+    "image": (repaint, "x/a/0.png"),
+    "version": (lambda: None, "9.9.9 is here"),
+}
+NO_CHANGES = {
+    "comment": replace("my_method.py", "# of the risks", "# of all risks"),
+    "docstring": replace("my_method.py", '"""The spread."""', ""),
+    "format": replace("my_base.py", "out.risks.mean() + ", "(\n            out.risks.mean()\n) + "),
+    "unused": replace("my_losses.py", "amax", "amin"),
+    "times": touch,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_command_names_what_has_changed(
+    change: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit, what = CHANGES[change]
+    edit()
+    if change == "version":
+        monkeypatch.setattr(stale, "__version__", "9.9.9")
+    for command in (LAUNCH, RUN_OF_BOARD):
+        text = mistake(type_in(*command))
+        assert what in text and "--retrain-stale" in text and "--keep-stale" in text
+    for command in (
+        STATUS,
+        ("report", "table", "out"),
+        ("report", "compare", "out", "--baseline", "SpreadRule"),
+    ):
+        shown = type_in(*command).stdout
+        assert any(line.startswith("Stale: ") and what in line for line in shown.splitlines()), (
+            shown
+        )
+    type_in("report", "html", "out", "--baseline", "SpreadRule")
+    page = (project / "out" / "report.html").read_text()
+    assert "Stale: " in page and what in page
+
+
+@pytest.mark.parametrize("change", NO_CHANGES)
+@pytest.mark.usefixtures("project")
+def test_what_computes_the_same_is_not_stale(change: str) -> None:
+    NO_CHANGES[change]()
+    for command in (LAUNCH, STATUS, ("report", "table", "out")):
+        shown = type_in(*command)
+        assert shown.exit_code == 0 and "Stale" not in shown.output, shown.output
+
+
+def runs() -> dict[str, dict[str, dict[str, object]]]:
+    """The planned runs that have ended, by id: spec and provenance."""
+    planned = json.loads(Path("out/sweep.json").read_text())["runs"]
+    files = [Path(f"out/runs/{run_id}/run.json") for run_id in planned]
+    return {f.parent.name: json.loads(f.read_text()) for f in files if f.is_file()}
+
+
+def started() -> dict[str, object]:
+    return {run_id: run["provenance"]["started"] for run_id, run in runs().items()}
+
+
+@pytest.mark.usefixtures("project")
+def test_stale_runs_are_trained_again_or_kept_as_the_user_says() -> None:
+    refused = mistake(type_in(*LAUNCH, "--retrain-stale", "--keep-stale"))
+    assert "--retrain-stale and --keep-stale exclude each other" in refused
+    CHANGES["base"][0]()
+    before = {i: Path(f"out/runs/{i}/metrics.jsonl").read_text() for i in runs()}
+    kept = type_in(*LAUNCH, "--keep-stale")
+    assert kept.exit_code == 0 and "4 runs were trained (my_base.py); they are kept." in kept.output
+    assert "Stale: SpreadRule has changed since 4 of its 4 runs" in kept.output
+    assert {i: Path(f"out/runs/{i}/metrics.jsonl").read_text() for i in runs()} == before
+    again = type_in(*LAUNCH, "--retrain-stale")
+    assert again.exit_code == 0 and "they are trained again." in again.output
+    after = {i: Path(f"out/runs/{i}/metrics.jsonl").read_text() for i in runs()}
+    assert after.keys() == before.keys() and all(after[i] != before[i] for i in after)
+    assert "Stale" not in type_in(*LAUNCH).output
+
+
+@pytest.mark.usefixtures("project")
+def test_a_row_of_two_versions_is_named() -> None:
+    """After an edit, some runs are trained by the new method and the others are kept."""
+    CHANGES["method"][0]()
+    for run_id in list(runs())[:1]:
+        shutil.rmtree(f"out/runs/{run_id}")
+    launched = type_in(*LAUNCH, "--keep-stale")
+    assert launched.exit_code == 0, launched.output
+    sentence = "Stale: SpreadRule has changed since 3 of its 4 runs were trained (my_method.py)"
+    assert f"{sentence}." in type_in("report", "table", "out").stdout
+    CHANGES["base"][0]()
+    sentence = "has changed since 4 of its 4 runs were trained (my_base.py, my_method.py)"
+    shown = type_in("report", "table", "out").stdout
+    assert f"{sentence}; they are of 2 versions of it." in shown
+
+
+@pytest.mark.usefixtures("project")
+def test_runs_of_an_edited_table_are_replaced_or_kept() -> None:
+    """An edited file makes other runs, which take the places of those of the former file."""
+    CHANGES["table"][0]()
+    before = set(runs())
+    kept = type_in(*LAUNCH, "--keep-stale")
+    assert kept.exit_code == 0 and set(runs()) == before
+    assert "The data of patients have changed since 2 of its 2 runs" in kept.output
+    again = type_in(*LAUNCH, "--retrain-stale")
+    assert again.exit_code == 0 and len(set(runs()) - before) == 2 and len(runs()) == 4
+    shown = type_in("report", "table", "out").stdout
+    assert "Stale" not in shown and "Several settings" not in shown
+
+
+@pytest.mark.usefixtures("project")
+def test_retry_refuses_to_mix_versions() -> None:
+    CHANGES["helper"][0]()
+    failed = next(iter(runs()))
+    for name in ("done.json", "metrics.jsonl"):
+        Path(f"out/runs/{failed}/{name}").unlink()
+    Path(f"out/runs/{failed}/failed.json").write_text('{"error": "an error", "traceback": ""}')
+    retry = ("sweep", "retry", "board/protocol.yaml", "--out", "out", "--launcher", "debug")
+    assert "since 3 of its 3 runs were trained (my_losses.py)" in mistake(type_in(*retry))
+    assert type_in(*retry, "--retrain-stale").exit_code == 0
+    assert "Stale" not in type_in(*STATUS).output
+    CHANGES["table"][0]()
+    text = mistake(type_in(*retry, "--retrain-stale"))
+    assert "patients.csv has changed since these runs were planned" in text
+    assert len(runs()) == 4
+
+
+@pytest.mark.usefixtures("project")
+def test_a_file_that_is_gone_is_said() -> None:
+    Path("my_method.py").rename("my_former_method.py")
+    shutil.rmtree("photos")
+    shown = type_in("report", "table", "out").stdout
+    assert "my_method.py is gone: 4 runs of SpreadRule cannot be compared with it." in shown
+    assert "photos is gone: 2 runs of photos cannot be compared with it." in shown
+    assert "Stale" not in shown
+
+
+@pytest.mark.usefixtures("project")
+def test_data_are_the_same_wherever_they_are() -> None:
+    Path("elsewhere").mkdir()
+    for name in ("photos", "patients.csv"):
+        Path(name).rename(f"elsewhere/{name}")
+    shown = type_in(*LAUNCH, "--data-dir", "elsewhere")
+    assert shown.exit_code == 0 and "Stale" not in shown.output
+
+
+def test_a_run_that_goes_on_stays_of_the_code_that_began_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One version has trained its first steps, and another one its last."""
+    monkeypatch.setattr(loop, "EVALUATION_CHECKPOINT_SECONDS", -1.0)
+    spec = first()
+    directory = RunDirectory(tmp_path / "runs" / spec.id)
+
+    def progress(step: int) -> None:
+        if step >= 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec, directory, TrainSettings(), progress)
+    file = directory.path / "run.json"
+    begun = json.loads(file.read_text())
+    begun["provenance"] |= {"oodbench": "0.2.0"}
+    del begun["provenance"]["digests"]
+    file.write_text(json.dumps(begun))
+    assert execute(spec, directory, TrainSettings())[0] is State.DONE
+    made_by = directory.made_by()
+    assert made_by["oodbench"] == "0.2.0" and "digests" not in made_by
