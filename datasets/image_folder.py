@@ -72,7 +72,7 @@ class ImageFolder(OwnImages, ImageFolders):
     @property
     def files_read(self) -> Collection[Path]:
         """The images and all folders, of which those in the root are the environments."""
-        return {*super().files_read, self.root}
+        return [*super().files_read, self.root]
 
     @property
     def root(self) -> Path:

@@ -1,6 +1,7 @@
 """Datasets of image files in folders, ENVIRONMENT/CLASS/IMAGE: checked, decoded, augmented."""
 
 import hashlib
+import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
@@ -319,9 +320,9 @@ class ImageFolders(Images):
     def files_read(self) -> Collection[Path]:
         """The images and the folders that they are in."""
         files = super().files_read
-        return {*files, *(self.root / place.folder for place in self.places)} | {
-            file.parent for file in files
-        }
+        folders = {os.path.dirname(file) for file in files}  # noqa: PTH120 (fast)
+        places = [self.root / place.folder for place in self.places]
+        return [*files, *places, *map(Path, folders)]
 
 
 class Published(Images):
@@ -399,6 +400,10 @@ def image_files(folder: Path) -> list[Path]:
     """The files below a folder that torchvision's ImageFolder takes for images, dead links too, sorted."""
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    return sorted(
-        p for p in folder.rglob("*") if p.suffix.lower() in IMG_EXTENSIONS and not p.is_dir()
-    )
+    files = [
+        f"{place}/{name}"
+        for place, _, names in os.walk(folder)
+        for name in names
+        if os.path.splitext(name)[1].lower() in IMG_EXTENSIONS  # noqa: PTH122 (fast)
+    ]
+    return [Path(file) for file in sorted(files, key=lambda file: file.split("/"))]

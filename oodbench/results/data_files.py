@@ -21,8 +21,10 @@ from oodbench.results.schemas import DamagedFile, read_file
 
 DATA = "data"
 """The folder of the lists in a results directory."""
+Stamp = tuple[int, int]
+"""The size and the time of change of a file, in nanoseconds."""
 Entry = tuple[int, int, str]
-"""The size, the time of change in nanoseconds and the SHA-256 of a file."""
+"""The stamp and the SHA-256 of a file."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +50,27 @@ class Listing:
 LISTING = TypeAdapter(Listing)
 
 
-def listed(paths: Iterable[str], known: Mapping[str, Entry], root: str | None = None) -> Listing:
-    """The files and folders at absolute paths as they are now, but for those that are not there.
-
-    `known` has the entries that need not be read again where size and time of change are theirs.
-    """
-    stamps: dict[str, tuple[int, int]] = {}
-    for path in sorted(set(paths)):
+def _stamps(paths: Iterable[str]) -> dict[str, Stamp]:
+    """The sizes and times of change of files and folders, but for those that are not there."""
+    stamps: dict[str, Stamp] = {}
+    for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
             stat = os.stat(path)  # noqa: PTH116 (fast)
             stamps[path] = stat.st_size, stat.st_mtime_ns
+    return stamps
+
+
+def _listed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry], root: str) -> Listing:
+    """The list of the files with these stamps; those that `known` has with the same ones are not read."""
     changed = [path for path, stamp in stamps.items() if known.get(path, ())[:2] != stamp]
     with ThreadPoolExecutor() as pool:
         read = dict(zip(changed, pool.map(_sha256, changed), strict=True))
-    if root is None:
-        root = os.path.commonpath([os.path.dirname(path) for path in stamps] or ["/"])  # noqa: PTH120
     start = len(root.rstrip("/")) + 1
-    return Listing(
-        root,
-        {
-            path[start:]: (*stamp, read[path] if path in read else known[path][2])
-            for path, stamp in stamps.items()
-        },
-    )
+    files = {
+        path[start:]: (*stamp, read[path] if path in read else known[path][2])
+        for path, stamp in sorted(stamps.items())
+    }
+    return Listing(root, files)
 
 
 def _sha256(path: str) -> str:
@@ -101,11 +101,16 @@ class DataFiles:
 
     def keep(self, paths: Iterable[Path]) -> str:
         """List files as they are now; returns the digest of the list."""
+        stamps = _stamps({os.path.abspath(path) for path in paths})  # noqa: PTH100 (fast)
         known: dict[str, Entry] = {}
-        for path in sorted(self.folder.glob("*.json"), key=lambda p: p.stat().st_mtime_ns):
+        for path in self.folder.glob("*.json"):
             if listing := self.listing(path.stem):
-                known |= _entries(listing)
-        return self._kept(listed([str(path.absolute()) for path in paths], known))
+                entries = _entries(listing)
+                if _are(entries, stamps):
+                    return path.stem
+                known |= entries
+        folders = {os.path.dirname(path) for path in stamps}  # noqa: PTH120 (fast)
+        return self._kept(_listed(stamps, known, os.path.commonpath(folders or "/")))
 
     def listing(self, digest: str) -> Listing | None:
         """The list with this digest, if it is here and whole."""
@@ -125,9 +130,12 @@ class DataFiles:
         if listing is None:
             raise FileNotFoundError(f"{DATA}/{digest}.json")
         known = _entries(listing)
-        now = listed(known, known, listing.root)
-        if not now.files:
+        stamps = _stamps(known)
+        if not stamps:
             raise FileNotFoundError(Path(os.path.commonpath(known)).name)
+        if _are(known, stamps):
+            return []
+        now = _listed(stamps, known, listing.root)
         if now.digest == digest:
             self._kept(now)
         return listing.differing(now)
@@ -147,6 +155,13 @@ class DataFiles:
                 write_whole(self.folder / f"{digest}.json", text)
             self._read[digest] = listing
         return digest
+
+
+def _are(entries: Mapping[str, Entry], stamps: Mapping[str, Stamp]) -> bool:
+    """Whether these are the stamps of the entries."""
+    return len(entries) == len(stamps) and all(
+        entry[:2] == stamps.get(path) for path, entry in entries.items()
+    )
 
 
 def _entries(listing: Listing) -> dict[str, Entry]:

@@ -169,18 +169,15 @@ def test_every_command_names_what_has_changed(
     edit()
     if change == "version":
         monkeypatch.setattr(stale, "__version__", "9.9.9")
-    for command in (LAUNCH, RUN_OF_BOARD):
+    refused: tuple[tuple[str, ...], ...] = (LAUNCH, RUN_OF_BOARD)
+    for command in refused:
         text = mistake(type_in(*command))
         assert what in text and "--retrain-stale" in text and "--keep-stale" in text
-    for command in (
-        STATUS,
-        ("report", "table", "out"),
-        ("report", "compare", "out", "--baseline", "SpreadRule"),
-    ):
+    compared = ("report", "compare", "out", "--baseline", "SpreadRule")
+    shown_by: tuple[tuple[str, ...], ...] = (STATUS, ("report", "table", "out"), compared)
+    for command in shown_by:
         shown = type_in(*command).stdout
-        assert any(line.startswith("Stale: ") and what in line for line in shown.splitlines()), (
-            shown
-        )
+        assert any(line.startswith("Stale: ") and what in line for line in shown.splitlines())
     type_in("report", "html", "out", "--baseline", "SpreadRule")
     page = (project / "out" / "report.html").read_text()
     assert "Stale: " in page and what in page
@@ -190,7 +187,8 @@ def test_every_command_names_what_has_changed(
 @pytest.mark.usefixtures("project")
 def test_what_computes_the_same_is_not_stale(change: str) -> None:
     NO_CHANGES[change]()
-    for command in (LAUNCH, STATUS, ("report", "table", "out")):
+    commands: list[tuple[str, ...]] = [LAUNCH, STATUS, ("report", "table", "out")]
+    for command in commands:
         shown = type_in(*command)
         assert shown.exit_code == 0 and "Stale" not in shown.output, shown.output
 
