@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from oodbench.board.beside import beside_board
-from oodbench.board.files import find_board
+from oodbench.board.files import find_board, part_path
+from oodbench.board.parts import read_part
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.board.show import (
     QUICK_BOARD,
@@ -21,6 +22,17 @@ from tests.helpers.boards import trained
 def test_the_sweep_of_that_name_has_the_runs_of_the_board() -> None:
     whole = restricted(protocol_of(find_board(QUICK_BOARD)), QUICK_ROWS, datasets=[QUICK_DATASET])
     assert set(make_plan(read_sweep(find_sweep("quickstart"))).runs) == set(make_plan(whole).runs)
+
+
+@pytest.mark.parametrize("dataset", ["colored digits", "unit test 3", "flights", "spirals"])
+def test_the_protocol_of_the_board_plans_the_runs_that_are_frozen(dataset: str) -> None:
+    """Whatever the methods' ranges are now, in each family of data: those of then are written in it."""
+    board, rows = find_board(QUICK_BOARD), ["IRM", "VREx", "MMREx", "IB_IRM", "JTT"]
+    plan = make_plan(restricted(protocol_of(board), rows, trials=1, datasets=[dataset]))
+    frozen = {
+        k: s for row in rows for k, s in read_part(part_path(board, dataset, row)).specs().items()
+    }
+    assert set(plan.runs) == {k for k, spec in frozen.items() if spec.trial == 0}
 
 
 def test_what_is_trained_here_stands_among_the_best_of_the_board(
