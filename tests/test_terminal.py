@@ -131,7 +131,7 @@ def test_a_plan_a_launch_and_its_errors(tmp_path: Path, monkeypatch: pytest.Monk
         text = output("sweep", command[0], sweep, *command[1:])
         assert SHOWN in text and not HIDDEN.search(text)
     text = output("sweep", "retry", "out", "--launcher", "debug")
-    assert "1 done of 1 runs" in text and not HIDDEN.search(text)
+    assert "1 done of 1 run" in text and not HIDDEN.search(text)
     (tmp_path / "out" / "runs" / NASTY.replace("/", "")).mkdir()
     text = output("sweep", "clean", "out", "--yes")
     assert "1 runs that are not in the sweep" in text and not HIDDEN.search(text)
@@ -240,7 +240,7 @@ def test_a_launch_asks_nothing_of_a_closed_stdin(tmp_path: Path) -> None:
     launch = ("sweep", "launch", "tiny.yaml", "--workers", "1")
     done = oodbench(tmp_path, *launch, closed=True)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"1 done of 1 runs" in done.stdout
+    assert b"1 done of 1 run" in done.stdout
 
 
 @pytest.mark.slow

@@ -42,6 +42,11 @@ def measured(mean: float, error: float) -> str:
     return f"{mean:.{digits}f} ± {error:.{digits}f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 run`, `20 runs`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the unit that people use for so many: s, min or h."""
     if seconds < 90:

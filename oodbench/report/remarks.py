@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from oodbench.report.numbers import counted
 from oodbench.results.frames import CELL
 from oodbench.results.provenance import code
 from oodbench.results.run_spec import COMPLETE, State
@@ -95,7 +96,7 @@ def _mixed(runs: pd.DataFrame) -> list[str]:
         values = [str(p[name]).partition(":")[0] for p in made if name in p]
         counts = sorted(Counter(words.get(value, value) for value in values).items())
         if len(counts) > 1:
-            found.append(f"{name}: " + ", ".join(f"{v} ({n} runs)" for v, n in counts))
+            found.append(f"{name}: " + ", ".join(f"{v} ({counted(n, 'run')})" for v, n in counts))
     return [f"Trained differently, equal up to round-off: {'; '.join(found)}."] if found else []
 
 

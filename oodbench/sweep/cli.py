@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from oodbench.errors import UserError
 from oodbench.registry import load_plugins
-from oodbench.report.numbers import duration
+from oodbench.report.numbers import counted, duration
 from oodbench.results.directory import Results
 from oodbench.sweep.file import find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
@@ -100,11 +100,17 @@ def plan(
     set_: Settings = None,
     workers: Workers = None,
     vectorize: Vectorize = "auto",
+    limit: Annotated[
+        float, typer.Option(min=0.001, help="Seconds after which no further row is measured.")
+    ] = 20,
+    steps_per_second: Annotated[
+        float | None,
+        typer.Option(min=1e-9, help="Steps of a run, as of a GPU of yours; nothing is measured."),
+    ] = None,
 ) -> None:
     """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
-    from rich.progress import Progress
-
-    from oodbench.sweep.estimate import TOTAL, forecast
+    from oodbench.sweep.estimate import forecast
+    from oodbench.sweep.launchers.progress import progress
 
     console = terminal()
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
@@ -112,6 +118,14 @@ def plan(
     made = make_plan(parsed, data_dir)
     show_plan(made, console)
     if not made.runs:
+        return
+    if steps_per_second is not None:
+        steps = sum(spec.steps for spec in made.runs.values())
+        seconds = steps / steps_per_second
+        text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
+        if workers is not None:
+            text += f", {duration(seconds / workers)} with {counted(workers, 'worker')}"
+        console.say(f"{text}; evaluations come on top of it.")
         return
     # measured on the CPU, which has no TF32
     specs = [
@@ -122,17 +136,18 @@ def plan(
         vectorize=_most_vectorized(vectorize),
         large_bundles=large_bundles(specs),
     )
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("measuring", total=1.0)
-        expected = forecast(
-            specs,
-            settings,
-            lambda row, share: bar.update(task, description=f"measuring {row}", completed=share),
-        )
+    with progress(console, 100, transient=True) as bar:
+        task = bar.add_task("measuring", total=100)
+
+        def measuring(row: str, share: float) -> None:
+            bar.update(task, description=f"measuring {row}", completed=int(100 * share))
+
+        expected = forecast(specs, settings, measuring, limit)
     if expected.unmeasured:
         rows_left = ", ".join(expected.unmeasured)
         console.say(
-            f"Not measured within {TOTAL:.0f} s, and taken to be like the others: {rows_left}"
+            f"Not measured within {limit:g} s, and taken to be like the others: {rows_left}. --limit "
+            "gives it more seconds; --steps-per-second X forecasts by the speed of a GPU of yours."
         )
     reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
@@ -145,7 +160,7 @@ def plan(
     count = workers or os.cpu_count() or 1
     console.say(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
-        f"{duration(expected.seconds / count)} with {count} workers."
+        f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
     )
 
 
@@ -261,7 +276,7 @@ def cancel(sweep: Name = "quickstart", out: Out = None) -> None:
     """Cancel this sweep's jobs on the cluster, and no others; their runs can be launched again."""
     results = _results(sweep, out)
     count = sum(launcher.cancel(results) for launcher in submitters(results))
-    terminal().say(f"{count} jobs cancelled.")
+    terminal().say(f"{counted(count, 'job')} cancelled.")
 
 
 @app.command()

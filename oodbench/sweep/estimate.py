@@ -20,7 +20,7 @@ BUDGET = 0.05
 SLOW_STEP = 0.5
 """Seconds of a first step above which no further step is measured: it stands for all."""
 TOTAL = 20.0
-"""Seconds after which no further bundle is measured."""
+"""Seconds after which no further bundle is measured, unless the user gives others."""
 SAMPLE = 8
 """The number of runs that are measured as one program where runs are vectorized."""
 
@@ -43,10 +43,11 @@ def forecast(
     specs: Sequence[RunSpec],
     settings: TrainSettings,
     progress: Callable[[str, float], None] = lambda row, share: None,
+    limit: float = TOTAL,
 ) -> Forecast:
     """Measure a few steps and an evaluation of a bundle of every row, then of further bundles.
 
-    After TOTAL seconds no more are begun. The runs of a row that were not measured are taken to be
+    After `limit` seconds no more are begun. The runs of a row that were not measured are taken to be
     like those that were, and a row of which none was like all others. `progress` is called with the
     row that is measured next and the share of the work that is done.
     """
@@ -69,9 +70,9 @@ def forecast(
     ]
     for done, (row, bundle) in enumerate(turns):
         passed = time.perf_counter() - start
-        if passed > TOTAL:
+        if passed > limit:
             break
-        progress(row, max(done / len(turns), passed / TOTAL))
+        progress(row, max(done / len(turns), passed / limit))
         try:
             seconds, reason = _measure(bundle, settings)
         except Exception as error:  # whatever a method, a network or a dataset raises

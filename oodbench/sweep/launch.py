@@ -10,6 +10,7 @@ import typer
 
 from oodbench.errors import UserError, wrong_result
 from oodbench.registry import load_plugins
+from oodbench.report.numbers import counted
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import Sweep
@@ -202,7 +203,7 @@ def _train(job: Job, launcher: Launcher, console: Terminal) -> Counter[State]:
     counts = Counter(job.results.run(i).state() for i in job.specs)
     queued = sum(state is State.QUEUED for state in ended.values())
     if queued:
-        console.say(f"{queued} runs queued; `status --watch` follows them.")
+        console.say(f"{counted(queued, 'run')} queued; `status --watch` follows them.")
         counts = Counter(ended.get(i, job.results.run(i).state()) for i in job.specs)
     else:
         _report(job, ended, counts, console)
@@ -232,7 +233,7 @@ def _report(
 ) -> None:
     """Print how the runs of a sweep ended and, if any has results and it is asked for, its leaderboard."""
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-    console.say(f"{summary} of {len(job.specs)} runs in {job.results.path}")
+    console.say(f"{summary} of {counted(len(job.specs), 'run')} in {job.results.path}")
     elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
     if elsewhere:
         console.say(f"{elsewhere} runs are being trained by another launch.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from oodbench.data import facts
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError
+from oodbench.report.numbers import counted
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.cells import Source, check_rows, rows_of, specs_of, with_environments
 from oodbench.sweep.file import (
@@ -100,11 +101,11 @@ def show_plan(plan: Plan, console: Terminal) -> None:
         datasets.setdefault(spec.dataset_name, {}).setdefault(spec.label, []).append(spec)
     for dataset, rows in datasets.items():
         sets = dict.fromkeys("+".join(s.test_environments) for row in rows.values() for s in row)
-        console.say(f"{dataset}, {len(sets)} test set{'s' * (len(sets) > 1)}: {', '.join(sets)}")
+        console.say(f"{dataset}, {counted(len(sets), 'test set')}: {', '.join(sets)}")
         header = ["algorithm", "runs", "test sets", "draws", "trials", "steps"]
         texts = [[label, *map(str, _counts(specs))] for label, specs in rows.items()]
         console.print(console.tables(header, texts), soft_wrap=True)
-    console.say(f"{len(plan.runs)} runs in sweep '{plan.sweep.name}'.")
+    console.say(f"{counted(len(plan.runs), 'run')} in sweep '{plan.sweep.name}'.")
     for cell in plan.impossible:
         console.say(
             f"impossible: {cell.algorithm} on {cell.dataset} "

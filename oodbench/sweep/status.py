@@ -15,6 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from oodbench.report.numbers import counted
 from oodbench.results.directory import Results, RunDirectory
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import RunStatus, states
@@ -62,7 +63,7 @@ def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> Re
         ids = [i for i in specs if _state(now[i]) == state]
         if state is State.QUEUED:  # one line for all that wait for the same
             counts = Counter(now[i].note for i in ids)
-            lines = [f"queued: {n} runs: {note}" for note, n in counts.items()]
+            lines = [f"queued: {counted(n, 'run')}: {note}" for note, n in counts.items()]
         elif state is State.FAILED:
             lines = [*_failures(results, {i: specs[i] for i in ids}, now)]
         else:

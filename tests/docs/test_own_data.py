@@ -64,7 +64,7 @@ def test_its_class_is_short_and_runs(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(sweep | {"steps": 100}))
     launch = ("launch", "own.yaml", "--yes", "--plugin", "hospitals", "--data-dir", ".")
     done = python(tmp_path, "-m", "oodbench.sweep", *launch, "--launcher", "debug")
-    assert done.returncode == 0 and "1 done of 1 runs" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "1 done of 1 run " in done.stdout, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,15 @@ def test_it_is_no_part_of_an_id() -> None:
     assert list(tiny(datasets=DATA).runs) == list(tiny().runs)
 
 
+def test_a_dataset_that_names_itself_takes_it_too(tmp_path: Path) -> None:
+    rows = ["age,target,environment", *(f"{n},{n % 2},{'ab'[n // 8]}" for n in range(16))]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    data = {"name": "Table", "file": str(tmp_path / "t.csv")}
+    assert {s.dataset_name for s in tiny(datasets=[data]).runs.values()} == {"t"}
+    named = tiny(datasets=[data | {"label": LABEL}])
+    assert {s.dataset_name for s in named.runs.values()} == {LABEL}
+
+
 def test_equal_labels_are_refused() -> None:
     other = {"name": "LinearSEM", "num_examples": 50, "label": LABEL}
     with pytest.raises(UserError, match=f"two datasets are called '{LABEL}': give them a `label`"):

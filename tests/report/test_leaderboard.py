@@ -246,9 +246,9 @@ def test_runs_that_were_trained_differently_are_told(tmp_path: Path) -> None:
         for i in range(3)
     ]
     assert leaderboard(frames).remarks[-1] == (
-        "Trained differently, equal up to round-off: vectorized: no (1 runs), yes (2 runs)."
+        "Trained differently, equal up to round-off: vectorized: no (1 run), yes (2 runs)."
     )
     frames.runs["provenance"] = [{"threads": 1 + i % 2, "device": "cpu"} for i in range(3)]
-    assert "threads: 1 (2 runs), 2 (1 runs)" in leaderboard(frames).remarks[-1]
+    assert "threads: 1 (2 runs), 2 (1 run)" in leaderboard(frames).remarks[-1]
     frames.runs.loc[2, "state"] = "lost"  # it counts nowhere, and is missing
-    assert "threads: 1 (1 runs), 2 (1 runs)" in leaderboard(frames).remarks[-1]
+    assert "threads: 1 (1 run), 2 (1 run)" in leaderboard(frames).remarks[-1]

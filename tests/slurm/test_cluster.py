@@ -81,7 +81,7 @@ def test_status_cancel_and_retry(cluster: Cluster, tmp_path: Path) -> None:
     drain(cluster, "drain")
     launch(sweep, out, "--plugin", ODD_METHODS, slurm__begin="now+1")
     shown = run("status", out).output
-    assert re.search(r"queued: 1 runs: job \d+_0: \w+", shown), shown
+    assert re.search(r"queued: 1 run: job \d+_0: \w+", shown), shown
     assert "2 jobs cancelled" in run("cancel", out).output
     assert set(settle(results).values()) == {"planned"}
     assert stranger in cluster.ask("squeue", "-h", "-o", "%i")
@@ -98,7 +98,7 @@ def test_status_cancel_and_retry(cluster: Cluster, tmp_path: Path) -> None:
     assert "the third step is one too many" in run("status", out).output
     done = {i: s for i, s in settle(results).items() if s == "done"}
     before = [(results.run(i).path / "done.json").stat().st_mtime_ns for i in done]
-    assert "1 runs queued" in run("retry", out).output
+    assert "1 run queued" in run("retry", out).output
     assert sorted(settle(results).values()) == ["done", "failed"]
     *_, last = Submissions(results)
     assert [len(pack) for pack in last.packs] == [1]

@@ -32,6 +32,22 @@ def test_plan_counts_runs_and_estimates_time(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def test_plan_forecasts_by_the_speed_of_another_device(tmp_path: Path) -> None:
+    sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"])
+    told = " ".join(
+        run("plan", sweep, "--steps-per-second", "0.1", "--workers", "2").output.split()
+    )
+    assert "480 steps, 0.1 a second: about 80 min, 40 min with 2 workers; eval" in told
+    assert "of training and evaluation" not in told
+
+
+def test_plan_says_how_a_forecast_gets_better(tmp_path: Path) -> None:
+    sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"])
+    told = " ".join(run("plan", sweep, "--limit", "0.001").output.split())
+    assert "Not measured within 0.001 s, and taken to be like the others: VREx on" in told
+    assert "--limit gives it more" in told and "about" in told.lower()
+
+
 def test_a_broken_run_is_named_and_retry_trains_it_anew(tmp_path: Path) -> None:
     sweep, out = tiny_file(tmp_path, **TINY), tmp_path / "out"
     assert launch(sweep, out).exit_code == 0

@@ -18,6 +18,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
 from oodbench.errors import UserError
+from oodbench.report.numbers import counted
 from oodbench.results.directory import RunDirectory
 from oodbench.results.provenance import slurm_job
 from oodbench.results.run_spec import State
@@ -201,7 +202,9 @@ class _Pool:
             return []
         beats = [(run, run.heartbeat()) for run in runs]
         late = [run for run, beat in beats if beat and beat.pid == worker.process.pid]
-        beside = f", with {len(late) - 1} runs vectorized beside it" if len(late) > 1 else ""
+        beside = (
+            f", with {counted(len(late) - 1, 'run')} vectorized beside it" if len(late) > 1 else ""
+        )
         message = (
             f"it took longer than the run timeout of {self.job.options.run_timeout:g} s{beside}"
         )

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -16,11 +17,36 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from oodbench.report.numbers import duration
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.launchers import Job
-from oodbench.terminal import terminal
+from oodbench.terminal import Terminal, terminal
+
+LEAST_BAR = 8
+"""The width below which no bar is shown shorter."""
+
+
+def progress(console: Terminal, most: int, **options: Any) -> Progress:
+    """Bars that count up to `most` and fit the terminal: of what is too wide, the description is cut."""
+    counts = 2 * len(str(most)) + 1
+    times = 2 * len("0:00:00")
+    room = console.width - LEAST_BAR - counts - times - 4  # a blank between two columns
+    return Progress(
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis", max_width=max(room, LEAST_BAR)),
+        ),
+        BarColumn(None, table_column=Column(max_width=40)),
+        MofNCompleteColumn(table_column=Column(min_width=counts, no_wrap=True)),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        console=console,
+        disable=not console.is_terminal,
+        **options,
+    )
 
 
 def title(spec: RunSpec) -> str:
@@ -40,15 +66,8 @@ class Display:
         self.total = len(job.specs)
         self.results = job.results
         self._before, self._start = self.count, time.monotonic()
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not self.console.is_terminal,
-        )
+        steps = [job.specs[i].steps for i in job.ids]
+        self._progress = progress(self.console, max([self.total, *steps]))
         self._sweep = self._progress.add_task("runs", total=self.total, completed=self.count)
         self._bars = [self._progress.add_task("", visible=False) for _ in range(workers)]
 

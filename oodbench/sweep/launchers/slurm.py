@@ -27,6 +27,7 @@ from filelock import Timeout
 from oodbench.errors import UserError, unknown
 from oodbench.files import whole_folder
 from oodbench.registry import checkout
+from oodbench.report.numbers import counted
 from oodbench.results.directory import Results
 from oodbench.results.provenance import commit
 from oodbench.results.run_spec import RunSpec, State
@@ -146,10 +147,11 @@ class Slurm(Launcher):
         left = [i for i, s in self._states(job).items() if s is State.PLANNED or s.can_be_retried]
         arrays = request.arrays(left)
         for name, packs in arrays.items():
-            console.print(f"\n{request.out / 'jobs' / name}: {len(packs)} jobs", soft_wrap=True)
+            console.print(f"\n{request.out / 'jobs' / name}: {counted(len(packs), 'job')}", soft_wrap=True)
             console.print("\n".join(request.lines()), soft_wrap=True)
         for first in next(iter(arrays.values()), ())[:1]:
-            console.print(f"The first job's {len(first)} runs, {request.at_a_time} at a time:")
+            runs = f"{len(first)} runs, {request.at_a_time} at a time" if len(first) > 1 else "run"
+            console.print(f"The first job's {runs}:")
             for run_id in first[:RUNS_SHOWN]:
                 console.print(f"  {title(job.specs[run_id])}")
 

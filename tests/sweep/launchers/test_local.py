@@ -86,7 +86,7 @@ def test_runs_that_hang_fail_with_their_stack_and_the_launch_goes_on(
         directory = Results(tmp_path).run(run_id)
         failure = directory.failure()
         assert failure is not None and "longer than the run timeout of 3 s" in failure.error
-        assert ("1 runs vectorized beside it" in failure.error) == (vectorize > 1)
+        assert ("1 run vectorized beside it" in failure.error) == (vectorize > 1)
         assert "leaky_methods.py" in failure.traceback and "objective" in failure.traceback
         assert not directory.stack.exists() and directory.state() == "failed"
 
