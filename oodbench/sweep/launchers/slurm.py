@@ -147,7 +147,9 @@ class Slurm(Launcher):
         left = [i for i, s in self._states(job).items() if s is State.PLANNED or s.can_be_retried]
         arrays = request.arrays(left)
         for name, packs in arrays.items():
-            console.print(f"\n{request.out / 'jobs' / name}: {counted(len(packs), 'job')}", soft_wrap=True)
+            console.print(
+                f"\n{request.out / 'jobs' / name}: {counted(len(packs), 'job')}", soft_wrap=True
+            )
             console.print("\n".join(request.lines()), soft_wrap=True)
         for first in next(iter(arrays.values()), ())[:1]:
             runs = f"{len(first)} runs, {request.at_a_time} at a time" if len(first) > 1 else "run"
