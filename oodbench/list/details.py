@@ -206,7 +206,7 @@ def _values(default: object, distribution: Distribution | None) -> dict[str, Any
     numbers: list[Any] = list(distribution.arguments)
     if distribution.kind == "uniform_int":
         numbers[1] -= 1  # it is kept as the bound that is not reached
-    exact = (not isinstance(n, float) or 0 < 1 - n < 1e-5 for n in numbers)  # .9999999 is not 1
+    exact = (not isinstance(n, float) or 0 < 1 - n < 1e-5 for n in numbers)  # .999999 is not 1
     texts = (str(n) if whole else f"{n:.5g}" for n, whole in zip(numbers, exact, strict=True))
     return {"default": default, "range": f"{distribution.kind}({', '.join(texts)})"}
 

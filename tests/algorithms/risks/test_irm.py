@@ -236,5 +236,5 @@ def test_the_switch_is_drawn_as_by_the_peer_and_may_never_come(name: str) -> Non
                 assert float(first_step(number, steps)) == pytest.approx(
                     min(theirs, steps), abs=0.51
                 )
-                assert theirs <= steps or first_step(number, 10**6) == 10**6
+                assert theirs <= steps or first_step(number, 500_000) == 500_000
     assert never == 75
