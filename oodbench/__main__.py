@@ -1,5 +1,9 @@
 """The commands in one: `oodbench sweep launch`, `oodbench report table`, `oodbench data list`, ..."""
 
+from oodbench.arithmetic import prepare
+
+prepare()  # before numpy and torch are loaded
+
 from oodbench.bench.cli import app as bench
 from oodbench.board.cli import app as board
 from oodbench.data.cli import app as data

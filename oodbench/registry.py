@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from oodbench import blame
+from oodbench.arithmetic import settle
 from oodbench.errors import UserError, unknown
 from oodbench.overrides import check_overrides
 
@@ -126,6 +127,7 @@ class Registry(Generic[T]):
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
             importlib.import_module(f"{self._package}.{module.name}")
+        settle()  # what has looked up nothing has computed nothing
         for point in entry_points(group=self._group):
             with _imported("entry point", point.value):
                 point.load()

@@ -10,6 +10,10 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from oodbench.arithmetic import prepare
+
+prepare()  # before numpy and torch are loaded
+
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings

@@ -25,6 +25,7 @@ import typer
 import yaml
 from tabulate import tabulate
 
+from oodbench.arithmetic import variables
 from oodbench.bench import spirals_sweep
 from oodbench.bench.process_tree import Cost, cost_of
 from oodbench.errors import UserError
@@ -168,8 +169,9 @@ def run_peer(
 
 
 def environment() -> dict[str, str]:
-    """The environment variables of this process, less a GPU and the libraries' numbers of threads."""
-    kept = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+    """The environment variables of this process, less ours, a GPU and the libraries' numbers of threads."""
+    ours = variables().items()  # our command sets them itself
+    kept = {k: v for k, v in os.environ.items() - ours if not k.endswith("_NUM_THREADS")}
     return kept | {"CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -24,8 +24,8 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
 
     Raises UserError, with the dataset, the environment and what is wrong, unless the names are the
     dataset's, the names of classes are as many as the classes, every input has a target, inputs in
-    memory are finite numbers, targets are those of the task, and clusters, attributes, the `out` split and
-    unseen ones belong to the examples.
+    memory are finite numbers, targets are those of the task, and clusters, attributes and the `out` split
+    belong to the examples.
     """
     environments: Any = dataset.load(trial)
     if not isinstance(environments, Mapping):
@@ -78,7 +78,7 @@ def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
     """The change that `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
-    given = {name: part(environments[name], at) for name, at in training.items()}
+    given = {name: _part(environments[name], at) for name, at in training.items()}
     change: Any = dataset.fit(given)
     if not callable(change):
         raise wrong_result("fit", label(dataset), "a function of inputs", change)
@@ -122,8 +122,7 @@ def _mistake(environment: Environment) -> str | None:
     x, y = environment.x, environment.y
     if not isinstance(x, Tensor | Stored):
         return f"inputs are a tensor or oodbench.data.streams.Stored, not {type(x).__name__}"
-    flags = {"out": environment.out, "unseen": environment.unseen}
-    parts = {"targets": y, "clusters": environment.clusters, **flags}
+    parts = {"targets": y, "clusters": environment.clusters, "out": environment.out}
     for what, values in {**parts, "attributes": environment.attributes}.items():
         if values is None:
             continue
@@ -131,9 +130,8 @@ def _mistake(environment: Environment) -> str | None:
             return f"`{what}` is a tensor, not {type(values).__name__}"
         if len(values) != len(x):
             return f"it has {len(x)} inputs and {len(values)} {what}"
-    for what, values in flags.items():
-        if values is not None and values.dtype != torch.bool:
-            return f"`{what}` is true or false of each example, not {values.dtype}"
+    if environment.out is not None and environment.out.dtype != torch.bool:
+        return f"`out` is true or false of each example, not {environment.out.dtype}"
     if isinstance(x, Tensor):
         for start, piece in enumerate(torch.split(x, CHUNK)):
             if not is_finite(piece):
@@ -168,13 +166,10 @@ def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None
     return None
 
 
-def part(environment: Environment, places: Tensor) -> Environment:
-    """The examples of an environment at `places` (n,): their inputs, targets and attributes."""
-    x, attributes = environment.x, environment.attributes
+def _part(environment: Environment, places: Tensor) -> Environment:
+    x = environment.x
     return Environment(
-        Subset(x, places.cpu()) if isinstance(x, Stored) else x[places],
-        environment.y[places],
-        attributes=None if attributes is None else attributes[places],
+        Subset(x, places.cpu()) if isinstance(x, Stored) else x[places], environment.y[places]
     )
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from oodbench.arithmetic import in_force
 from oodbench.registry import checkout
 from oodbench.results.digests import combined
 from oodbench.version import __version__
@@ -57,7 +58,9 @@ def machine() -> str:
 
 
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
-    """What is recorded beside a run's spec; none of it is part of the run's identity."""
+    """What is recorded beside a run's spec by the process that trains it; none of it is part of the
+    run's identity.
+    """
     return {
         "oodbench": __version__,
         "commit": commit(),
@@ -66,6 +69,7 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
         "python": platform.python_version(),
         "host": os.uname().nodename,
         "machine": machine(),
+        "arithmetic": in_force(),
         "device": device,
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "slurm_job": slurm_job(),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from oodbench.arithmetic import PORTABLE
+
 DIWA = "diwa"
 """The name of an average over runs, see `oodbench.train.diwa`."""
 CONSTANT = "constant"
@@ -85,6 +87,8 @@ class RunSpec:
     """`float32`, `tf32` or `bfloat16`, see `oodbench.train.process`."""
     channels_last: bool = field(default=False, metadata={"later": True, "option": True})
     """Whether images and the weights of convolutions lie in memory with their channels side by side."""
+    arithmetic: str = field(default=PORTABLE, metadata={"later": True, "option": True})
+    """`portable` or `native`, see `oodbench.arithmetic`."""
     dataset_label: str = field(default="", compare=False)
     """The dataset as tables call it; no number depends on it, and neither does the id."""
     ceiling: bool = field(default=False, compare=False)

@@ -161,6 +161,10 @@ class Sweep(BaseModel):
     autocast while it is trained, and optimizers, masks and evaluations stay in float32."""
     channels_last: bool = Field(default=False, description="true or false")
     """Whether images lie in memory with their channels side by side, which suits tensor cores."""
+    arithmetic: Literal["portable", "native"] = Field(
+        default="portable", description="portable or native"
+    )
+    """Whether runs on a CPU have the same bits on every x86-64 processor, or use all that theirs can do."""
     holdout: Annotated[float, BeforeValidator(_from_text)] = Field(
         default=0.2, ge=0, lt=1, description="a share from 0 to below 1"
     )

@@ -1,5 +1,9 @@
 """python -m oodbench.train: see its `cli.py`."""
 
+from oodbench.arithmetic import prepare
+
+prepare()  # before numpy and torch are loaded
+
 from oodbench.train.cli import app
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 from filelock import BaseFileLock, Timeout
 
 from oodbench import blame
+from oodbench.arithmetic import warn_unless
 from oodbench.errors import UserError
 from oodbench.files import is_disk_full
 from oodbench.results.directory import RunDirectory
@@ -208,6 +209,8 @@ class _Bundle:
         made_by["vectorized"] = self.vectorized
         for t in list(trainings)[:1]:
             made_by["digests"] = digests_of(t.run.spec, t.run.data.dataset, t.directory.results)
+            if settings.device == "cpu":
+                warn_unless(t.run.spec.arithmetic)
         for t in trainings:
             before = t.directory.made_by() if t.run.step else None
             made = begun_by(made_by, before) if before else made_by

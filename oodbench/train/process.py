@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,11 @@ def _deterministic() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), warn_only
 
 
+def _flushes_subnormals() -> bool:
+    """Whether this thread takes a number too small for full precision, such as this half, for 0."""
+    return sys.float_info.min / 2 == 0
+
+
 _SETTINGS = {
     "working directory": _Setting(_directory, _enter),
     "default dtype": _Setting(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
@@ -72,6 +78,9 @@ _SETTINGS = {
         )
         for flag in ("deterministic", "benchmark")
     },
+    # a product with such a number takes a hundred times as long, as in the moments of components that a
+    # mask has kept from moving
+    "flushing of subnormal numbers": _Setting(_flushes_subnormals, torch.set_flush_denormal, True),
     "number of threads": _Setting(torch.get_num_threads, torch.set_num_threads),
 }
 

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 
+from oodbench.arithmetic import NATIVE, PORTABLE, environment
 from oodbench.errors import UserError
 from oodbench.report.numbers import counted
 from oodbench.results.directory import RunDirectory
@@ -47,8 +48,9 @@ MAX_SERVERS = 3
 SERVER_SECONDS = 0.5
 """Seconds after which the system knows that a server that no longer answers has ended."""
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
-"""What has glibc's allocator reuse the pages of freed tensors, for workers. By default each tensor
-above a few hundred kilobytes is mapped and unmapped anew, and every page of it faults again."""
+"""What has glibc's allocator reuse the pages of freed tensors, for workers, unless the user has set it. By
+default each tensor above a few hundred kilobytes is mapped and unmapped anew, and every page of it
+faults again."""
 FORKS = sys.platform == "linux"
 """Whether workers are forked; elsewhere libraries do not bear it."""
 
@@ -306,20 +308,21 @@ def warm_up() -> None:
         forkserver.set_forkserver_preload(
             ["oodbench.train.execute", "oodbench.sweep.launchers.local", "typer", "torch._dynamo"]
         )
-        with _blocked(), _environment(MALLOC):
+        with _blocked(), _environment(MALLOC | environment(PORTABLE)):
             forkserver.ensure_running()
 
 
 @contextlib.contextmanager
-def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for the processes that are started within, unless the user has set them."""
-    added = {name: value for name, value in defaults.items() if name not in os.environ}
-    os.environ.update(added)
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """The environment variables of the processes that are started within."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name in added:
-            del os.environ[name]
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
@@ -356,17 +359,20 @@ def _start(job: Job, index: int) -> Worker:
 
 def _forked(job: Job, index: int) -> Worker:
     warm_up()
-    context = ForkServerContext() if FORKS else SpawnContext()
+    native = all(spec.arithmetic == NATIVE for spec in job.specs.values())
+    # the server to fork from has loaded torch, and its arithmetic is portable for good
+    context = ForkServerContext() if FORKS and not native else SpawnContext()
     connection, workers_end = context.Pipe()
-    gpu = job.gpus[index % len(job.gpus)] if job.gpus else None
-    environment = dict(os.environ) if gpu is None else {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+    variables = environment(NATIVE if native else PORTABLE)
+    if job.gpus:
+        variables["CUDA_VISIBLE_DEVICES"] = job.gpus[index % len(job.gpus)]
     process = context.Process(
         target=work,
-        args=(workers_end, job.results.path.absolute(), job.settings_of(index), environment),
+        args=(workers_end, job.results.path.absolute(), job.settings_of(index), variables),
         name=f"worker-{index}",
         daemon=True,
     )
-    with workers_end, _blocked():
+    with workers_end, _blocked(), _environment(MALLOC | variables):
         process.start()
     return Worker(index, process, connection)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from oodbench.arithmetic import settle
 from oodbench.orphans import end_with_parent
 from oodbench.results.directory import Results
 from oodbench.results.provenance import slurm_job
@@ -30,6 +31,7 @@ def work(
     from oodbench.train.process import unchanged
     from oodbench.train.settings import Interrupts
 
+    settle()
     interrupts = Interrupts()
     signal.signal(signal.SIGUSR2, lambda *_: interrupts.ask_to_stop())
     if slurm_job() is not None:  # the cluster's warning before a kill

@@ -1,0 +1,90 @@
+"""Portable arithmetic: how it is asked for, what says that it is in force, and runs whose bits it fixes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from oodbench import arithmetic
+from oodbench.train.process import clean_process
+from tests.helpers.methods import tiny
+from tests.helpers.paths import GOLDEN, ROOT
+
+RUNS = GOLDEN / "runs.json"
+LIKE = {"dataset": {"name": "LinearSEM", "num_examples": 20}, "steps": 1, "evaluate_every": 1}
+"""A run of one step."""
+
+pytestmark = pytest.mark.skipif(not arithmetic.variables(), reason=str(arithmetic.why_native()))
+
+
+def python(code: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """A process with native arithmetic unless its code, or a variable, says otherwise."""
+    inherited = os.environ.items() - arithmetic.variables().items()
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(inherited) | variables,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_twenty_short_runs_have_the_same_bits_on_every_x86_64_processor() -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "tests.golden_runs", str(RUNS)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(RUNS.read_text())["torch"] == torch.__version__, "make them anew"
+    assert "20 of 20 runs equal" in made.stdout, made.stdout + made.stderr
+
+
+def test_importing_the_package_changes_nothing_and_a_run_there_warns_once_and_records_it() -> None:
+    told = python(
+        "import glob, json, os, tempfile\n"
+        "import oodbench, oodbench.arithmetic as a\n"
+        "with tempfile.TemporaryDirectory() as out:\n"
+        f"    for trial in (0, 1): oodbench.run(**{LIKE}, trial=trial, out=out + str(trial))\n"
+        "    runs = [json.load(open(f)) for f in glob.glob(out + '*/runs/*/run.json')]\n"
+        "print({r['provenance']['arithmetic'] for r in runs}, a.variables().keys() & os.environ.keys())"
+    )
+    assert told.stdout == "{'native'} set()\n"
+    assert told.stderr.count("this process computes with native arithmetic") == 1
+
+
+def test_what_comes_too_late_is_not_called_portable() -> None:
+    code = "import torch; torch.ones(9, 9) @ torch.ones(9, 9); torch.ones(99).sqrt()\n"
+    code += "from oodbench import arithmetic; arithmetic.prepare(); print(arithmetic.why_native())"
+    assert python(code).stdout == "it was asked for after numpy or torch was used\n"
+
+
+def test_a_command_leaves_its_process_alone_where_the_user_says_so() -> None:
+    code = "import oodbench.sweep.__main__, os; print('MKL_CBWR' in os.environ)"
+    assert python(code).stdout == "True\n"
+    assert python(code, OODBENCH_ARITHMETIC="native").stdout == "False\n"
+
+
+def test_tests_compute_portably() -> None:
+    assert arithmetic.why_native() is None
+
+
+@pytest.mark.parametrize("least", [1.2e-38, 1e-44])
+def test_flushing_changes_masks_for_gradients_below_the_smallest_normal_number_alone(
+    least: float,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exponents = torch.rand(4, 10_000, generator=generator, dtype=torch.double)
+    signs = torch.randint(2, exponents.shape, generator=generator) * 2 - 1
+    gradients = (signs * least**exponents).float()  # of sizes from `least` to 1
+    method = tiny("ANDMask", environments=4, rescale=False)
+    kept = method.combine(gradients) != 0
+    with clean_process(1):
+        flushed = method.combine(gradients) != 0
+    normal = (gradients.abs() >= torch.finfo(torch.float).tiny).all(0)
+    assert kept.any() and torch.equal(kept[normal], flushed[normal])
+    assert torch.equal(kept, flushed) == bool(normal.all())
