@@ -43,8 +43,9 @@ def small_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("small_files")
 def test_a_disk_without_room_leaves_no_temporary_file(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="File too large"):
+    with pytest.raises(OSError, match="File too large") as full:
         write_whole(tmp_path / "file", "x" * 2**20)
+    assert full.value.filename == str(tmp_path / "file")
     assert names(tmp_path) == []
 
 

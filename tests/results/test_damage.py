@@ -1,6 +1,7 @@
 """Every command on every kind of damaged file: an answer or one sentence, and the healthy runs told."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -142,6 +143,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes] | str] = {
     "nested": nested,
     "foreign": "foreign",
     "folder": "folder",
+    "pipe": "pipe",
+    "loop": "loop",
     "missing": "missing",
 }
 
@@ -184,6 +187,10 @@ class Healthy:
         path.unlink()
         if damage == "folder":
             path.mkdir()
+        elif damage == "pipe":
+            os.mkfifo(path)
+        elif damage == "loop":
+            path.symlink_to(path)
         elif damage == "foreign":
             path.write_bytes(content)
 
@@ -267,7 +274,8 @@ def may_refuse(case: str, command: str) -> bool:
         return True
     if command == WITH_PREDICTIONS:
         return case.startswith("predictions")
-    return command == "retry" and case.endswith("folder")  # whose folder it is, we do not know
+    # whose folder or pipe it is, we do not know
+    return command == "retry" and case.endswith(("folder", "pipe", "loop"))
 
 
 def wrong(healthy: Healthy, copy: Path, case: str, command: str, result: Result) -> str:

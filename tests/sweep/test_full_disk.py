@@ -19,6 +19,7 @@ CHANGES = {
     "network": {"name": "MLP", "hparams": {"width": 200}},
     "steps": 20,
     "evaluate_every": 5,
+    "keep_checkpoints": True,  # they fill the disk
 }
 
 

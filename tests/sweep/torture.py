@@ -53,7 +53,7 @@ TAIL = 4096
 """Bytes at the end of the records that a power cut may lose."""
 TRAINED = 512
 """One of so many cuts is trained to its end."""
-DISKS = (60, 100, 140, 180, 220)
+DISKS = (60, 70, 80, 90, 100)
 """Sizes of file systems in KiB, on which the sweep finds no room sooner or later."""
 
 
@@ -174,7 +174,7 @@ def ended(process: BaseProcess) -> int:
 
 def disks(folder: Path, expected: Results, rounds: int) -> int:
     """Rounds on a disk that is full before the sweep is done, and then has room again."""
-    sweep, wrong = tiny_file(folder, **CHANGES), 0
+    sweep, wrong = tiny_file(folder, **CHANGES, keep_checkpoints=True), 0
     for number in range(rounds):
         size = DISKS[number % len(DISKS)]
         with mounted(folder / f"disk{number}", f"size={size}k") as disk:

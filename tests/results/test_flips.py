@@ -1,0 +1,101 @@
+"""One flipped bit in any file of a results directory: the same numbers, or a word on what is wrong."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from oodbench.errors import UserError
+from oodbench.report.cli import app as report
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, load_frames
+from oodbench.results.pack import pack
+from oodbench.results.predictions import read_predictions
+from oodbench.results.run_spec import State
+from tests.helpers.sweeps import DIGITS, tiny, trained
+
+FLIPS = 300
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep with groups and predictions, a cache, and two of its four runs packed."""
+    keys = {"datasets": [DIGITS], "network": "Linear", "steps": 4, "evaluate_every": 2}
+    results = trained(tmp_path_factory.mktemp("flips") / "out", tiny(**keys), keep_predictions=True)
+    for run_id in list(results.plan()["runs"])[::2]:
+        shutil.rmtree(results.run(run_id).path / "predictions")
+    assert pack(results).moved == 2
+    load_frames(results)
+    return results.path
+
+
+def flip(file: Path, bit: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    file.write_bytes(data)
+
+
+def spoken_of(out: Path, frames: Frames, wanted: Frames) -> bool:
+    """Whether the runs that are done have the numbers wanted, and the table says how many they are."""
+    done = frames.runs["state"].eq(State.DONE).to_numpy()
+    columns = [name for name in wanted.runs if name not in ("error", "state")]
+    known, before = (f.runs.loc[done, columns].astype(object) for f in (frames, wanted))
+    names = dict.fromkeys(("id", "environment", "split", "metric"), object)
+    of_known = wanted.metrics[wanted.metrics["id"].isin(known["id"])].reset_index(drop=True)
+    if not known.equals(before) or not frames.metrics.astype(names).equals(of_known.astype(names)):
+        return False
+    table = CliRunner().invoke(report, ["table", str(out)]).output
+    return f"Runs: {done.sum()} done" in table and ", of 4" in table and done.sum() < 4
+
+
+def silent(out: Path, wanted: Frames) -> bool:
+    """Whether the directory has other numbers than those wanted, and no command says why."""
+    try:
+        frames = load_frames(Results(out))
+        for run_id in frames.runs["id"]:
+            if (Results(out).run(run_id).path / "predictions").exists():
+                read_predictions(Results(out).run(run_id), 4)
+    except UserError:
+        return False
+    same = frames.runs.equals(wanted.runs) and frames.metrics.equals(wanted.metrics)
+    return not same and not spoken_of(out, frames, wanted)
+
+
+def wrong(healthy: Path, folder: Path, rounds: range) -> list[str]:
+    """The flips that changed numbers in silence; the kinds of files take turns."""
+    wanted = load_frames(Results(healthy))
+    kinds: dict[str, list[Path]] = {}
+    for file in sorted(path for path in healthy.rglob("*") if path.is_file()):
+        kinds.setdefault(file.name, []).append(file.relative_to(healthy))
+    kinds.pop("sweep.lock")
+    assert kinds.keys() == {
+        *("sweep.json", "run.json", "metrics.jsonl", "done.json", "packed.zip", "cache.arrow"),
+        *("examples.npz", "2.npz", "4.npz"),
+    }
+    found = []
+    for number in rounds:
+        draw = random.Random(number)
+        kind = [*kinds][number % len(kinds)]
+        file = draw.choice(kinds[kind])
+        out = Path(shutil.copytree(healthy, folder / "copy"))
+        if kind != "cache.arrow":
+            (out / "cache.arrow").unlink()
+        bit = draw.randrange(8 * (out / file).stat().st_size)
+        flip(out / file, bit)
+        if silent(out, wanted):
+            found.append(f"bit {bit} of {file}")
+        shutil.rmtree(out)
+    return found
+
+
+def test_a_flipped_bit_changes_no_number_in_silence(healthy: Path, tmp_path: Path) -> None:
+    assert wrong(healthy, tmp_path, range(36)) == []
+
+
+@pytest.mark.nightly
+def test_hundreds_of_flipped_bits_change_no_number_in_silence(
+    healthy: Path, tmp_path: Path
+) -> None:
+    assert wrong(healthy, tmp_path, range(36, FLIPS)) == []
