@@ -240,7 +240,7 @@ class RunDirectory:
         """The provenance of the run, empty where none can be read; run.json is read once."""
         with suppress(DamagedFile, OSError):
             run = self._info or self.info()
-            return run.provenance if run is not None and run.spec.id == self.id else Provenance()
+            return Provenance() if run is None else run.provenance
         return Provenance()
 
     def start_anew(self) -> None:

@@ -164,6 +164,34 @@ def test_what_was_not_made_alike_is_refused(
     assert mixed.frame["label"].tolist() == ["IRM"]
 
 
+def made_by(commit: str, digest: str) -> dict[str, object]:
+    method = {"classes": ["my.py:Mine"], "files": {"/there/my.py": digest}, "bytes": digest}
+    return {**CODE, "commit": commit, "digests": {"method": method}}
+
+
+def test_the_digests_of_what_both_have_decide_not_the_commit(
+    mine: OneStep, theirs: OneStep
+) -> None:
+    """The third method is in one directory alone: its code is compared with nobody's."""
+    directories = [mine.results.path, theirs.results.path]
+    for sweep, labels, commit in ((mine, ("ERM",), "0" * 40), (theirs, ("ERM", "IRM"), "f" * 40)):
+        for label in labels:
+            sweep.code = made_by(commit, "a" if label == "ERM" else "b")
+            sweep.add(spec("D", label), 0.5)
+    assert set(joined(directories).runs["label"]) == {"ERM", "IRM"}
+    theirs.code = made_by("0" * 40, "c")
+    theirs.add(spec("D", "ERM", trial=7), 0.5)
+    with pytest.raises(UserError, match=r"differ in the code of ERM .*my\.py"):
+        joined(directories)
+
+
+def test_results_of_another_program_are_compared(mine: OneStep, theirs: OneStep) -> None:
+    mine.add(spec("D", "ERM"), 0.5)
+    theirs.code = {"code": "DomainBed (it records no version)"}
+    theirs.add(spec("D", "IRM"), 0.5)
+    assert len(joined([mine.results.path, theirs.results.path]).runs) == 2
+
+
 def test_trials_that_one_directory_lacks_are_no_other_protocol(
     mine: OneStep, theirs: OneStep
 ) -> None:

@@ -1,0 +1,140 @@
+"""What a class needs of its file and of others, and nothing else, changes its digest."""
+
+from pathlib import Path
+
+import pytest
+
+from oodbench.algorithms import Algorithm, algorithms
+from oodbench.networks.base import networks
+from oodbench.results.data_files import DataFiles
+from oodbench.results.digests import changed_files, code_at, code_of, is_of_package
+
+FILES = {
+    "__init__.py": "",
+    "losses.py": "SCALE = 2\n\ndef spread(x):\n    return SCALE * x\n\ndef unused(x):\n    return 0\n",
+    "steps.py": "from .rates import *\n\ndef half(x):\n    return rate * x\n",
+    "rates.py": "rate = 0.5\n",
+    "later.py": "def late():\n    return 1\n\ndef never():\n    return 2\n",
+    "method.py": '''"""A method."""
+import numpy as np
+from oodbench.algorithms import Algorithm
+from . import losses
+from pkg.steps import half as halved
+
+SIZE = 3
+NOTE = "of others"
+
+class Other:
+    note = NOTE
+
+class Base(Algorithm):
+    """A base."""
+    size: int = SIZE  # numbers
+
+class Mine(Base):
+    def objective(self, out):
+        from .later import late
+        return losses.spread(halved(out)) + late() + np.pi
+
+Mine.power = 1
+
+if __name__ == "__main__":
+    print("tried")
+''',
+}
+EDITS = [
+    ("method.py", "SIZE = 3", "SIZE = 4"),
+    ("method.py", "Mine(Base)", "Mine(Base, object)"),
+    ("method.py", "power = 1", "power = 2"),
+    ("method.py", "np.pi", "np.e"),
+    ("method.py", "import numpy as np", "import math as np"),
+    ("losses.py", "SCALE = 2", "SCALE = 3"),
+    ("steps.py", "rate * x", "rate + x"),
+    ("rates.py", "0.5", "0.25"),
+    ("later.py", "return 1", "return 3"),
+]
+NO_EDITS = [
+    ("method.py", '"""A method."""\n', ""),
+    ("method.py", '    """A base."""\n', ""),
+    ("method.py", "  # numbers", "  # a number"),
+    (
+        "method.py",
+        "losses.spread(halved(out)) + late()",
+        "(\n losses.spread(halved(out,))\n + late())",
+    ),
+    ("method.py", '"of others"', '"of nobody"'),
+    ("method.py", '"tried"', '"tried again"'),
+    ("losses.py", "return 0", "return 1"),
+    ("later.py", "return 2", "return 4"),
+]
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package of a user's with a method."""
+    folder = tmp_path / "pkg"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(("file", "old", "new"), [*EDITS, *NO_EDITS])
+def test_an_edit_is_noticed_if_the_class_needs_it(
+    package: Path, file: str, old: str, new: str
+) -> None:
+    recorded = code_at([f"{package}/method.py:Mine"])
+    text = (package / file).read_text()
+    assert old in text and changed_files(recorded) == []
+    (package / file).write_text(text.replace(old, new))
+    assert changed_files(recorded) == ([file] if (file, old, new) in EDITS else [])
+
+
+def test_what_becomes_of_the_files(package: Path) -> None:
+    """A helper that moves into the class's file is a change; the class's file can be gone, or no Python."""
+    recorded = code_at([f"{package}/method.py:Mine"])
+    (package / "later.py").unlink()
+    assert changed_files(recorded) == ["later.py"]
+    (package / "method.py").write_text("class Mine(:")
+    assert changed_files(recorded) == ["method.py"]
+    (package / "method.py").unlink()
+    with pytest.raises(FileNotFoundError, match=r"^method\.py$"):
+        changed_files(recorded)
+
+
+def test_installed_packages_are_not_followed_but_the_methods_own(tmp_path: Path) -> None:
+    site = tmp_path / "site-packages"
+    for name, text in (
+        ("theirs/__init__.py", ""),
+        (
+            "theirs/method.py",
+            "from theirs.loss import f\nfrom other import g\n\nclass M:\n    h = f, g\n",
+        ),
+        ("theirs/loss.py", "def f(): return 1\n"),
+        ("other.py", "def g(): return 1\n"),
+    ):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    files = code_at([f"{site}/theirs/method.py:M"])["files"]
+    assert [Path(file).name for file in files] == ["method.py", "loss.py"]
+
+
+def test_every_method_has_a_digest_of_files_of_its_folder() -> None:
+    codes = {name: code_of(cls) for name, cls in algorithms.items() if "oodbench" in cls.__module__}
+    assert all(code is not None and is_of_package(code) for code in codes.values())
+    assert codes["IRM"] is not None
+    assert {"algorithms/irm.py", "algorithms/penalized.py"} <= codes["IRM"]["files"].keys()
+    assert code_of(Algorithm) is None and code_of(networks.get("MLP")) is None
+
+
+def test_a_damaged_list_of_files_compares_with_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("1")
+    digest = DataFiles(tmp_path).keep([file])
+    assert DataFiles(tmp_path).changed_files(digest) == []
+    path = tmp_path / "data" / f"{digest}.json"
+    text = path.read_text()
+    for other in ("", text[:-9], text.replace("a.csv", "b.csv")):
+        path.write_text(other)
+        with pytest.raises(FileNotFoundError, match=digest):
+            DataFiles(tmp_path).changed_files(digest)
