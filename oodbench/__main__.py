@@ -6,6 +6,7 @@ prepare()  # before numpy and torch are loaded
 
 from oodbench.bench.cli import app as bench
 from oodbench.board.cli import app as board
+from oodbench.conformance.cli import conformance
 from oodbench.data.cli import app as data
 from oodbench.diagnose.cli import app as diagnose
 from oodbench.list.cli import list_
@@ -23,6 +24,7 @@ main.add_typer(data, name="data")
 main.add_typer(diagnose, name="diagnose")
 main.add_typer(train, name="train")
 main.add_typer(bench, name="bench")
+main.command("conformance")(conformance)
 main.command("list")(list_)
 main.command("verify")(verify)
 

@@ -36,6 +36,10 @@ RENAMED = {"--selection": "--rule", "--rules": "--rule", "--algorithms": "--algo
 """What options of version 0.2.0 are called now, in every command that has the new one."""
 
 
+VMAP_IS_SLOW = "There is a performance drop"
+"""How torch's warning begins that `vmap` has no rule for a function, which no user can change."""
+
+
 class _Commands(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's, not its first words."""
 
@@ -112,6 +116,7 @@ def _for_stderr(text: str) -> str:
 
 def format_warnings() -> None:
     """Have a `UserWarning` printed as one line from now on, without its place in the code."""
+    warnings.filterwarnings("ignore", VMAP_IS_SLOW)
     usual: Any = warnings.formatwarning
 
     def formatted(message: Any, category: type[Warning], *place: Any, **line: Any) -> str:

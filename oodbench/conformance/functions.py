@@ -1,5 +1,6 @@
 """Requirements about the functions that a method overrides: what they may read, draw and change."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from oodbench.algorithms import Algorithm, Batch, Outputs
+from oodbench.blame import described
 from oodbench.conformance.requirement import (
     DoesNotApply,
     on_one_task,
@@ -33,6 +35,7 @@ from oodbench.steps import (
     reduction_of,
 )
 from oodbench.tasks import Task
+from oodbench.terminal import VMAP_IS_SLOW
 from oodbench.train.vectorized.bundles import explained
 
 
@@ -149,10 +152,19 @@ def _stacked(drawn: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 def _many(function: Callable[..., Any], *values: Any) -> Any:
     """What a function under `vmap` gives; raises AssertionError with what to write instead."""
-    try:
-        return function(*values)
-    except RuntimeError as error:
-        raise AssertionError(explained(error) or str(error)) from error
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", VMAP_IS_SLOW)
+        try:
+            return function(*values)
+        except RuntimeError as error:
+            raise AssertionError(explained(error) or described(error)) from error
+
+
+def _gradients(total: Tensor, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The gradient of a scalar in each of the leaves by name, zero where it does not depend on one."""
+    parameters = list(leaves.values())
+    options: Any = {"allow_unused": True, "materialize_grads": True}
+    return dict(zip(leaves, torch.autograd.grad(total, parameters, **options), strict=True))
 
 
 @requirement
@@ -178,12 +190,16 @@ def trains_many_runs_as_one(cls: type[Algorithm], task: Task) -> None:
         noise = [module.noise(values, batch, step) for values in drawn]
         every = {name: torch.stack([each[name] for each in noise]) for name in noise[0]}
         numbers = _stacked(drawn)
-        gradients, values_of_runs = _many(vmap(grad_and_value(value)), parameters, numbers, every)
+        leaves = {name: p.requires_grad_() for name, p in parameters.items()}
+        values_of_runs = _many(vmap(value), leaves, numbers, every)
+        gradients = _gradients(values_of_runs.sum(), leaves)
         for k, values in enumerate(drawn):
-            alone = {name: p[k] for name, p in parameters.items()}
+            alone = {name: p[k].detach() for name, p in parameters.items()}
             gradient, wanted = grad_and_value(value)(alone, values, noise[k])
             require_close(
-                values_of_runs[k], wanted, f"the objective of run {k} differs at step {step}"
+                values_of_runs[k].detach(),
+                wanted,
+                f"the objective of run {k} differs at step {step}",
             )
             for name, g in gradient.items():
                 require_close(gradients[name][k], g, f"the gradient of '{name}' differs")

@@ -1,10 +1,7 @@
 """What a requirement of the contract is, and one call that puts a method through all of them.
 
-It prints which hold, which do not apply and which are broken:
-
-    from oodbench.conformance import check_algorithm
-
-    check_algorithm(MyMethod)
+`python -m oodbench.conformance NAME --plugin MODULE` prints which hold, which do not apply and which are
+broken; `check_algorithm(NAME)` does so in a test.
 
 Each requirement is the docstring of one of the functions in `functions` and `updates`.
 """
@@ -15,8 +12,13 @@ from functools import wraps
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, algorithms, why_skipped
+from oodbench.blame import described
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
+from oodbench.errors import UserError
 from oodbench.tasks import Task
+
+FLOAT32 = 1e-6
+"""The largest relative difference of two numbers that are equal up to a few roundings in float32."""
 
 Requirement = Callable[[type[Algorithm], Task], None]
 
@@ -27,6 +29,10 @@ and `DoesNotApply` where the method is not of the sort that it is about."""
 
 class DoesNotApply(Exception):
     """The reason why a requirement does not apply to a method."""
+
+
+class RoundOff(AssertionError):
+    """Two numbers are equal up to float32's round-off, as where a method has constants in float32."""
 
 
 def sentence(requirement: Requirement) -> str:
@@ -47,14 +53,23 @@ def requirement(function: Requirement) -> Requirement:
         except DoesNotApply:
             raise
         except Exception as error:
-            advice = " ".join((function.__doc__ or "").split()).partition(". ")[2]
-            raise AssertionError(
+            broken = RoundOff if isinstance(error, RoundOff) else AssertionError
+            raise broken(
                 f"{cls.__name__} breaks the requirement '{sentence(function)}' on a {task.kind} task: "
-                f"{error} {advice}".rstrip()
+                f"{_reason(function, error)}"
             ) from error
 
     requirements.append(check)
     return check
+
+
+def _reason(requirement: Requirement, error: Exception) -> str:
+    """Why a requirement is broken, and what its docstring says after its first sentence."""
+    if isinstance(error, UserError):
+        return f"{error}"
+    advice = " ".join((requirement.__doc__ or "").split()).partition(". ")[2]
+    reason = str(error) if isinstance(error, AssertionError) else described(error)
+    return f"{reason}. {advice}" if advice else reason
 
 
 def on_one_task(function: Requirement) -> Requirement:
@@ -79,39 +94,61 @@ def _reason_to_skip(cls: type[Algorithm], task: Task) -> str | None:
     return why_skipped(cls, tiny_problem(task))
 
 
-def check_algorithm(algorithm: str | type[Algorithm]) -> None:
+def check_algorithm(algorithm: str | type[Algorithm], say: Callable[[str], object] = print) -> None:
     """Put an algorithm, a registered name or a class, through all `requirements` on all `TASKS`.
 
-    Every requirement is tried and printed, kept, broken or not applicable with the reason. Raises
-    AssertionError with a sentence for each broken one, and UserError for an unknown name.
+    Every requirement is tried and told to `say`, kept, broken or not applicable with the reason. Raises
+    AssertionError with a sentence for each broken one, on the first task that shows it, and UserError for
+    an unknown name.
     """
     cls = algorithms.get(algorithm) if isinstance(algorithm, str) else algorithm
-    tasks, broken = tasks_of(cls), list[str]()
+    tasks, broken = tasks_of(cls), dict[str, list[str]]()
     for each in requirements:
-        print(_outcome(cls, each, tasks, broken))
+        say(_outcome(cls, each, tasks, broken))
     for task in TASKS.values():
         if task not in tasks:
-            print(f"not tried: {task.kind} tasks, {_reason_to_skip(cls, suited(cls, task))}")
-    assert not broken, "\n".join(broken)
+            say(f"not tried: {task.kind} tasks, {_reason_to_skip(cls, suited(cls, task))}")
+    sentences = []
+    for reason, (first, *others) in broken.items():
+        more = f" and {len(others)} more" if others else ""
+        sentences.append(f"{cls.__name__} breaks '{first}'{more}: {reason}")
+    if sentences:
+        raise AssertionError("\n".join(sentences))
 
 
 def _outcome(
-    cls: type[Algorithm], check: Requirement, tasks: Sequence[Task], broken: list[str]
+    cls: type[Algorithm],
+    check: Requirement,
+    tasks: Sequence[Task],
+    broken: dict[str, list[str]],
 ) -> str:
-    """Try a requirement on some tasks; adds a sentence to `broken` for each on which it does not hold."""
-    before = len(broken)
+    """Try a requirement on some tasks; adds it to those that are `broken` for the same reason."""
+    ending, reasons = "", dict[str, str]()
     for task in tasks:
         try:
             check(cls, task)
         except DoesNotApply as reason:
             return f"does not apply: {sentence(check)} ({reason})"
+        except RoundOff:
+            ending = " (to float32's round-off)"
         except AssertionError as error:
-            broken.append(str(error))
-    return f"{'broken' if len(broken) > before else 'kept'}: {sentence(check)}"
+            cause = error.__cause__
+            reasons[task.kind] = _reason(check, cause if isinstance(cause, Exception) else error)
+    if not reasons:
+        return f"kept: {sentence(check)}{ending}"
+    kinds, reason = [*reasons], next(iter(reasons.values()))
+    where = "" if len(kinds) == len(tasks) else f" on {', '.join(kinds)} tasks"
+    broken.setdefault(reason, []).append(sentence(check) + where)
+    return f"broken: {sentence(check)}"
 
 
 def require_close(given: Tensor, wanted: Tensor, what: str) -> None:
-    """Equality to float64's round-off, relative to the largest component."""
+    """Equality to float64's round-off, relative to the largest component.
+
+    Raises AssertionError, a `RoundOff` for what are equal numbers in float32.
+    """
     error = float((given - wanted).abs().max())
     scale = float(wanted.abs().max())
-    assert error <= 1e-9 * (1 + scale), f"{what} (by {error:.3g}, at a scale of {scale:.3g})"
+    if not error <= 1e-9 * (1 + scale):
+        kind = RoundOff if error <= FLOAT32 * (1 + scale) else AssertionError
+        raise kind(f"{what} (by {error:.3g}, at a scale of {scale:.3g})")

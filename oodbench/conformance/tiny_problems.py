@@ -46,8 +46,9 @@ class ImageTask(Task):
 
 
 def suited(cls: type[Algorithm], task: Task) -> Task:
-    """The task, on images if the method takes these alone."""
-    forms = (task, ImageTask(task.kind, task.num_outputs))
+    """The task in the first form that the method takes: as it is, on images, or with a single output."""
+    forms = [task, ImageTask(task.kind, task.num_outputs)]
+    forms += [Task(task.kind)] if task.kind == "regression" else []
     return next((form for form in forms if why_skipped(cls, tiny_problem(form)) is None), task)
 
 
@@ -103,7 +104,9 @@ def tiny_algorithm(
     sizes = problem.input_shape, problem.task.num_outputs
     built = build(network, small, *sizes, seed=0)
     torch.manual_seed(1)
-    algorithm = cls(built, problem, hparams).to(dtype)
+    algorithm = cls(built, problem, hparams)
+    usual = torch.get_default_dtype()  # what the method makes in another precision stays in it
+    algorithm._apply(lambda values: values.to(dtype) if values.dtype == usual else values)
     algorithm.network.to(memory_format=memory_format)
     configure(algorithm)
     return algorithm

@@ -4,15 +4,20 @@ import contextlib
 import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
+import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
-from oodbench.algorithms import Algorithm, Outputs, algorithms, why_skipped
-from oodbench.conformance import check_algorithm
+from oodbench.algorithms import Algorithm, Outputs, algorithms, first_step, why_skipped
+from oodbench.conformance import check_algorithm, requirement
+from oodbench.conformance.cli import app
 from oodbench.conformance.requirement import DoesNotApply, Requirement, requirements, tasks_of
 from oodbench.conformance.tiny_problems import TASKS, suited, tiny_problem
 from oodbench.errors import UserError
+from oodbench.hparams import hparam, log_uniform
 from oodbench.steps import trains_network
 from oodbench.tasks import Task
 
@@ -23,11 +28,6 @@ FOLDER = [
 ]
 
 
-LINEAR_STUDIES = {"ICP", "LinearIRM", "LinearVREx"}
-"""Fitted by code of their own to a regression with a single output, which their tests compare."""
-CHECKED = [name for name in FOLDER if name not in LINEAR_STUDIES]
-
-
 def require_all(name: str, wanted: Sequence[Requirement], tasks: Sequence[Task]) -> None:
     """Put a method through requirements on each of some tasks."""
     for check, task in itertools.product(wanted, tasks):
@@ -35,14 +35,14 @@ def require_all(name: str, wanted: Sequence[Requirement], tasks: Sequence[Task])
             check(algorithms.get(name), task)
 
 
-@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("name", FOLDER)
 def test_a_method_keeps_the_requirements_on_one_task(name: str) -> None:
     quick = [check for check in requirements if check.__name__ != "every_draw_trains"]
     require_all(name, quick, tasks_of(algorithms.get(name))[:1])
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "ERM")) for n in CHECKED]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "ERM")) for n in FOLDER]
 )
 def test_a_method_keeps_the_requirements_on_every_task(name: str) -> None:
     require_all(name, requirements, tasks_of(algorithms.get(name)))
@@ -101,3 +101,80 @@ def test_an_algorithm_that_skips_everything_is_not_taken_for_checked() -> None:
 
     with pytest.raises(AssertionError, match="Never skips every kind of task"):
         check_algorithm(Never)
+
+
+class Staged(Algorithm):
+    """The largest risk in the first half of a run, and ERM in the second."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        early = out.step < first_step(0.5, self.problem.steps)
+        return torch.where(torch.tensor(early), out.risks.max(), out.risks.mean())
+
+
+class Float32(Algorithm):
+    """A weight times a constant of float32."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """With a weight that is drawn."""
+
+        weight: float = hparam(1.0, log_uniform(0.1, 10.0), low=0.0)
+
+    def objective(self, out: Outputs) -> Tensor:
+        return torch.mul(out.risks.max() * torch.tensor(1.1), self.hparams.weight)
+
+
+class FirstRisk(Algorithm):
+    """A weight that is near 1, but not so near as a rounding in float32."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        return out.risks.max() + 1e-4 * out.risks[0]
+
+
+class OfGradients(Algorithm):
+    """The norm of a gradient, taken as in a single run."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(out.risks.max(), parameters, create_graph=True)
+        return out.risks.mean() + sum(g.square().sum() for g in gradients)
+
+
+@pytest.mark.parametrize("cls", [Staged, Float32])
+def test_a_stage_and_a_constant_of_float32_break_nothing(
+    cls: type[Algorithm], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requirement, "TASKS", {"binary": TASKS["binary"]})
+    check_algorithm(cls)
+    rounded = [line for line in capsys.readouterr().out.splitlines() if "round-off)" in line]
+    assert len(rounded) == (cls is Float32) and "broken" not in "".join(rounded)
+
+
+@pytest.mark.parametrize(
+    ("cls", "sentence"),
+    [
+        (FirstRisk, "breaks 'Permuting the environments changes .*': the gradient depends on"),
+        (OfGradients, r"line \d+\) takes gradients by .*call `risk_gradients\(self, out\)`"),
+    ],
+)
+def test_a_mistake_is_told_once(
+    cls: type[Algorithm], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = {kind: TASKS[kind] for kind in ("binary", "multiclass")}
+    monkeypatch.setattr(requirement, "TASKS", two)
+    with pytest.raises(AssertionError, match=sentence) as told:
+        check_algorithm(cls, lambda line: None)
+    assert len(str(told.value).splitlines()) == 1
+
+
+def test_the_command_ends_on_one_screen_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requirement, "TASKS", {"binary": TASKS["binary"]})
+    monkeypatch.setattr(algorithms, "_classes", {**dict(algorithms.items()), "Mine": FirstRisk})
+    monkeypatch.setenv("COLUMNS", "80")
+    kept, broken, unknown = (CliRunner().invoke(app, [name]) for name in ("ERM", "Mine", "Mne"))
+    assert (kept.exit_code, broken.exit_code, unknown.exit_code) == (0, 1, 2)
+    assert "FirstRisk breaks 'Permuting the environments" in broken.output
+    assert "did you mean Mine" in unknown.output
+    assert max(len(kept.output.splitlines()), len(broken.output.splitlines())) <= 24

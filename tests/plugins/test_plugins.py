@@ -23,7 +23,14 @@ from tests.helpers.float64 import in_float64
 from tests.helpers.paths import ROOT
 from tests.helpers.sweeps import tiny
 
-TOGETHER = ["RiskSpread", "MedianGradient", "RunningRisks", "NextDoorMixup", "TwoViews"]
+TOGETHER = [
+    "RiskSpread",
+    "MedianGradient",
+    "RunningRisks",
+    "NextDoorMixup",
+    "TwoViews",
+    "GradientNorm",
+]
 SETTINGS = TrainSettings()
 
 

@@ -1,0 +1,6 @@
+"""Whether a method keeps to the contract: python -m oodbench.conformance NAME --plugin MODULE."""
+
+from oodbench.conformance.cli import app
+
+if __name__ == "__main__":
+    app()

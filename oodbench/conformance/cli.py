@@ -1,0 +1,38 @@
+"""Whether a method keeps to the contract of all methods."""
+
+from typing import Annotated
+
+import typer
+
+from oodbench.terminal import commands, exit_on_user_error, terminal
+
+app = commands()
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A method.")]
+Plugins = Annotated[
+    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
+]
+
+
+@app.command(name="conformance", help=__doc__)
+@exit_on_user_error
+def conformance(name: Name, plugin: Plugins = None) -> None:
+    """Print which requirements a method keeps, and end with 1 and a sentence for each broken one."""
+    from oodbench.conformance import check_algorithm
+    from oodbench.registry import load_plugins
+
+    load_plugins(plugin or [])
+    console, lines, broken = terminal(), list[str](), ""
+    try:
+        check_algorithm(name, lines.append)
+    except AssertionError as error:
+        broken = str(error)
+    for line in lines:
+        if not line.startswith(("broken: ", "kept: ")) or "round-off)" in line:
+            console.say(line)
+    tried = [line for line in lines if not line.startswith("not tried")]
+    kept = sum(line.startswith("kept") for line in tried)
+    console.say(f"{name} keeps {kept} of {len(tried)} requirements.")
+    if broken:
+        console.say(broken)
+        raise SystemExit(1)
