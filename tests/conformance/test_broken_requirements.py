@@ -184,7 +184,7 @@ class OutOfLimits(Algorithm):
         ),
         (OtherSigns, functions.combines_signs_as_gradients, "`combine_signs` differs"),
         (Infinite, updates.updates_are_finite, "'loss' is inf at step 2"),
-        (JustERM, updates.differs_from_erm, "the two gradients are equal"),
+        (JustERM, updates.differs_from_erm, "a short run ends with ERM's weights"),
         (NotNeutral, updates.is_erm_when_neutral, "differs from ERM's at step 0"),
         (Ordered, updates.ignores_the_order_of_environments, "depends on the environments' order"),
         (Forgetful, updates.resumes_exactly, "differs after resuming"),

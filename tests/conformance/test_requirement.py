@@ -121,7 +121,7 @@ class Float32(Algorithm):
         weight: float = hparam(1.0, log_uniform(0.1, 10.0), low=0.0)
 
     def objective(self, out: Outputs) -> Tensor:
-        return torch.mul(out.risks.max() * torch.tensor(1.1), self.hparams.weight)
+        return torch.mul(torch.tensor(1.1), self.hparams.weight) * out.risks.max()
 
 
 class FirstRisk(Algorithm):
