@@ -58,7 +58,10 @@ class NumberedRows:
         values: Sequence[str] = self._texts[name]
         for row, value in enumerate(values):
             if not value.strip():
-                raise UserError(f"{self.place(row)}: '{name}' is empty")
+                raise UserError(
+                    f"{self.place(row)}: '{name}' is empty; leave the row out, or fill the "
+                    "cell, such as with the column's median (and say where in a column of 0 and 1)"
+                )
         return values
 
     def numbers(self, name: str) -> npt.NDArray[np.float64]:
@@ -67,7 +70,10 @@ class NumberedRows:
         numbers = np.array([_number(text) for text in texts])
         if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
             row = int(wrong[0])
-            raise UserError(f"{self.place(row)}: '{name}' must be a number, not '{texts[row]}'")
+            raise UserError(
+                f"{self.place(row)}: '{name}' must be a number, not '{texts[row]}'; categories become "
+                "columns of 0 and 1, as by `pandas.get_dummies`"
+            )
         return numbers
 
 

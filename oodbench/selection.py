@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +95,7 @@ class Rule(ABC):
     ) -> pd.DataFrame:
         """The evidence by which runs are judged before they have records."""
         try:
-            return evidence_by(self, _frame(specs, training_environments))
+            return evidence_by(self, _frame(specs, [training_environments] * len(specs)))
         except (AttributeError, KeyError) as error:
             raise UserError(
                 f"selection rule {self.name}: {described(error)}; a run judged alone has only `id`, "
@@ -209,10 +209,31 @@ class Oracle(Rule):
         return records_on(runs, "test_environments", "out")
 
 
-def _frame(specs: Sequence[RunSpec], training_environments: Sequence[str]) -> pd.DataFrame:
+def _frame(
+    specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
+) -> pd.DataFrame:
     """The columns of `Frames.runs` that are known of runs before they have started."""
     rows = [vars(spec) | {"id": spec.id, "dataset_label": spec.dataset_name} for spec in specs]
-    return pd.DataFrame([row | {"training_environments": training_environments} for row in rows])
+    of_runs: Any = list(training_environments)
+    return pd.DataFrame(rows).assign(training_environments=of_runs)
+
+
+def require_evidence(
+    name: str, specs: Sequence[RunSpec], training_environments: Sequence[Sequence[str]]
+) -> None:
+    """Raise UserError if the rule of a name will be able to judge none of these runs.
+
+    A rule that asks for more than is known before they start is taken at its word.
+    """
+    rule = find_rule(name)
+    with suppress(AttributeError, KeyError):
+        evidence = evidence_by(rule, _frame(specs, training_environments))
+        if evidence["source"].isna().all():
+            raise _unserved(rule)
+
+
+def _unserved(rule: Rule) -> UserError:
+    return UserError(f"selection {rule.name} needs {rule.needs}, and this sweep has none")
 
 
 def rule_names() -> list[str]:
@@ -310,7 +331,7 @@ def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFra
         runs = _judged_by(found.metric, frames, runs)
     evidence = evidence_by(found, runs).merge(runs[["id", "metric"]], on="id")
     if runs["metric"].notna().any() and evidence["source"].isna().all():
-        raise UserError(f"selection {found.name} needs {found.needs}, and this sweep has none")
+        raise _unserved(found)
     ended = set(runs.loc[runs["state"].isin(COMPLETE), "id"])
     if frames.scores is not None:  # frozen runs have been judged, by the rules of their board
         judged = frames.scores["id"][frames.scores["rule"] == name]

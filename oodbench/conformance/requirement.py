@@ -127,8 +127,8 @@ def _outcome(
     for task in tasks:
         try:
             check(cls, task)
-        except DoesNotApply as reason:
-            return f"does not apply: {sentence(check)} ({reason})"
+        except DoesNotApply as error:
+            return f"does not apply: {sentence(check)} ({error})"
         except RoundOff:
             ending = " (to float32's round-off)"
         except AssertionError as error:

@@ -106,7 +106,8 @@ def tiny_algorithm(
     torch.manual_seed(1)
     algorithm = cls(built, problem, hparams)
     usual = torch.get_default_dtype()  # what the method makes in another precision stays in it
-    algorithm._apply(lambda values: values.to(dtype) if values.dtype == usual else values)
+    for holder in (*algorithm.parameters(), *algorithm.buffers()):
+        holder.data = holder.data.to(dtype) if holder.dtype == usual else holder.data
     algorithm.network.to(memory_format=memory_format)
     configure(algorithm)
     return algorithm

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from oodbench.hparams import defaults
-from oodbench.metrics import is_higher_better
+from oodbench.metrics import known_direction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +39,7 @@ class PlanFacts:
 
 def for_plan(dataset: "Dataset") -> PlanFacts:
     """The answers of a dataset whose data are there; raises UserError if its options cannot be."""
+    higher_is_better(dataset)
     return PlanFacts(
         network=network(dataset),
         network_hparams=network_hparams(dataset),
@@ -92,9 +93,9 @@ def metric(dataset: "Dataset") -> str:
 
 
 def higher_is_better(dataset: "Dataset") -> bool:
-    """Whether a larger value of `metric` is the better one."""
-    higher = getattr(dataset, "higher_is_better", None)
-    return is_higher_better(metric(dataset)) if higher is None else higher
+    """Whether a larger value of `metric` is the better one; raises UserError where nobody has said it."""
+    higher: bool | None = getattr(dataset, "higher_is_better", None)
+    return known_direction(metric(dataset)) if higher is None else higher
 
 
 def holdout(dataset: "Dataset") -> float:

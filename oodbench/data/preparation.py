@@ -220,6 +220,11 @@ def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
                 contents.shared[other] = count
     if not any(contents.unreadable for contents in every):
         held_out = {*dataset.test_environments, *dataset.validation_environments}
+        if not facts.training_environments(dataset, held_out):
+            names = ", ".join(name for name in dataset.environments if name in held_out)
+            raise UserError(
+                f"{label(dataset)}: with {names} held out, no environment is left to train on"
+            )
         places = {
             n: torch.arange(len(environments[n].y))
             for n in facts.training_environments(dataset, held_out)

@@ -1,5 +1,6 @@
 """Metrics: what each of them is, which direction is better, and how it is computed."""
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,9 +111,14 @@ metrics: Registry[type[Metric]] = Registry("metric", "oodbench.metrics")
 register = metrics.add
 
 
+def _family(name: str) -> str:
+    """The registered name of the metric of a part, such as `accuracy` of `accuracy[0, red]`."""
+    return re.split(r"\[| \(", name)[0]
+
+
 def is_proportion(name: str) -> bool:
     """Whether a metric is in [0, 1] and printed in %; `accuracy[0, red]` is, as accuracy."""
-    known = metrics.find(name.partition("[")[0])
+    known = metrics.find(_family(name))
     return known is not None and known.is_proportion
 
 
@@ -121,7 +127,7 @@ def is_higher_better(name: str) -> bool:
 
     Of a metric of examples that may be unknown `known_direction` tells.
     """
-    known = metrics.find(name.partition("[")[0])
+    known = metrics.find(_family(name))
     return known is not None and known.higher_is_better
 
 
@@ -131,7 +137,7 @@ def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
     Its direction would be a guess then, and a wrong one turns every ranking round. The `plugins` of
     its sweep are imported if they are needed.
     """
-    known = metrics.find(name.partition("[")[0], plugins)
+    known = metrics.find(_family(name), plugins)
     if known is None:
         raise unknown("direction of the metric", name, metrics, hint=PLUGIN_HINT)
     return known.higher_is_better
@@ -167,5 +173,5 @@ def of_predictions(name: str, plugins: Collection[str] = ()) -> Metric | None:
 
     The `plugins` of the sweep are imported if the name is not known without them.
     """
-    metrics.find(name.partition("[")[0], plugins)
+    metrics.find(_family(name), plugins)
     return dict(_defining("of_predictions")).get(name)

@@ -358,6 +358,8 @@ class Results:
         path = self.path / "sweep.json"
         sweep = read_file(path, SweepFile)
         if sweep is None:
+            if not self.path.exists():
+                raise UserError(f"there is no directory {self.path}")
             raise UserError(f"{self.path} holds no sweep (no readable sweep.json)")
         check_ids(sweep.runs, str(path))
         stored: dict[str, Any] = from_json(read_bytes(path) or b"{}")

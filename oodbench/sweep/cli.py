@@ -18,10 +18,14 @@ from oodbench.sweep.file import find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
 from oodbench.sweep.plan import make_plan, show_plan
 from oodbench.sweep.stale import choice
+from oodbench.sweep.stored_plan import continued
 from oodbench.sweep.weights import weights_files
 from oodbench.terminal import commands, confirmed, exit_on_user_error, terminal
 from oodbench.train.settings import TrainSettings, large_bundles
 from oodbench.yaml_values import assignments
+
+SLOW_RUN = 20.0
+"""Seconds of a run above which the plan says that its full batches are expensive."""
 
 app = commands(__doc__, no_args_is_help=True)
 
@@ -95,6 +99,10 @@ Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
 @exit_on_user_error
 def plan(
     sweep: Name = "quickstart",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A results directory: the time is that of the runs left in it."),
+    ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
     set_: Settings = None,
@@ -114,10 +122,16 @@ def plan(
 
     console = terminal()
     parsed = read_sweep(find_sweep(sweep), set_ or (), plugin or ())
+    if out is not None:
+        parsed = continued(parsed, Results(out))
     load_plugins([*parsed.plugins, *(plugin or ())])
     made = make_plan(parsed, data_dir)
     show_plan(made, console)
-    if not made.runs:
+    left = [s for i, s in made.runs.items() if not (out and Results(out).run(i).state().complete)]
+    if out is not None:
+        ended = len(made.runs) - len(left)
+        console.say(f"{ended} of them have ended in {out}; {len(left)} are left to train.")
+    if not left:
         return
     if steps_per_second is not None:
         steps = sum(spec.steps for spec in made.runs.values())
@@ -128,9 +142,7 @@ def plan(
         console.say(f"{text}; evaluations come on top of it.")
         return
     # measured on the CPU, which has no TF32
-    specs = [
-        replace(s, precision="float32") if s.precision == "tf32" else s for s in made.runs.values()
-    ]
+    specs = [replace(s, precision="float32") if s.precision == "tf32" else s for s in left]
     settings = TrainSettings(
         data_dir=data_dir,
         vectorize=_most_vectorized(vectorize),
@@ -154,6 +166,14 @@ def plan(
         reasons.setdefault(reason, []).append(row)
     for reason, rows in reasons.items():
         console.say(f"one at a time ({reason}): {', '.join(rows)}")
+    full = {f"{s.label} on {s.dataset_name}" for s in left if s.hparams.get("batch_size") == 0}
+    slow = {row: s for row, s in expected.of_run.items() if row in full and s > SLOW_RUN}
+    if slow:
+        console.say(
+            f"Full batches (batch_size 0) make a run take up to {duration(max(slow.values()))} "
+            f"({', '.join(slow)}); `training: {{hparams: {{batch_size: 128}}}}` under the dataset, or "
+            "fewer `steps`, are cheaper, with other numbers."
+        )
     failing = [f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()]
     if failing:
         raise UserError(several(f"sweep '{parsed.name}'", failing))
@@ -359,4 +379,5 @@ def _results(sweep: str, out: Path | None) -> Results:
     """The results directory that the user means by --out, by a directory or by a sweep."""
     if out is None and (Path(sweep) / "sweep.json").is_file():
         return Results(Path(sweep))
-    return Results(out or Path("results") / read_sweep(find_sweep(sweep)).name)
+    # its rule may be of a plug-in that only the launch named
+    return Results(out or Path("results") / read_sweep(find_sweep(sweep), any_rule=True).name)

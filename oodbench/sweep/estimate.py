@@ -35,6 +35,8 @@ class Forecast:
     """The rows that were not measured in time; they are assumed to cost what the others do."""
     failing: dict[str, str] = field(default_factory=dict)
     """Why the first steps of a row fail, by its name; none of its runs counts."""
+    of_run: dict[str, float] = field(default_factory=dict)
+    """Seconds of a run of each row that was measured."""
     alone: dict[str, str] = field(default_factory=dict)
     """The reason why runs are trained one at a time, by their row, `LABEL on DATASET`."""
 
@@ -86,6 +88,8 @@ def forecast(
         if row in result.failing or not all_measured:
             continue
         seconds, runs = map(sum, zip(*(measured[row] or all_measured), strict=True))
+        if measured[row]:
+            result.of_run[row] = seconds / runs
         result.seconds += seconds * sum(len(bundle) for bundle in by_key.values()) / runs
     result.unmeasured = [row for row, p in measured.items() if not p and row not in result.failing]
     return result

@@ -214,7 +214,13 @@ def named_sweeps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder("sweeps").rglob("*.yaml"))}
 
 
-def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] = ()) -> Sweep:
+def read_sweep(
+    path: Path,
+    settings: Sequence[str] = (),
+    plugins: Sequence[str] = (),
+    *,
+    any_rule: bool = False,
+) -> Sweep:
     """The sweep in a YAML file, with `key=value` settings over it; raises UserError as `validate`.
 
     A key with dots is a path into lists and mappings, such as `algorithms.0.hparams.lr`.
@@ -224,7 +230,7 @@ def read_sweep(path: Path, settings: Sequence[str] = (), plugins: Sequence[str] 
         _assign(values, key, value)
     if values.get("protocol") is not None:
         values = under(_file(find_sweep(str(values["protocol"]))), values, str(path))
-    return validate(values, str(path), plugins)
+    return validate(values, str(path), plugins, any_rule=any_rule)
 
 
 def _file(path: Path) -> dict[str, Any]:
@@ -313,11 +319,18 @@ def training_of(values: object, place: str) -> Training:
         raise UserError(several(place, problems)) from error
 
 
-def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ()) -> Sweep:
+def validate(
+    values: Mapping[str, Any],
+    place: str,
+    plugins: Sequence[str] = (),
+    *,
+    any_rule: bool = False,
+) -> Sweep:
     """A sweep from plain values; raises UserError with all that is wrong with them, by key.
 
     The file's plug-ins and further `plugins` are imported for a selection rule that is not known without
-    them, and where something is wrong: unknown names are then listed, too.
+    them, and where something is wrong: unknown names are then listed, too. With `any_rule` the rule may be
+    one that is not known.
     """
     if "search" in values:
         raise UserError(f"{place}: there is no key 'search' any more: {SEARCH_GUIDE}")
@@ -333,7 +346,7 @@ def validate(values: Mapping[str, Any], place: str, plugins: Sequence[str] = ())
         except UserError as failure:
             problems.append(str(failure))
         raise UserError(several(place, problems)) from error
-    if sweep.selection is not None:
+    if sweep.selection is not None and not any_rule:
         from oodbench.selection import find_rule
 
         find_rule(sweep.selection, place, [*sweep.plugins, *plugins])

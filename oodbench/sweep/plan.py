@@ -13,6 +13,7 @@ from oodbench.data import facts
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError
 from oodbench.report.numbers import counted
 from oodbench.results.run_spec import RunSpec
+from oodbench.selection import require_evidence
 from oodbench.sweep.cells import Source, check_rows, rows_of, specs_of, with_environments
 from oodbench.sweep.file import (
     Row,
@@ -91,6 +92,14 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
     plan = Plan(sweep, {}, [])
     for source, of_source in zip(sources, cells, strict=True):
         _add_cells(plan, source, of_source)
+    if sweep.selection is not None and plan.runs:
+        trained_on = {
+            spec.id: _training_environments(source, spec)
+            for source, of_source in zip(sources, cells, strict=True)
+            for cell in of_source
+            for spec in cell.specs
+        }
+        require_evidence(sweep.selection, [*plan.runs.values()], [trained_on[i] for i in plan.runs])
     return plan
 
 

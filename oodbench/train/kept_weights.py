@@ -10,7 +10,7 @@ from safetensors.torch import save
 from oodbench.data import facts
 from oodbench.datasets import Dataset
 from oodbench.files import whole_file
-from oodbench.metrics import is_higher_better
+from oodbench.metrics import known_direction
 from oodbench.results.directory import LAST, RunDirectory, kept_weights, weights_path
 from oodbench.results.run_spec import RunSpec
 from oodbench.train.run import Run
@@ -31,7 +31,7 @@ class Judge:
         self.evidence = evidence
         self.metric = rule.metric or facts.metric(dataset)
         is_main = self.metric == facts.metric(dataset)
-        higher = facts.higher_is_better(dataset) if is_main else is_higher_better(self.metric)
+        higher = facts.higher_is_better(dataset) if is_main else known_direction(self.metric)
         self._sign = -1.0 if higher else 1.0
 
     def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:

@@ -103,5 +103,6 @@ def test_the_default_metric_is_among_the_metrics(task: Task) -> None:
 def test_more_of_an_official_metric_of_wilds_is_better_and_most_are_printed_in_percent() -> None:
     official = {row.metric for row in SETS.values()}
     assert all(map(is_higher_better, official))
+    assert is_higher_better("Acc (Class-Method)") and not is_proportion("Acc (Overall)")
     numbers = {metric for metric in official if not is_proportion(metric)}
     assert numbers == {"r_wg", "acc", "detection_acc_avg_dom", "avgprec-macro_all"}

@@ -74,7 +74,7 @@ def test_a_ceiling_that_cannot_be_is_told(rows: list[Any], message: str) -> None
 
 def test_a_sweep_names_the_selection_rule_of_its_tables() -> None:
     assert tiny().sweep.selection is None
-    assert tiny(selection="val_env").sweep.selection == "val_env"
+    assert tiny(selection="oracle").sweep.selection == "oracle"
     assert list(tiny(selection="val_env").runs) == list(tiny().runs)
     with pytest.raises(UserError, match=r"unknown selection rule 'val_emv' .* mean val_env"):
         tiny(selection="val_emv")
@@ -234,3 +234,30 @@ def test_a_dataset_may_say_how_it_is_trained_on() -> None:
 def test_what_a_dataset_says_of_training_is_checked(training: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny(datasets=[{"name": "LinearSEM", "training": training}])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"selection": "val_env"}, "selection val_env needs `validation_environments:`"),
+        (
+            {"selection": "leave_one_out"},
+            "selection leave_one_out needs each test environment alone",
+        ),
+        ({"selection": "oracle", "holdout": 0}, "selection oracle needs a holdout above 0"),
+    ],
+)
+def test_a_rule_that_no_run_will_serve_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        tiny(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"selection": "val_env", "validation_environments": 1},
+        {"selection": "leave_one_out", "test_environments": "pairs"},
+    ],
+)
+def test_a_rule_that_runs_will_serve_is_planned(changes: dict[str, Any]) -> None:
+    assert tiny(**changes).runs

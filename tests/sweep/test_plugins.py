@@ -81,6 +81,11 @@ def test_a_sweep_names_a_rule_and_a_launcher_of_its_plugin(folder: Path) -> None
     forget()
     assert oodbench.load_model("out", rule="train_in").spec.label == "ERM"
     forget()
+    file = str(tiny_file(folder, **SHORT, selection="train_in"))  # its plug-in came by --plugin
+    for arguments in (["status", file, "--out", "out"], ["status", "out"]):
+        stands = CliRunner().invoke(sweep.app, arguments)
+        assert stands.exit_code == 0, stands.output
+    forget()
     Path("my_rules.py").unlink()
     others = CliRunner().invoke(report.app, ["table", "out", "--rule", "train_val"])
     assert others.exit_code == 0, others.output
