@@ -2,10 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -14,6 +14,7 @@ from oodbench.errors import UserError
 from oodbench.registry import load_plugins
 from oodbench.report.numbers import counted, duration
 from oodbench.results.directory import Results
+from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import find_sweep, from_commas, read_sweep, several
 from oodbench.sweep.launchers import LaunchOptions, launchers, submitters
 from oodbench.sweep.plan import make_plan, show_plan
@@ -23,6 +24,9 @@ from oodbench.sweep.weights import weights_files
 from oodbench.terminal import commands, confirmed, exit_on_user_error, terminal
 from oodbench.train.settings import TrainSettings, large_bundles
 from oodbench.yaml_values import assignments
+
+if TYPE_CHECKING:
+    from oodbench.sweep.estimate import Forecast
 
 SLOW_RUN = 20.0
 """Seconds of a run above which the plan says that its full batches are expensive."""
@@ -134,7 +138,7 @@ def plan(
     if not left:
         return
     if steps_per_second is not None:
-        steps = sum(spec.steps for spec in made.runs.values())
+        steps = sum(spec.steps for spec in left)
         seconds = steps / steps_per_second
         text = f"{steps:,} steps, {steps_per_second:g} a second: about {duration(seconds)}"
         if workers is not None:
@@ -155,25 +159,8 @@ def plan(
             bar.update(task, description=f"measuring {row}", completed=int(100 * share))
 
         expected = forecast(specs, settings, measuring, limit)
-    if expected.unmeasured:
-        rows_left = ", ".join(expected.unmeasured)
-        console.say(
-            f"Not measured within {limit:g} s, and taken to be like the others: {rows_left}. --limit "
-            "gives it more seconds; --steps-per-second X forecasts by the speed of a GPU of yours."
-        )
-    reasons: dict[str, list[str]] = {}
-    for row, reason in expected.alone.items():
-        reasons.setdefault(reason, []).append(row)
-    for reason, rows in reasons.items():
-        console.say(f"one at a time ({reason}): {', '.join(rows)}")
-    full = {f"{s.label} on {s.dataset_name}" for s in left if s.hparams.get("batch_size") == 0}
-    slow = {row: s for row, s in expected.of_run.items() if row in full and s > SLOW_RUN}
-    if slow:
-        console.say(
-            f"Full batches (batch_size 0) make a run take up to {duration(max(slow.values()))} "
-            f"({', '.join(slow)}); `training: {{hparams: {{batch_size: 128}}}}` under the dataset, or "
-            "fewer `steps`, are cheaper, with other numbers."
-        )
+    for remark in _remarks(expected, left, limit):
+        console.say(remark)
     failing = [f"{row} fails at its first steps: {why}" for row, why in expected.failing.items()]
     if failing:
         raise UserError(several(f"sweep '{parsed.name}'", failing))
@@ -182,6 +169,32 @@ def plan(
         f"About {duration(expected.seconds)} of training and evaluation on one core of this machine, "
         f"{duration(expected.seconds / count)} with {counted(count, 'worker')}."
     )
+
+
+def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
+    """What a plan says of a forecast beside the time."""
+    if expected.unmeasured:
+        rows_left = ", ".join(expected.unmeasured)
+        yield (
+            f"Not measured within {limit:g} s, and taken to be like the others: {rows_left}. --limit "
+            "gives it more seconds; --steps-per-second X forecasts by the speed of a GPU of yours."
+        )
+    reasons: dict[str, list[str]] = {}
+    for row, reason in expected.alone.items():
+        reasons.setdefault(reason, []).append(row)
+    for reason, rows in reasons.items():
+        yield f"one at a time ({reason}): {', '.join(rows)}"
+    slow: dict[str, float] = {}
+    for spec in specs:
+        seconds = expected.of_run.get(f"{spec.label} on {spec.dataset_name}", 0.0)
+        if spec.hparams.get("batch_size") == 0 and seconds > SLOW_RUN:
+            slow[spec.dataset_name] = max(seconds, slow.get(spec.dataset_name, 0.0))
+    for dataset, seconds in slow.items():
+        yield (
+            f"A run on {dataset} takes up to {duration(seconds)}, as its batches hold all examples "
+            "(batch_size 0): `training: {hparams: {batch_size: 128}}` under the dataset, or fewer `steps`, "
+            "cost less, and give other numbers."
+        )
 
 
 @app.command(cls=_Launch)

@@ -158,7 +158,7 @@ def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
         ("show {board} {mine} --baseline ERMM", "unknown baseline 'ERMM'; did you mean ERM"),
         ("compare {board} {mine} --baseline ERMM", "did you mean ERM"),
         ("show {board} --baseline IRM", "name their results directories"),
-        ("show {board} nothing", "holds no sweep"),
+        ("show {board} nothing", "there is no directory nothing"),
         ("freeze {half} nothing/b", "is no board yet: copy its sweep to"),
     ],
 )

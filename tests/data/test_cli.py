@@ -147,3 +147,10 @@ def test_check_finds_what_environments_share(tmp_path: Path) -> None:
         assert f"{pair} share the inputs of {count} examples\n" in result.stdout
     assert result.stdout.count("share the inputs") == 3
     assert "repeat" not in result.stdout.split("a: 1 of its examples repeat")[1]
+
+
+def test_a_table_of_one_environment_has_none_to_train_on(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("age,target,environment\n1,0,a\n2,1,a\n3,0,a\n4,1,a\n")
+    result = call("check", "Table", "--set", "file=one.csv", "--data-dir", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == "error: one: with a held out, no environment is left to train on\n"

@@ -1,6 +1,7 @@
 """The commands as a user types them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 from typer.testing import Result
 
 from oodbench.results.directory import Results
+from oodbench.sweep import cli
 from tests.helpers.commands import mistake, run
-from tests.helpers.sweeps import outcome, tiny_file
+from tests.helpers.sweeps import ODD_METHODS, outcome, tiny_file
 
 TINY = {"trials": 1, "steps": 20, "evaluate_every": 10}
 
@@ -39,6 +41,29 @@ def test_plan_forecasts_by_the_speed_of_another_device(tmp_path: Path) -> None:
     )
     assert "480 steps, 0.1 a second: about 80 min, 40 min with 2 workers; eval" in told
     assert "of training and evaluation" not in told
+
+
+def test_plan_counts_what_is_left_in_a_directory(tmp_path: Path) -> None:
+    sweep, out = tiny_file(tmp_path, **TINY, algorithms=["ERM"]), tmp_path / "out"
+    assert launch(sweep, out).exit_code == 0
+    told = run("plan", sweep, "--out", out).output
+    assert f"1 of them have ended in {out}; 0 are left to train." in told and "About" not in told
+    more = run("plan", sweep, "--out", out, "--set", "trials=3", "--steps-per-second", "1").output
+    assert "2 are left to train" in more and "40 steps, 1 a second" in more
+
+
+def test_plan_says_which_full_batches_are_expensive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "SLOW_RUN", 0.0)
+    told = run("plan", tiny_file(tmp_path, **TINY), "--set", "algorithms.0.hparams.batch_size=0")
+    assert told.output.count("(batch_size 0): `training: {hparams: {batch_size: 128}}`") == 1
+
+
+def test_a_plan_of_steps_that_fail_ends_with_one_sentence_each(tmp_path: Path) -> None:
+    sweep = tiny_file(tmp_path, algorithms=["ERM", "Raising"], plugins=[ODD_METHODS])
+    told = mistake(run("plan", sweep))
+    assert re.search(r"Raising on .* fails at its first steps: .*odd_methods\.py:\d+, in up", told)
 
 
 def test_plan_says_how_a_forecast_gets_better(tmp_path: Path) -> None:
@@ -176,7 +201,7 @@ def test_a_launch_from_a_folder_that_is_gone_costs_one_line(
 
 
 def test_status_without_results(tmp_path: Path) -> None:
-    assert "holds no sweep" in mistake(run("status", tiny_file(tmp_path)))
+    assert "there is no directory results" in mistake(run("status", tiny_file(tmp_path)))
     assert "unknown sweep" in mistake(run("status", "nothing"))
 
 

@@ -77,7 +77,7 @@ def test_a_run_that_fails_says_why_and_exits_with_1(planned: Results) -> None:
         (["nowhere"], "nowhere is no run: give a run.json"),
         (["sweep"], "sweep is no run: give a run.json"),
         (["sweep:0123456789abcdef"], "unknown run '0123456789abcdef' in sweep"),
-        (["nowhere:0123456789abcdef"], "nowhere holds no sweep"),
+        (["nowhere:0123456789abcdef"], "there is no directory nowhere"),
     ],
 )
 def test_a_source_that_is_none_is_a_mistake(
