@@ -21,6 +21,8 @@ from oodbench.results.schemas import DamagedFile, read_file
 
 DATA = "data"
 """The folder of the lists in a results directory."""
+LIST = f"{'[0-9a-f]' * 16}.json"
+"""The name of a list."""
 Stamp = tuple[int, int]
 """The size and the time of change of a file, in nanoseconds."""
 Entry = tuple[int, int, str]
@@ -100,25 +102,26 @@ class DataFiles:
         self._read: dict[str, Listing | None] = {}
 
     def keep(self, paths: Iterable[Path]) -> str:
-        """List files as they are now; returns the digest of the list."""
+        """List files as they are now; returns the digest of the list.
+
+        What the lists of results directories beside this one have is not read again either.
+        """
         stamps = _stamps({os.path.abspath(path) for path in paths})  # noqa: PTH100 (fast)
         known: dict[str, Entry] = {}
-        for path in self.folder.glob("*.json"):
-            if listing := self.listing(path.stem):
-                entries = _entries(listing)
-                if _are(entries, stamps):
-                    return path.stem
-                known |= entries
+        for folder in (self.folder, *self.folder.parent.parent.glob(f"*/{DATA}")):
+            for path in folder.glob(LIST):
+                if listing := _read(path):
+                    entries = _entries(listing)
+                    if _are(entries, stamps):
+                        return self._kept(listing)
+                    known |= entries
         folders = {os.path.dirname(path) for path in stamps}  # noqa: PTH120 (fast)
         return self._kept(_listed(stamps, known, os.path.commonpath(folders or "/")))
 
     def listing(self, digest: str) -> Listing | None:
         """The list with this digest, if it is here and whole."""
         if digest not in self._read:
-            listing = None
-            with suppress(DamagedFile, OSError):
-                listing = read_file(self.folder / f"{digest}.json", LISTING)
-            self._read[digest] = listing if listing and listing.digest == digest else None
+            self._read[digest] = _read(self.folder / f"{digest}.json")
         return self._read[digest]
 
     def changed_files(self, digest: str) -> list[str]:
@@ -155,6 +158,14 @@ class DataFiles:
                 write_whole(self.folder / f"{digest}.json", text)
             self._read[digest] = listing
         return digest
+
+
+def _read(path: Path) -> Listing | None:
+    """A list that is whole, if there is one."""
+    listing = None
+    with suppress(DamagedFile, OSError):
+        listing = read_file(path, LISTING)
+    return listing if listing and listing.digest == path.stem else None
 
 
 def _are(entries: Mapping[str, Entry], stamps: Mapping[str, Stamp]) -> bool:

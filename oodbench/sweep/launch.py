@@ -70,6 +70,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         ids=(),
         options=options,
     )
+    is_first = not (results.path / "sweep.json").exists()
     job, again, dropped = _decided(job, console)
     if options.dry_run:
         launcher.preview(job, console)
@@ -84,6 +85,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         resources=options.resources,
         without=dropped,
     )
+    if is_first:  # so that no two workers read all data files
+        digests_now(job.specs, options.data_dir, results.path)
     if options.confirm and sys.stdin is not None and sys.stdin.isatty():
         typer.confirm(printable(f"Launch into {job.results.path}?"), default=True, abort=True)
     for run_id in again:
@@ -186,7 +189,7 @@ def _decided(job: Job, console: Terminal) -> tuple[Job, frozenset[str], frozense
         stored = {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
     before = replaced(specs, stored)
     statuses = {i: status_on_disk(results, i) for i in {**before, **specs}}
-    here = digests_now(specs, options.data_dir, results.path)
+    here = digests_now(specs, options.data_dir, results.path) if stored else {}
     known = reasons(results, {**before, **specs}, statuses, here)
     old = settled(known, options.stale, console)
     again, dropped = old & specs.keys(), old & before.keys()

@@ -13,9 +13,12 @@ from oodbench.results.export import tidy
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.sweep.file import Sweep, validate
+from oodbench.sweep.launchers import status_on_disk
 from oodbench.sweep.plan import make_plan
+from oodbench.sweep.stale import RETRAIN, reasons
 from oodbench.sweep.stored_plan import store_plan
 from oodbench.sweep.weights import check_rules
+from oodbench.train.digests import digests_now
 from oodbench.train.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ def run(
     threads: int = 1,
     keep_weights: Sequence[str] = (),
     plugins: Sequence[str] = (),
+    stale: str = "",
     **keys: Any,
 ) -> "pd.DataFrame":
     """Train one run in this process and return its records, as `oodbench.load` returns those of a sweep.
@@ -44,9 +48,10 @@ def run(
     `network` or `test_environments: [["test"]]`. The run is the one that such a sweep trains, with the
     same id and the same records. With `out`, a results directory, it goes on where it was interrupted
     there, is not trained again once it has ended, and `load_model` finds the weights that it keeps.
-    Several runs may share the directory, as those of a sweep do, and be trained there at once. Without
-    `out` nothing is left on the disk. The process's settings and random generators are afterwards
-    as they were before.
+    If its code or data have changed since it was trained there, it is refused, unless `stale` is `retrain`
+    or `keep`. Several runs may share the directory, as those of a sweep do, and be trained there at
+    once. Without `out` nothing is left on the disk. The process's settings and random generators are
+    afterwards as they were before.
 
     Raises UserError for what cannot be run, and RuntimeError with the traceback if the run fails.
     """
@@ -75,12 +80,14 @@ def run(
             plugins=tuple(plugins),
             keep_weights=check_rules(keep_weights, [spec]),
             keep_checkpoints=sweep.keep_checkpoints,
+            scratch=out is None,
         )
         with tempfile.TemporaryDirectory() as scratch:
             results = Results(Path(scratch) if out is None else Path(out))
             if not _is_planned(results, spec):
                 store_plan(results, sweep, {spec.id: spec}, settings)
             directory = results.run(spec.id)
+            _check_stale(results, spec, data, stale)
             state, message = execute(spec, directory, settings)
             if state is State.ELSEWHERE:
                 raise UserError(f"another process trains the run in {directory.path}")
@@ -89,6 +96,21 @@ def run(
                 trace = "" if failure is None else f"\n{failure.traceback}"
                 raise RuntimeError(f"the run is {state}: {message}{trace}")
             return tidy(load_frames(results, {spec.id: spec}))
+
+
+def _check_stale(results: Results, spec: RunSpec, data_dir: Path | None, wish: str) -> None:
+    """Have a stale run trained anew if that is wished; raises UserError if nothing is."""
+    specs, statuses = {spec.id: spec}, {spec.id: status_on_disk(results, spec.id)}
+    if not statuses[spec.id].provenance:
+        return
+    known = reasons(results, specs, statuses, digests_now(specs, data_dir, results.path))
+    sentences = [reason.sentence for reason in known if reason.is_known]
+    if sentences and not wish:
+        raise UserError(
+            f"{PLACE}: {'; '.join(sentences)}: stale='retrain' trains it again, stale='keep' keeps it"
+        )
+    if sentences and wish == RETRAIN:
+        results.run(spec.id).start_anew()
 
 
 def _planned(

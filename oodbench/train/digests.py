@@ -4,23 +4,28 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from oodbench.algorithms import algorithms
 from oodbench.data import facts
-from oodbench.datasets import Dataset, datasets, make
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
-from oodbench.networks.base import networks
 from oodbench.results.data_files import DataFiles
 from oodbench.results.digests import Digests, code_of
 from oodbench.results.run_spec import RunSpec
 
+if TYPE_CHECKING:
+    from oodbench.datasets import Dataset
 
-def digests_of(spec: RunSpec, dataset: Dataset | None, results: Path) -> Digests:
+
+def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Digests:
     """The digests of a run's code and, where files without a checksum are read, of its data.
 
     The results directory remembers the files. Without a dataset its files are left out.
     """
+    from oodbench.algorithms import algorithms
+    from oodbench.datasets import datasets
+    from oodbench.networks.base import networks
+
     digests = Digests()
     if code := code_of(algorithms.get(spec.algorithm)):
         digests["method"] = code
@@ -53,7 +58,9 @@ def digests_now(
     return by_run
 
 
-def dataset_of(spec: RunSpec, data_dir: Path | None) -> Dataset:
+def dataset_of(spec: RunSpec, data_dir: Path | None) -> "Dataset":
     """The dataset of a run; raises UserError if it cannot be had with the run's options any more."""
+    from oodbench.datasets import datasets, make
+
     options = neutral_values(datasets.get(spec.dataset).Options) | spec.options
     return make(spec.dataset, options, data_dir)

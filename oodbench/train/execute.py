@@ -208,7 +208,8 @@ class _Bundle:
         made_by = provenance(settings.device, settings.threads, settings.plugins)
         made_by["vectorized"] = self.vectorized
         for t in list(trainings)[:1]:
-            made_by["digests"] = digests_of(t.run.spec, t.run.data.dataset, t.directory.results)
+            dataset = None if self.settings.scratch else t.run.data.dataset
+            made_by["digests"] = digests_of(t.run.spec, dataset, t.directory.results)
             if settings.device == "cpu":
                 warn_unless(t.run.spec.arithmetic)
         for t in trainings:

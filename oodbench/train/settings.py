@@ -30,6 +30,8 @@ class TrainSettings:
     """The selection rules whose weights are kept, and `last`, see `oodbench.train.kept_weights`."""
     keep_checkpoints: bool = False
     """Whether a run keeps its checkpoint when it has ended."""
+    scratch: bool = False
+    """Whether the results are thrown away, so that nobody will ask which data files they are of."""
     loader_workers: int | None = None
     """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
     the launcher has cores for, or none without a launcher."""

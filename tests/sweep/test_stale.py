@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ import yaml
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+import oodbench
 from oodbench.__main__ import main
 from oodbench.algorithms import algorithms
+from oodbench.errors import UserError
 from oodbench.results import stale
 from oodbench.results.directory import RunDirectory
 from oodbench.results.run_spec import State
@@ -285,6 +288,34 @@ def test_data_are_the_same_wherever_they_are() -> None:
         Path(name).rename(f"elsewhere/{name}")
     shown = type_in(*LAUNCH, "--data-dir", "elsewhere")
     assert shown.exit_code == 0 and "Stale" not in shown.output
+
+
+@pytest.mark.usefixtures("project")
+def test_a_run_in_python_is_refused_if_it_is_stale() -> None:
+    """`oodbench.run` does what a launch does."""
+
+    def trained_again(**wish: Any) -> float:
+        type_in("sweep", "plan", "--help")  # the plug-in is imported anew
+        keys: dict[str, Any] = {key: SWEEP[key] for key in ("network", "steps", "evaluate_every")}
+        records = oodbench.run(
+            {"name": "Table", "file": "patients.csv"},
+            "SpreadRule",
+            out="one",
+            plugins=["my_method"],
+            **keys,
+            **wish,
+        )
+        return float(records["value"].sum())
+
+    first_value = trained_again()
+    CHANGES["base"][0]()
+    with pytest.raises(
+        UserError, match=r"of its 1 runs were trained \(my_base.py\): stale='retrain'"
+    ):
+        trained_again()
+    assert trained_again(stale="keep") == first_value
+    assert trained_again(stale="retrain") != first_value
+    trained_again()
 
 
 def test_a_run_that_goes_on_stays_of_the_code_that_began_it(
