@@ -66,7 +66,7 @@ def test_an_objective_that_is_not_one_number_is_told(value: str, given: str) -> 
 
     task = TASKS["binary"]
     algorithm = tiny_algorithm(Vector, tiny_problem(task), PLAIN)
-    message = f"^`objective` of Vector gives one number in a tensor, not {given}$"
+    message = f"^`objective` of Vector must return one number in a tensor, not {given}$"
     with pytest.raises(UserError, match=message):
         update(algorithm, tiny_batch(task, 0), 0)
 
