@@ -88,8 +88,7 @@ def test_a_broken_run_is_named_and_retry_trains_it_anew(tmp_path: Path) -> None:
         f"Broken, counted nowhere: ERM on LinearSEM(num_examples=40) (test 5, trial 0, {told}"
         in (" ".join(again.stdout.split()))
     )
-    with pytest.warns(UserWarning, match="the run starts anew"):
-        retried = run("retry", out, "--launcher", "debug")
+    retried = run("retry", out, "--launcher", "debug")
     assert retried.exit_code == 0 and outcome(results) == undisturbed
 
 
