@@ -49,9 +49,11 @@ class Pack:
         return list(dict.fromkeys(name.split("/")[1] for name in self._members if "/" in name))
 
     def read(self, run_id: str, name: str) -> bytes | None:
-        """The content of a run's file, or None if it is not here; raises DamagedFile."""
+        """The content of a run's file, or None if the run is not here; raises DamagedFile."""
         info = self._members.get(member(run_id, name))
         if info is None:
+            if any(member(run_id, other) in self._members for other in FILES):
+                raise DamagedFile(f"{self.path} is damaged: it lacks {name} of the run {run_id}")
             return None
         try:
             if info.file_size > LARGEST_FILE:
