@@ -32,7 +32,7 @@ selection_rules: Registry[type["Rule"]] = Registry(
 )
 register = selection_rules.add
 USUAL = "train_val"
-"""The rule of sweeps for which no other rule says that it is the usual one."""
+"""The rule of a sweep where neither the user, the sweep nor another rule's `is_usual` decides."""
 
 
 class Rule(ABC):
@@ -44,7 +44,7 @@ class Rule(ABC):
     """
 
     summary: ClassVar[str]
-    """What a footer says of it."""
+    """The sentence on the rule below a table."""
     needs: ClassVar[str]
     """What a sweep must have for it."""
     sees_test: ClassVar[bool] = False
@@ -61,7 +61,7 @@ class Rule(ABC):
 
     @property
     def description(self) -> str:
-        """What a footer says of it, after the metric that decides if that is not the dataset's."""
+        """The sentence below a table; it begins with the metric that decides if the dataset has another."""
         return f"{self.metric}, {self.summary}" if self.metric else self.summary
 
     @abstractmethod
@@ -109,7 +109,7 @@ EVIDENCE = ("id", "source", "environment", "split")
 
 
 def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
-    """The evidence of a rule; raises UserError for what is none."""
+    """The evidence of a rule; raises UserError if it lacks a column of EVIDENCE."""
     evidence: object = rule.evidence(runs)
     columns = evidence.columns if isinstance(evidence, pd.DataFrame) else ()
     if not isinstance(evidence, pd.DataFrame) or not {*EVIDENCE} <= {*columns}:
@@ -120,7 +120,7 @@ def evidence_by(rule: Rule, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def records_on(runs: pd.DataFrame, environments: str, *splits: str) -> pd.DataFrame:
-    """Evidence: a run's records on `splits` of the environments in a column of the runs."""
+    """Evidence: a run's records on `splits` of the environments that the column `environments` lists."""
     table = runs[["id", "holdout", environments]].explode(environments)
     table = table.rename(columns={environments: "environment"}).dropna(subset=["environment"])
     table = table.assign(source=table["id"]).merge(pd.DataFrame({"split": splits}), how="cross")
@@ -164,7 +164,7 @@ class ValEnv(Rule):
 
 @register("leave_one_out")
 class LeaveOneOut(Rule):
-    """The runs that leave out a training environment, too, decide."""
+    """Runs that also leave out one of the training environments decide."""
 
     summary = (
         "mean over the training environments, each scored by the run of the same draw, trial "
@@ -266,7 +266,7 @@ def sees_test(name: str) -> bool:
 
 
 def usual(frames: Frames) -> str:
-    """The rule that tables use unless they are told another.
+    """The rule that tables use by default.
 
     It is the one that the sweep names (its key `selection`); else the one that is usual for such runs,
     as `val_env` where every run holds validation environments out; else `train_val`.
@@ -312,8 +312,8 @@ def candidates(frames: Frames, rule: str | None = None) -> pd.DataFrame:
     rule, and if the sweep cannot serve it.
     """
     runs, ordered = _ordered(frames, rule)
-    found = _described(runs, ordered, [*CELL, "id", "draw", "complete"])
-    return found[[*CELL, "id", "draw", "step", "score", "complete"]]
+    table = _described(runs, ordered, [*CELL, "id", "draw", "complete"])
+    return table[[*CELL, "id", "draw", "step", "score", "complete"]]
 
 
 def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -325,13 +325,13 @@ def _described(runs: pd.DataFrame, ordered: pd.DataFrame, columns: list[str]) ->
 def _ordered(frames: Frames, rule: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The sweep's runs with `cell` and `complete`; and `run` (its row), `step`, `score`, best first."""
     name = rule or usual(frames)
-    found = find_rule(name, plugins=plugins_of(frames))
+    judge = find_rule(name, plugins=plugins_of(frames))
     runs = sweep_runs(frames)
-    if found.metric is not None:
-        runs = _judged_by(found.metric, frames, runs)
-    evidence = evidence_by(found, runs).merge(runs[["id", "metric"]], on="id")
+    if judge.metric is not None:
+        runs = _judged_by(judge.metric, frames, runs)
+    evidence = evidence_by(judge, runs).merge(runs[["id", "metric"]], on="id")
     if runs["metric"].notna().any() and evidence["source"].isna().all():
-        raise _unserved(found)
+        raise _unserved(judge)
     ended = set(runs.loc[runs["state"].isin(COMPLETE), "id"])
     if frames.scores is not None:  # frozen runs have been judged, by the rules of their board
         judged = frames.scores["id"][frames.scores["rule"] == name]
@@ -403,24 +403,24 @@ def _scores(metrics: pd.DataFrame, evidence: pd.DataFrame, runs: pd.DataFrame) -
 def _with_frozen(
     table: pd.DataFrame, scores: pd.DataFrame, runs: pd.DataFrame, rule: str
 ) -> pd.DataFrame:
-    """The table of `_scores` with what is known of frozen runs in place of what it has of them."""
-    own = scores[scores["rule"] == rule]
-    run = pd.Index(runs["id"]).get_indexer(pd.Index(own["id"]))
-    known = pd.DataFrame({"run": run, "step": own["step"], "score": own["score"]})
+    """The table of `_scores`, in which frozen runs have the steps and scores that their board froze."""
+    frozen = scores[scores["rule"] == rule]
+    run = pd.Index(runs["id"]).get_indexer(pd.Index(frozen["id"]))
+    known = pd.DataFrame({"run": run, "step": frozen["step"], "score": frozen["score"]})
     live = ~runs["frozen"].eq(True).to_numpy()[table["run"]]
     both: pd.DataFrame = pd.concat([table[live], known[run >= 0]], ignore_index=True)
     return both
 
 
 def _pair(high: npt.ArrayLike, low: npt.ArrayLike) -> Integers:
-    """Two numbers below 2**31 in one."""
+    """Two numbers below 2**31 packed into one."""
     return (np.asarray(high, dtype=np.int64) << 32) + np.asarray(low, dtype=np.int64)
 
 
 def _seen(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
-    """`step`, `value`, `count` of the records that are evidence, and `evidence`: a row's place in it.
+    """`step`, `value`, `count` of the records that are evidence, and `evidence`: their row in that table.
 
-    A record that judges several runs is there several times.
+    A record that judges several runs occurs several times.
     """
     names = ("environment", "split", "metric")
     wanted = [metrics[n].cat.categories.get_indexer(pd.Index(evidence[n])) for n in names]
@@ -434,10 +434,10 @@ def _seen(metrics: pd.DataFrame, evidence: pd.DataFrame) -> pd.DataFrame:
     useful = np.zeros(math.prod(sizes), dtype=bool)
     useful[kind[there]] = True
     kept = np.flatnonzero(useful[recorded])
-    found = metrics.iloc[kept][["step", "value", "count"]]
-    found["key"] = _pair(metrics["id"].cat.codes.to_numpy()[kept], recorded[kept])
+    records = metrics.iloc[kept][["step", "value", "count"]]
+    records["key"] = _pair(metrics["id"].cat.codes.to_numpy()[kept], recorded[kept])
     pieces = pd.DataFrame({"key": _pair(source, kind), "evidence": evidence.index})
-    return found.merge(pieces[there], on="key")
+    return records.merge(pieces[there], on="key")
 
 
 def _steps(metrics: pd.DataFrame, rows: "pd.Index[str]") -> pd.DataFrame:

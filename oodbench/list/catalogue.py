@@ -44,7 +44,7 @@ def own_entries() -> list[Entry]:
     """The package's own classes by kind and name, as their `@register("NAME", ...)` lines say.
 
     A registered class says its name, and its `paper` where it has one, as plain strings in that line;
-    a test holds that this finds what the registries hold.
+    a test checks that these are the classes in the registries.
     """
     entries: list[Entry] = []
     for kind in KINDS:
@@ -85,7 +85,7 @@ def _entries(kind: str, module: ast.Module, classes: Mapping[str, ast.ClassDef])
 def _attribute(
     node: ast.ClassDef, name: str, classes: Mapping[str, ast.ClassDef], usual: Any
 ) -> Any:
-    """The constant that a class, or the first of its bases that does, gives an attribute."""
+    """The constant that a class assigns to an attribute, or else its first base that assigns one."""
     for line in node.body:
         match line:
             case ast.Assign(targets=[ast.Name(target)], value=ast.Constant(value)) if (
@@ -98,7 +98,7 @@ def _attribute(
 
 
 def _paper(call: ast.Call) -> str:
-    """The value of `paper=` in a decorator, also inside of its `Metadata(...)`."""
+    """The value of `paper=` in a decorator, also inside its `Metadata(...)`."""
     for node in ast.walk(call):
         match node:
             case ast.keyword(arg="paper", value=ast.Constant(str(paper))):

@@ -22,7 +22,9 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
-Name = Annotated[str | None, typer.Argument(help="Say all about this one.", show_default=False)]
+Name = Annotated[
+    str | None, typer.Argument(help="Show everything about this class.", show_default=False)
+]
 Plugins = Annotated[
     list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
 ]
@@ -41,9 +43,8 @@ def list_(name: Name = None, plugin: Plugins = None, format_: Formats = Format.T
         text = page(about, width) if format_ is not Format.JSON else json.dumps(about, indent=2)
         print(printable(text, keep="\n"))
         return
-    if (
-        plugin or has_entry_points()
-    ):  # their classes are known once they are imported, torch with them
+    if plugin or has_entry_points():
+        # only importing such a package, and torch with it, tells which classes it registers
         from oodbench.list.details import registered_entries
 
         entries = registered_entries(plugin or [])

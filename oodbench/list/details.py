@@ -22,7 +22,7 @@ from oodbench.tasks import Kind, Task
 COSTS = checkout() / "docs" / "findings" / "speed.md"
 """The page with what methods cost."""
 COST_TABLE = "| method | step / ERM's |"
-"""How the head of its table of methods starts; the columns are names and ratios."""
+"""The start of the header of its table of methods; the first columns are names and ratios."""
 SHAPE = "16 environments x 32"
 TITLES = {
     "hparams": "hyperparameters (default; range of random draws; what may be set)",
@@ -97,7 +97,7 @@ def parameters(space: type) -> list[dict[str, Any]]:
 
 
 def page(about: Mapping[str, Any], width: int) -> str:
-    """What `details` found, for a terminal of `width` columns."""
+    """The dictionary of `details` as text for a terminal of `width` columns."""
     lines = [f"{about['name']} ({about['kind']})", ""]
     for paragraph in str(about["description"]).split("\n\n"):
         lines += [*textwrap.wrap(paragraph, width, break_on_hyphens=False), ""]
@@ -126,7 +126,7 @@ def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
 
 
 def _limits(cls: type[Algorithm]) -> str:
-    """What a method cannot be run on, and why, in one line; empty for one that can on everything."""
+    """What a method cannot be run on, and why, in one line; empty if it runs on everything."""
     environments = ("a", "b", "c")
     tasks = [Task(kind, 1 if kind == "binary" else 3) for kind in get_args(Kind)]
     on_vectors = [Problem((4,), task, environments, 100) for task in tasks]
@@ -178,8 +178,8 @@ def _of_dataset(name: str, cls: type[Dataset]) -> dict[str, Any]:
             known["validation_environments"] = list(made.validation_environments)
         known |= {"input_shape": list(made.input_shape), "task": made.task.kind}
         known["metric"] = metric(made)
-    except UserError as error:  # they are in files that are not here
-        known["environments"] = f"those of its files ({error})"
+    except UserError as error:  # a dataset in files that are not on this machine
+        known["environments"] = f"read from its files ({error})"
     if metadata.hparams:
         known["defaults_of_methods"] = [f"{k} {v}" for k, v in metadata.hparams.items()]
     return known
@@ -205,7 +205,7 @@ def _values(default: object, distribution: Distribution | None) -> dict[str, Any
         return {"default": default}
     numbers: list[Any] = list(distribution.arguments)
     if distribution.kind == "uniform_int":
-        numbers[1] -= 1  # it is kept as the bound that is not reached
+        numbers[1] -= 1  # the stored bound is exclusive
     exact = (not isinstance(n, float) or 0 < 1 - n < 1e-5 for n in numbers)  # .999999 is not 1
     texts = (str(n) if whole else f"{n:.5g}" for n, whole in zip(numbers, exact, strict=True))
     return {"default": default, "range": f"{distribution.kind}({', '.join(texts)})"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oodbench.tasks import Task
 
 NAMED = 64
-"""A split of more groups than this has no accuracies of single groups in its records."""
+"""With more groups than this, a split's records have no accuracies of single groups."""
 
 
 class Examples:
@@ -96,9 +96,9 @@ class Metric:
         raise NotImplementedError
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
-        """The value on a split, of whose groups `right` examples are classified right; None: none.
+        """The value on a split, given how many examples of each group are classified right; or None.
 
-        It is asked where targets are classes.
+        It is called where targets are classes.
         """
         raise NotImplementedError
 
@@ -123,19 +123,18 @@ def is_proportion(name: str) -> bool:
 
 
 def is_higher_better(name: str) -> bool:
-    """Whether more of a metric is better; less is of a predictor's own ones, which are not registered.
+    """Whether a higher value is better; no for metrics of the predictor itself, which are not registered.
 
-    Of a metric of examples that may be unknown `known_direction` tells.
+    For a metric of examples that may be unknown, use `known_direction`.
     """
     known = metrics.find(_family(name))
     return known is not None and known.higher_is_better
 
 
 def known_direction(name: str, plugins: Collection[str] = ()) -> bool:
-    """Whether more of a metric is better; raises UserError where nobody has registered it.
+    """Whether a higher value is better; raises UserError for a metric that is not registered.
 
-    Its direction would be a guess then, and a wrong one turns every ranking round. The `plugins` of
-    its sweep are imported if they are needed.
+    A guess could invert every ranking. The `plugins` of its sweep are imported if they are needed.
     """
     known = metrics.find(_family(name), plugins)
     if known is None:
@@ -152,7 +151,7 @@ def _defining(method: str) -> list[tuple[str, Metric]]:
 def values_of_examples(task: "Task", logits: "Tensor", targets: "Tensor") -> "dict[str, Tensor]":
     """Every recorded metric of each example, (...); its mean over a split is the recorded value.
 
-    An example of several labels or tokens of which none is known has no value, see `Task.known`.
+    An example with several labels or tokens, none of them known, has no value, see `Task.known`.
     """
     examples = Examples(task, logits, targets)
     values = {name: metric.of_examples(examples) for name, metric in _defining("of_examples")}

@@ -14,7 +14,7 @@ BINS = 15
 class MacroF1(Metric):
     """The mean over classes of 2 TP / (2 TP + FP + FN), by scikit-learn.
 
-    The classes are those that are a target or a guess; a NaN prediction is a guess of none.
+    It counts the classes that occur as a target or a prediction; a NaN prediction is of no class.
     """
 
     higher_is_better = is_proportion = True
@@ -30,10 +30,10 @@ class MacroF1(Metric):
 
 @register("auroc")
 class AUROC(Metric):
-    """The area under the ROC curve, by scikit-learn; of several classes the mean of each against the rest.
+    """The area under the ROC curve, by scikit-learn; for several classes the one-versus-rest mean.
 
     Classes that no example or every example has are left out: NaN where that leaves none. A NaN
-    prediction is certain of any class but the target.
+    prediction counts as certain of every class but the target.
     """
 
     higher_is_better = is_proportion = True
@@ -66,7 +66,7 @@ class CalibrationError(Metric):
 
 
 def probabilities(logits: Array) -> npt.NDArray[np.float64]:
-    """(N, C) probabilities of the classes from (N, C) logits, or from (N, 1) of the second of two."""
+    """(N, C) probabilities of the classes from logits (N, C), or (N, 1) of the second of two classes."""
     z = np.asarray(logits, dtype=np.float64)
     if z.shape[1] == 1:
         z = np.concatenate([np.zeros_like(z), z], axis=1)
@@ -75,7 +75,7 @@ def probabilities(logits: Array) -> npt.NDArray[np.float64]:
 
 
 def classes_of(targets: Array) -> npt.NDArray[np.int64]:
-    """(N,) the classes, of probabilities the most probable ones."""
+    """(N,) the classes; the most probable ones where targets are probabilities."""
     return (targets.argmax(-1) if targets.ndim > 1 else targets).astype(np.int64)
 
 
@@ -84,7 +84,7 @@ def _finite(p: Predictions) -> Array:
 
 
 def _shares(p: Predictions) -> npt.NDArray[np.float64]:
-    """(N, C) probabilities, those of equal classes where the prediction is not finite."""
+    """(N, C) probabilities, uniform where the prediction is not finite."""
     return probabilities(np.where(_finite(p)[:, None], p.logits, 0))
 
 

@@ -13,15 +13,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IOU, SCORE = 0.5, 0.5
-"""The least overlap at which a predicted box is a true one, and the score from which it counts."""
+"""The least overlap at which a predicted box matches a true one, and the score above which it counts."""
 
 
 @register("accuracy")
 class Accuracy(Metric):
     """The share of examples whose class is predicted; a prediction that is not finite is wrong.
 
-    Of several labels or tokens each known one counts alike; of boxes it is the true ones over true,
-    false and missed ones.
+    The known labels or tokens of an example count equally; for boxes it is TP / (TP + FP + FN).
     """
 
     higher_is_better = is_proportion = True
@@ -150,7 +149,7 @@ class Official(Metric):
 
 
 class Percentage(Official):
-    """One of them that is printed in %."""
+    """An official metric that is printed in %."""
 
     is_proportion = True
 
@@ -171,7 +170,7 @@ def _lowest(right: Sequence[float], counts: Sequence[int]) -> float:
 
 
 def _box_accuracy(boxes: "Tensor", targets: "Tensor") -> "Tensor":
-    """True boxes over true, false and missed ones of each image; 1 if none is there or predicted."""
+    """TP / (TP + FP + FN) of the boxes of each image; 1 if it has none and none is predicted."""
     from torchvision.ops import box_iou
 
     values = []

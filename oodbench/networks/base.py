@@ -43,11 +43,11 @@ class Network(nn.Module):
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if a file that these hyperparameters need is missing; a plan asks."""
+        """Raise UserError if a file that these hyperparameters need is missing; a plan calls it."""
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters as the spec of a run on `dataset` holds them; a plan asks.
+        """The hyperparameters as the spec of a run on `dataset` holds them; a plan calls it.
 
         A network adds whatever else its numbers depend on, such as checksums of files. Raises UserError
         where it cannot be built.
@@ -78,11 +78,11 @@ class Network(nn.Module):
 
     @property
     def rate_scales(self) -> Mapping[str, float]:
-        """The factors of the learning rate by the names of parameters; those of no others are 1."""
+        """The factors of the learning rate by parameter name; for all other parameters it is 1."""
         return {}
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor | None:
-        """The losses (N,) in training of a network that works out its own; None: the task's."""
+        """The training losses (N,) of a network that computes its own; None: the task's."""
         return None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A detector of torchvision: boxes of one class of things, with scores."""
+"""A detector of torchvision: boxes of one class of objects, with scores."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,29 +20,29 @@ MODEL = "fasterrcnn_resnet50_fpn"
 class FasterRCNN(FromFile):
     """Faster R-CNN on a feature pyramid (arXiv:1506.01497, arXiv:1612.03144), as torchvision has it.
 
-    The predictions (N, num_outputs, 5) are those boxes of an image that have the best scores, as
-    x1, y1, x2, y2 in pixels and the score; NaN fills up. The loss of an image is the sum of
-    torchvision's four losses of a batch that it is alone in.
+    The predictions (N, num_outputs, 5) are the boxes of an image with the best scores, as x1, y1, x2,
+    y2 in pixels and the score, padded with NaN. The loss of an image is the sum of torchvision's four
+    losses for a batch of this image alone.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """With weights batch normalisation and the first two blocks stay as they are."""
+        """With pretrained weights, batch normalisation and the first two blocks are frozen."""
 
         weights: str = hparam("coco")
-        """`none`: random; `coco`: torchvision's, from its cache, but for the last layer; or a .pth
-        file of torchvision's model with one class (and the background). It is part of a run's id as it
-        is given, a file by its path, unless there is a `sha256`."""
+        """`none`: random; `coco`: torchvision's, from its cache, without the last layer; or a .pth
+        file of torchvision's model with one class (and the background). A run's id holds this value, such
+        as a file's path, unless there is a `sha256`."""
         sha256: str = hparam("", neutral="")
-        """The SHA-256 of the file of the weights, which stands in a run's id for them, wherever the file
-        is; a run stops at another file."""
+        """The SHA-256 of the file of the weights, which a run's id holds in place of the path; a run stops
+        at another file."""
         body: str = hparam("resnet50", options=("resnet18", "resnet50"))
-        """The network below the pyramid; weights are there for the larger one."""
+        """The network below the pyramid; pretrained weights exist for the larger one."""
 
     model = MODEL
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raises UserError for inputs that are no images, and for weights that cannot be had."""
+        """Raises UserError for inputs that are no images, and for weights that cannot be loaded."""
         from torchvision.models import detection
         from torchvision.models.detection._utils import overwrite_eps
         from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
@@ -108,7 +108,7 @@ class FasterRCNN(FromFile):
 
 
 def _load(model: nn.Module, file: Path) -> None:
-    """Load weights in torchvision's names; raises UserError for others."""
+    """Load weights that have torchvision's names; raises UserError for others."""
     try:
         model.load_state_dict(stored_weights(file))
     except RuntimeError as error:

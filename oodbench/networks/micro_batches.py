@@ -1,4 +1,4 @@
-"""Modules run on one micro-batch after the other, so that the activations of one alone are in memory."""
+"""Run modules on one micro-batch after the other, so that only one's activations are in memory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,7 +15,7 @@ def in_micro_batches(
 ) -> Tensor:
     """The outputs (N, ...) of `function`, which runs `owner` on inputs (N, ...), from `count` calls.
 
-    The backward pass makes each micro-batch's activations anew, so that it is exact, at the price of a
+    The backward pass recomputes each micro-batch's activations, so that it is exact, at the price of a
     second forward pass. Batch normalisation takes the statistics of a micro-batch, and counts it once.
     """
 
@@ -32,7 +32,7 @@ def in_micro_batches(
 
 @contextmanager
 def _statistics_kept(owner: nn.Module) -> Iterator[None]:
-    """Within it the running statistics of batch normalisation stay as they are."""
+    """A context in which the running statistics of batch normalisation do not change."""
     layers = [m for m in owner.modules() if isinstance(m, _BatchNorm)]
     before = [(m, m.momentum, m.num_batches_tracked) for m in layers]
     try:

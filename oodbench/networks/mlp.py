@@ -62,7 +62,7 @@ class MLP(Network):
 
 
 class Scales(nn.Module):
-    """Inputs (N, F), each feature times a weight of its own."""
+    """Inputs (N, F), each feature multiplied by its own learned weight."""
 
     def __init__(self, start: Tensor) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Scales(nn.Module):
 
 @register("Linear")
 class Linear(Network):
-    """A linear predictor x -> w' (phi x), without intercept: phi is learned from the identity on.
+    """A linear predictor x -> w' (phi x), without intercept: phi is learned, and starts as the identity.
 
     w starts at ones and stays there unless `train_classifier`, as in the linear structural
     equation models of arXiv:1907.02893 (phi a matrix, w fixed). With `diagonal` phi is learned as a
@@ -90,7 +90,7 @@ class Linear(Network):
         diagonal: bool = hparam(False)
         start: float = hparam(1.0)
         start_std: float = hparam(0.0, low=0.0)
-        """The standard deviation of normal noise on `start`, of each element its own."""
+        """The standard deviation of independent normal noise on the elements of `start`."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()

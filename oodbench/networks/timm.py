@@ -23,17 +23,19 @@ FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 class _Inputs(nn.Module):
-    """Images as a dataset gives them to those that a model was made for."""
+    """Resize and standardise a dataset's images as a model's configuration says."""
 
-    def __init__(self, config: Mapping[str, Any], channels: int, size: int, whole: bool) -> None:
-        """`size` is the side of the result, or 0; `whole`: ImageNet's normalisation is to be undone."""
+    def __init__(
+        self, config: Mapping[str, Any], channels: int, size: int, normalized: bool
+    ) -> None:
+        """`size` is the side of the result, 0 for the input's; ImageNet's normalisation is undone first."""
         super().__init__()
         places = torch.arange(channels, device="cpu") % 3
         mean, std = (torch.tensor(config[k], device="cpu")[places] for k in ("mean", "std"))
         scale, shift = 1 / std, -mean / std
-        if whole:
-            was = [torch.tensor(values, device="cpu")[places] for values in IMAGENET]
-            scale, shift = was[1] / std, (was[0] - mean) / std
+        if normalized:
+            old = [torch.tensor(values, device="cpu")[places] for values in IMAGENET]
+            scale, shift = old[1] / std, (old[0] - mean) / std
         same = bool((scale == 1).all() and (shift == 0).all())
         self._identical, self._size = same, size
         self._mode = "bicubic" if config["interpolation"] == "bicubic" else "bilinear"
@@ -52,8 +54,8 @@ class _Inputs(nn.Module):
 class Timm(Network):
     """A model of timm up to its pooled features, with preprocessing by the model's own configuration.
 
-    Pixels are standardised by the configuration's mean and standard deviation, whatever the dataset's
-    are; for other than three channels the first layer's weights are timm's adaptation of the stored ones.
+    Pixels are standardised by the configuration's mean and standard deviation, not the dataset's; for
+    other than three channels timm adapts the first layer's stored weights.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -63,8 +65,8 @@ class Timm(Network):
         model: str = hparam("resnet18")
         """The name in timm, with or without the tag of its weights: `vit_small_patch14_dinov2.lvd142m`."""
         weights: str = hparam("none", by_family={"images": ("cached", None)})
-        """`none`: random; `cached`: those that timm has in its local cache; or a file of safetensors or
-        of a state_dict, as timm or the model's authors name its entries."""
+        """`none`: random; `cached`: the weights in timm's local cache; or a file of safetensors or of a
+        state_dict, with the entries that timm or the model's authors use."""
         sha256: str = hparam("")
         """The SHA-256 of the file of the weights; a plan sets it, and a run stops at another file."""
         size: int = hparam(0, low=0)
@@ -74,9 +76,9 @@ class Timm(Network):
         freeze_batch_norm: bool = hparam(False, by_family={"images": (True, None)})
         """Whether batch normalisation keeps the statistics that came with the weights."""
         freeze: int = hparam(0, low=-1)
-        """How many of the model's first stages stay as they are (the first n layers of arXiv:1411.1792;
-        here with the statistics of batch normalisation): the stem counts as one, as does each block of a
-        transformer; -1: the whole model, so that the head is trained alone."""
+        """How many of the model's first stages are frozen (the first n layers of arXiv:1411.1792; here
+        with the statistics of batch normalisation): the stem counts as one, as does each block of a
+        transformer; -1: the whole model, so that only the head is trained."""
         layer_decay: float = hparam(1.0, low=0.0, high=1.0)
         """The factor between the learning rates of a layer and the one after it, 1 for the head
         (BEiT, arXiv:2106.08254; layers as timm groups them, the last norm with the last block)."""
@@ -86,8 +88,8 @@ class Timm(Network):
         mix_style_stages: int = hparam(3, low=1, high=4, neutral=3)
         """After how many stages styles are mixed."""
         drop_path: float = hparam(0.0, low=0.0, high=0.99)
-        """The share of examples for which the last residual branch is left out, less in those before
-        (stochastic depth, arXiv:1603.09382)."""
+        """The share of examples for which the last residual branch is left out; earlier branches have
+        smaller shares (stochastic depth, arXiv:1603.09382)."""
         dropout: float = hparam(
             0.0, low=0.0, high=0.99, by_family={"images": (0.0, choice(0.0, 0.1, 0.5))}
         )
@@ -127,9 +129,7 @@ class Timm(Network):
         self._stages = [f"featurizer.1.{each['module']}" for each in _feature_info(body)]
         if hparams.mix_style:
             if not self._stages or hasattr(body, "patch_embed"):
-                raise UserError(
-                    f"{hparams.model} has no early feature maps: `mix_style` is not for it"
-                )
+                raise UserError(f"{hparams.model} has no early feature maps for `mix_style` to mix")
             after_stem = 1 if len(self._stages) > 4 else 0
             early = self._stages[after_stem : after_stem + hparams.mix_style_stages]
             add_mix_style(self, early, hparams.mix_style)
@@ -146,7 +146,7 @@ class Timm(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
-        """The file of the weights, if there are to be some; raises UserError if it is not there."""
+        """The file of the weights, None for random ones; raises UserError if it is missing."""
         weights = str(values["weights"])
         if weights in ("none", "cached"):
             return None if weights == "none" else _cached(str(values["model"]))
@@ -159,7 +159,7 @@ class Timm(Network):
 
     @classmethod
     def resolved(cls, values: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
-        """The hyperparameters with the checksum of the weights; the network is built once, as a trial."""
+        """The hyperparameters with the weights' checksum; the network is built once, as a check."""
         resolved = dict(values)
         if resolved["normalized"] is None:
             resolved["normalized"] = normalization(dataset) is not None
@@ -223,7 +223,7 @@ def _configuration(model: str) -> dict[str, Any]:
 
 
 def _cached(model: str) -> Path:
-    """The file of a model's published weights in the caches of timm, which fetches nothing here."""
+    """The file of a model's published weights in timm's caches; nothing is downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
     config = _configuration(model)
@@ -249,7 +249,7 @@ def _cached(model: str) -> Path:
 def _body(
     hparams: Timm.Hparams, config: Mapping[str, Any], channels: int, pixels: tuple[int, ...]
 ) -> Any:
-    """The model without its head, with its weights, for images of so many pixels."""
+    """The model without its head, with its weights, for images of that many `pixels`."""
     timm = _timm()
     stored: Mapping[str, Tensor] = {}
     sides = (hparams.size, hparams.size) if hparams.size else pixels
@@ -302,10 +302,10 @@ def _body(
 def _entries(
     state: Mapping[str, Tensor], model: str, config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The entries of a file but for the last layer's, by timm's names for EfficientNet-PyTorch's.
+    """The entries of a file without the last layer's; EfficientNet-PyTorch's get timm's names.
 
-    That package (and efficientnet_lite_pytorch) numbers the blocks through, where timm counts them within
-    stages; both list the same layers in the same order. Its padding is that of timm's models `tf_...`.
+    That package (and efficientnet_lite_pytorch) numbers all blocks, timm the blocks within each stage;
+    both list the same layers in the same order. Its padding is that of timm's models `tf_...`.
     """
     entries = {k.removeprefix("module."): v for k, v in state.items()}
     if "_conv_stem.weight" in entries:

@@ -1,4 +1,4 @@
-"""Networks for images that come from elsewhere: torchvision's, and DomainBed's for digits."""
+"""Networks for images: torchvision's, DomainBed's for digits, and small convolutional ones."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,9 @@ class FromFile(Network):
 
     @classmethod
     def weights_file(cls, values: Mapping[str, object]) -> Path | None:
-        """The file of the weights, if there are to be some; raises UserError if it is missing, or not
-        the one with the given `sha256`.
+        """The file of the weights, None for random ones.
+
+        Raises UserError if it is missing, or not the one with the given `sha256`.
         """
         weights = str(values["weights"])
         file = None if weights == "none" else weights_file(cls.model, weights)
@@ -35,7 +36,7 @@ class FromFile(Network):
 
     @classmethod
     def check(cls, values: Mapping[str, object]) -> None:
-        """Raise UserError if the file of the weights is missing, or another one."""
+        """Raise UserError if the file of the weights is missing, or not the one with `sha256`."""
         cls.weights_file(values)
 
 
@@ -49,7 +50,7 @@ class Torchvision(FromFile):
     first: str
     """The name of the first convolution."""
     head: str
-    """The name of the last layer, which is not taken."""
+    """The name of the last layer, which is left out."""
     pixels: int = 1
     """The least side of an image."""
 
@@ -59,11 +60,11 @@ class Torchvision(FromFile):
 
         weights: str = hparam("none", by_family={"images": ("imagenet", None)})
         """`none`: random; `imagenet`: torchvision's first version, from its cache; or a .pth file that
-        torchvision's model could load. It is part of a run's id as it is given, a file by its path,
-        unless there is a `sha256`."""
+        torchvision's model could load. A run's id holds this value, such as a file's path, unless there
+        is a `sha256`."""
         sha256: str = hparam("", neutral="")
-        """The SHA-256 of the file of the weights, which stands in a run's id for them, wherever the file
-        is; a run stops at another file."""
+        """The SHA-256 of the file of the weights, which a run's id holds in place of the path; a run stops
+        at another file."""
         freeze_batch_norm: bool = hparam(False, by_family={"images": (True, None)})
         """Whether batch normalisation keeps the statistics that came with the weights."""
         dropout: float = hparam(
@@ -72,7 +73,7 @@ class Torchvision(FromFile):
         """The share of the features that dropout sets to 0."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raises UserError for inputs that are no images, and for weights that cannot be had."""
+        """Raises UserError for inputs that are no images, and for weights that cannot be loaded."""
         import torchvision.models
 
         super().__init__()
@@ -122,8 +123,8 @@ class ResNet(Torchvision):
         """The probability with which the images of a batch have mixed styles after the first stages
         (MixStyle, arXiv:2104.02008)."""
         mix_style_stages: int = hparam(3, low=1, high=4, neutral=3)
-        """After how many of the four stages styles are mixed: in the authors' code three for PACS, two for
-        Office-Home."""
+        """After how many of the four stages styles are mixed: the authors' code mixes after three for PACS,
+        two for Office-Home."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__(input_shape, num_outputs, hparams)
@@ -189,7 +190,7 @@ def conv_block(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def require_image(name: str, input_shape: tuple[int, ...], pixels: int) -> int:
-    """The number of channels; raises UserError unless the inputs are (C, H, W), large enough."""
+    """The number of channels; raises UserError unless the inputs are (C, H, W) and large enough."""
     if len(input_shape) != 3 or min(input_shape[1:]) < pixels:
         raise UserError(
             f"the network {name} takes images of at least {pixels} x {pixels} pixels, "
@@ -296,15 +297,15 @@ def mixed(x: Tensor, other: Tensor, share: Tensor) -> Tensor:
     for maps in (x.detach(), other.detach()):
         means.append(maps.mean((2, 3), keepdim=True))
         deviations.append((maps.var((2, 3), keepdim=True) + 1e-6).sqrt())
-    mean, deviation = (share * own + (1 - share) * o for own, o in (means, deviations))
+    mean, deviation = (share * a + (1 - share) * b for a, b in (means, deviations))
     return deviation * (x - means[0]) / deviations[0] + mean
 
 
 class MixStyle(nn.Module):
     """In training, with some probability, all images of a batch have mixed styles.
 
-    Each is mixed with another of the batch, whatever its environment (the paper's random shuffle); shares
-    are from Beta(0.1, 0.1), and the probability is 0.5, in most experiments of the authors' code.
+    Each image is mixed with a random one of the batch, whatever its environment (the paper's random
+    shuffle). The share is from Beta(0.1, 0.1); the authors' code mostly has the probability 0.5.
     """
 
     def __init__(self, probability: float) -> None:

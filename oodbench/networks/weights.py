@@ -34,8 +34,9 @@ REPLACED: ContextVar[bool] = ContextVar("replaced", default=False)
 
 @contextmanager
 def replaced_weights() -> Iterator[None]:
-    """Within it networks are built as with their files of weights, which need not be there: all of
-    their weights are random, for others to be loaded over them. Those of transformers must be there.
+    """A context in which networks are built with random weights, which the caller then overwrites.
+
+    The files of weights need not exist, except for transformers'.
     """
     token = REPLACED.set(True)
     try:
@@ -45,10 +46,7 @@ def replaced_weights() -> Iterator[None]:
 
 
 def weights_file(model: str, weights: str) -> Path:
-    """The file of a model's weights, a name in PUBLISHED or a path.
-
-    Raises UserError if it is not there.
-    """
+    """The file of a model's `weights`, a name in PUBLISHED or a path; raises UserError if missing."""
     if weights not in PUBLISHED:
         file = Path(weights).expanduser()
         if not file.is_file():
@@ -96,10 +94,10 @@ def _sha256(file: Path, stamp: tuple[int, int]) -> str:
 
 
 def read_weights(file: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file of safetensors or of torch, of which no code is run.
+    """The state_dict in a file of safetensors or torch; no code in it is run.
 
     Training scripts wrap it in a dictionary, under `state_dict` or `model`. Raises UserError for other
-    files, truncated ones among them. The last file's is kept in memory.
+    and for truncated files. The state_dict of the last file stays in memory.
     """
     return _read_weights(file, _stamp(file))
 
@@ -123,7 +121,7 @@ def _read_weights(file: Path, stamp: tuple[int, int]) -> Mapping[str, Tensor]:
 
 
 def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """The state_dict in a file, but for a classifier's last layer; raises UserError for other files."""
+    """The state_dict in a file, without a classifier's last layer; raises UserError for other files."""
     return {
         re.sub(r"\b(norm|conv)\.([12])\b", r"\1\2", k): v  # in the oldest files of DenseNet
         for k, v in read_weights(file).items()
@@ -132,7 +130,7 @@ def stored_weights(file: Path) -> Mapping[str, Tensor]:
 
 
 def load_fitting(module: nn.Module, state: Mapping[str, Tensor], beginning: str) -> None:
-    """Load a state_dict; raises UserError, which begins as `beginning`, if it is not of such a module."""
+    """Load a state_dict; raises UserError, beginning with `beginning`, if it does not fit the module."""
     wanted = module.state_dict()
     wrong = [k for k in wanted if k not in state or state[k].shape != wanted[k].shape]
     wrong += [k for k in state if k not in wanted]
@@ -144,7 +142,7 @@ def load_fitting(module: nn.Module, state: Mapping[str, Tensor], beginning: str)
 
 
 def load_weights(body: nn.Module, file: Path) -> None:
-    """Give a network the weights in a file; raises UserError for another architecture's."""
+    """Load the weights in a file into a network; raises UserError for another architecture's."""
     name = type(body).__name__
     beginning = f"{file} holds no weights of {name} as torchvision names and shapes them"
     load_fitting(body, stored_weights(file), beginning)

@@ -1,6 +1,6 @@
 """Networks of WILDS' examples whose inputs are no images: texts, code, molecules and genomes.
 
-Texts and code are ids of words or word pieces, of which 0 fills up; molecules are rows of an atom and three
+Texts and code are ids of words or word pieces, padded with 0; molecules are rows of an atom and three
 bonds each (`oodbench.data.encodings`).
 """
 
@@ -91,8 +91,8 @@ class DistilBERT(_Transformer):
         """With `weights: none` all weights are random."""
 
         weights: str = hparam("distilbert-base-uncased")
-        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds it
-        as it is given, a folder by its path."""
+        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds
+        this value, of a folder its path."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
@@ -143,15 +143,15 @@ class CodeGPT(_Transformer):
         """The sizes of a network without weights (`weights: none`); the defaults are CodeGPT's."""
 
         weights: str = hparam(CODEGPT)
-        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds it
-        as it is given, a folder by its path."""
+        """A name in the local cache of transformers, a folder of its files, or none. A run's id holds
+        this value, of a folder its path."""
         layers: int = hparam(12, low=1)
         width: int = hparam(768, low=1)
         heads: int = hparam(12, low=1)
         dropout: float = hparam(0.1, low=0.0, high=0.99)
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
-        """Raises UserError for inputs that are no tokens, and for weights that cannot be had."""
+        """Raises UserError for inputs that are no tokens, and for weights that cannot be loaded."""
         super().__init__()
         self.hparams = hparams
         if len(input_shape) != 1:
@@ -267,7 +267,7 @@ class GIN(Network):
             raise UserError(
                 f"the network GIN takes molecules, not inputs of the shape {input_shape}"
             )
-        package()  # whose import of ogb asks nobody for newer versions
+        package()  # imports ogb in a way that does not ask the network for newer versions
         self.hparams = hparams
         self.num_features = hparams.width
         self.featurizer = _GIN(hparams.width, hparams.depth, hparams.dropout)
@@ -311,13 +311,13 @@ class _UNet(nn.Module):
 class UNet1d(Network):
     """A U-Net along a genome, six resolutions deep, as WILDS' examples have for `encode`.
 
-    The features are one number a window of 200 bases every 50 bases.
+    The features are one number per window of 200 bases; a window starts every 50 bases.
     """
 
     def __init__(
         self, input_shape: tuple[int, ...], num_outputs: int, hparams: Network.Hparams
     ) -> None:
-        """Raises UserError for inputs that are no tracks of a length that can be halved five times."""
+        """Raises UserError unless the inputs are tracks whose length can be halved five times."""
         super().__init__()
         self.hparams = hparams
         factor = 2 ** (len(WIDTHS) - 1)

@@ -1,4 +1,4 @@
-"""From records to the tables, texts and pages that a reviewer believes: `python -m oodbench.report`.
+"""Tables, figures and pages of results, with their errors and caveats: `python -m oodbench.report`.
 
 It imports `results`, `selection` and the ground.
 """

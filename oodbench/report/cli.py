@@ -45,21 +45,23 @@ Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
 Metric = Annotated[
     str | None,
     typer.Option(
-        help="Shown instead of the datasets' own: a recorded one, such as loss, brier or "
-        "balanced_accuracy, or one of kept predictions, such as macro_f1, auroc or calibration_error."
+        help="Shown instead of the datasets' own: a recorded metric, such as loss, brier or "
+        "balanced_accuracy, or one computed from kept predictions, such as macro_f1 or auroc."
     ),
 ]
-Dataset = Annotated[str | None, typer.Option(help="This one alone, by its name in the table.")]
+Dataset = Annotated[
+    str | None, typer.Option(help="Show this dataset alone, by its name in the table.")
+]
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
         "--plugin",
         metavar="MODULE",
-        help="Metrics and selection rules, imported first; those of the sweep are known without it.",
+        help="A module of metrics or selection rules; the sweep's own plug-ins need no option.",
     ),
 ]
 AllowMixed = Annotated[
-    bool, typer.Option("--allow-mixed", help="Although protocol or code of the directories differ.")
+    bool, typer.Option("--allow-mixed", help="Accept directories that differ in protocol or code.")
 ]
 
 

@@ -33,8 +33,8 @@ OVERALL = "all datasets"
 ERRORS = (
     "gain_stderr: standard error of the gain over the clusters, which are the datasets, or the trials "
     "of one dataset (ddof=1); gain_low, gain_high: its 95 % interval by Student's t; bootstrap_low, "
-    "bootstrap_high: the 2.5 % and 97.5 % points of the hierarchical bootstrap; detectable: the gain "
-    "that so many clusters find with 80 % power at 5 %"
+    "bootstrap_high: the 2.5 % and 97.5 % points of the hierarchical bootstrap; detectable: the "
+    "smallest gain that this number of clusters finds with 80 % power at 5 %"
 )
 """The explanation of the errors that each row of a file of gains has."""
 
@@ -69,7 +69,7 @@ Gains = list[tuple[str, list[Difference]]]
 
 
 def gains(table: pd.DataFrame, baseline: str) -> Gains:
-    """The gains on each dataset, and over those whose metric is a proportion if there are several."""
+    """The gains on each dataset; if several are measured in proportions, also the gains over these."""
     differences: Gains = []
     for dataset, scored in table.groupby("dataset", sort=False):
         share = is_proportion(str(scored["metric"].iloc[0]))
@@ -168,7 +168,7 @@ def _noise_block(frames: Frames, rule: str) -> list[Block]:
     header = ["dataset", "algorithm", "seed noise (SD)", "search noise (SD)"]
     return [
         Block(
-            "Noise: of the best draw over trials; of the choice among the draws",
+            "Noise: from seeds (the best draw over trials) and from the search (the choice of a draw)",
             header,
             texts,
             len(texts),
@@ -200,16 +200,16 @@ def _stability_block(frames: Frames, table: pd.DataFrame, rule: str) -> list[Blo
 
 def _notes(gains: Gains, baseline: str, common: str) -> tuple[str, ...]:
     if not any(rows for _, rows in gains):
-        return (f"Nothing is there to be compared with {baseline}.",)
+        return (f"No row can be compared with {baseline}.",)
     return (
         f"Gain: the difference to {baseline}, paired by (dataset, environment, trial), positive where "
-        "better; a mean over datasets of the mean over environments of the mean over trials. "
+        "better, averaged over trials, then environments, then datasets. "
         f"{common}".rstrip(),
-        "Interval: Student's t over trials, over datasets for all of them. P(better): share of a "
-        f"hierarchical bootstrap (dataset, environment, trial), from {FEWEST} pairs on. Equal: every "
-        "pair has two equal values. Win/tie/loss of the pairs: a tie is "
-        f"within {100 * BAND:g} points (of other metrics: equal). Detectable: the gain that so many "
-        "trials or datasets find with 80 % power at 5 %.",
+        "Interval: Student's t over the trials of a dataset, or over the datasets. P(better): the share "
+        "of a hierarchical bootstrap (dataset, environment, trial) in which the row is better; it needs "
+        f"{FEWEST} pairs. Equal: every pair has two equal values. Win/tie/loss: numbers of pairs; a tie "
+        f"is within {100 * BAND:g} points (for other metrics: equal). Detectable: the smallest gain that "
+        "this number of trials or datasets finds with 80 % power at 5 %.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Pictures: of a diagnostic's finding, and figures for papers as wide as a column.
+"""Figures for papers, and the pictures of diagnostics.
 
 Each is plotted from the numbers that tables and the HTML page show.
 """
@@ -45,13 +45,13 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A table of texts, remarks below it, and what plots it into a figure."""
+    """A table of texts, remarks below it, and the function that plots it into a figure."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
-    draw: Callable[[Figure], None]
+    plot: Callable[[Figure], None]
     size: tuple[float, float] = (8.0, 3.6)
     """Width and height of the picture in inches."""
     keys: int = 1
@@ -61,7 +61,7 @@ class Finding:
 
 
 def plain(name: str) -> str:
-    """A name as a text of a picture: its dollars are no mathematics, its controls are escapes."""
+    """A name as text in a picture: a dollar sign starts no mathematics, control characters are escaped."""
     return printable(name).replace("$", r"\$")
 
 
@@ -83,7 +83,7 @@ def save_finding(finding: Finding, name: str, directory: Path) -> tuple[Path, Pa
     png, svg = directory / f"{name}.png", directory / f"{name}.svg"
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=finding.size, layout="constrained")
-        finding.draw(figure)
+        finding.plot(figure)
         figure.savefig(png, dpi=150)
         figure.savefig(svg, metadata={"Date": None})
     return png, svg
@@ -95,9 +95,9 @@ SUFFIXES = (".pdf", ".svg", ".png")
 MARKERS = "os^DvPX"
 DASHES = ("-", "--", ":", "-.")
 LETTER = 4.2 / 72
-"""Inches of a letter, the mean of the font at the size of PAPER."""
+"""The mean width of a letter in inches, at PAPER's font size."""
 HANDLE = 30 / 72
-"""Inches of the line or marker before a name in a legend, with the gap after the name."""
+"""The width in inches of the line or marker before a name in a legend, with the gap after the name."""
 NAME_SHARE = 0.35
 """Share of a panel's width that names beside its axes take at most; longer ones are wrapped."""
 TITLE_SHARE = 0.8
@@ -146,8 +146,8 @@ def plot(
 ) -> Figure:
     """The figure `name` of FIGURES, one or two `columns` of a paper wide.
 
-    Unless told, it is two columns wide where several datasets have a panel each. Raises UserError for
-    an unknown figure, rule or baseline, and where there is nothing to plot.
+    By default it is two columns wide if several datasets have a panel each. Raises UserError for an
+    unknown figure, rule or baseline, and where there is nothing to plot.
     """
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
@@ -228,7 +228,7 @@ def _gains(figure: Figure, frames: Frames, rule: str, baseline: str) -> None:
     metrics = dict(zip(table["dataset"], table["metric"], strict=True))
     differences = [(dataset, rows) for dataset, rows in gains(table, baseline) if rows]
     if not differences:
-        raise UserError(f"nothing is there to be compared with {baseline}")
+        raise UserError(f"no row can be compared with {baseline}")
     count = max(len(rows) for _, rows in differences)
     columns = 1 if figure.get_figwidth() < WIDTHS[2] else min(3, len(differences))
     width = figure.get_figwidth() / columns
@@ -313,7 +313,7 @@ FIGURES: Mapping[str, Callable[[Figure, Frames, str, str], None]] = {
     "ranks": _ranks,
     "gains": _gains,
 }
-"""The functions that plot the figures, by the names of these."""
+"""The functions that plot the figures, by name."""
 
 
 def _panels(figure: Figure, frames: Frames, rule: str) -> Iterator[tuple[Panel, Axes]]:
@@ -371,7 +371,7 @@ def _wrapped(name: str, inches: float) -> str:
 
 
 def _most_lines(texts: Iterable[str]) -> int:
-    """The number of lines of the text that has most."""
+    """The largest number of lines of a text."""
     return max(text.count("\n") for text in texts) + 1
 
 

@@ -32,9 +32,9 @@ class Block:
     near: set[tuple[int, int]] = field(default_factory=set)
     """(row, column) of the values within the best one's standard error."""
     grey: int = 0
-    """The number of last rows that are no methods: the constant answer and ceilings."""
+    """The number of last rows that are not methods: the constant answer and ceilings."""
     metrics: int = 0
-    """The number of columns, after the first, that have a metric each; 0: the numbers are of one metric."""
+    """The number of columns after the first that each have a metric of their own; 0: all share one."""
     keys: int = 1
     """The number of first columns that name a row."""
 
@@ -87,11 +87,11 @@ ERRORS = (
     "stderr: standard error of the mean over n trials (ddof=1); "
     "low, high: its 95 % interval by Student's t with n - 1 degrees of freedom"
 )
-"""The explanation of its errors that every row of a file of numbers carries."""
+"""The explanation of `stderr`, `low` and `high` in every row of a file."""
 
 
 def to_terminal(tables: Sheet, console: Terminal | None = None) -> str:
-    """Tables for a terminal, with its colours if it has any, as wide as it; no number is cut."""
+    """Tables in the width and, if it has any, the colours of a terminal; no number is cut."""
     console = console or terminal()
     with console.capture() as capture:
         for block in tables.blocks:
@@ -122,7 +122,7 @@ def markdown(tables: Sheet) -> str:
 
 
 def _notes(tables: Sheet) -> tuple[str, ...]:
-    """All notes, of a format that shows what is bold and underlined."""
+    """All notes, for a format that shows which numbers are bold and underlined."""
     return (*tables.notes, *tables.marks, *tables.remarks)
 
 

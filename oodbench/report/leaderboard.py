@@ -1,6 +1,6 @@
 """From a results directory's frames to the numbers of a leaderboard.
 
-`leaderboard` has a mean and its error a row, `scores` the single values behind them.
+`leaderboard` has a mean and its error in each row, `scores` the single values behind the means.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,26 +31,27 @@ from oodbench.selection import choose, rule_names, sees_test, usual
 COLUMN = ["test_environments", "environment", "metric"]
 """The columns of a leaderboard's frame that make a column of a printed table."""
 METHOD, TRANSDUCTIVE, CEILING = "method", "transductive", "ceiling"
-"""The kinds of rows beside the constant answer: only methods are ranked, those whose predictions depend
-on test inputs apart; between the constant answer and a ceiling, which a sweep marks so, methods stand."""
+"""The kinds of rows besides the constant answer. Methods are ranked; transductive ones, whose
+predictions depend on other test inputs, have a table of their own; a ceiling, which a sweep marks, has
+no rank."""
 MEAN = "mean"
 FROM = "from"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A column with a mean and its error over trials, of what it makes of the test environments."""
+    """A column that sums up the test environments in each trial; it has the mean and error over trials."""
 
     name: str
     of: Callable[["pd.Series[float]"], float]
-    """From the values on the test environments, of one trial, to one number; NaN if one is NaN."""
+    """From a trial's values on the test environments to one number; NaN if a value is NaN."""
     note: str = ""
     """A sentence of the caption."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column with a text for each row, which stands behind the numbers."""
+    """A column of texts, which stands after the numbers."""
 
     name: str
     text: Callable[[Mapping[Any, Any]], str]
@@ -60,11 +61,11 @@ class Column:
     overall: bool = False
     """Whether tables over several datasets have it, too."""
     needs: str = "label"
-    """The column of `Leaderboard.frame` without which no table has it."""
+    """The column of `Leaderboard.frame` that it is made from; a table without that one leaves it out."""
 
 
 def count(row: Mapping[Any, Any]) -> str:
-    """The number of a row's trials, with that of the planned ones where some are missing."""
+    """The number of a row's complete trials, followed by the planned number where some are missing."""
     n, planned = row["n"], row["planned"]
     return f"{n}" if n == planned else f"{n}/{planned}"
 
@@ -75,8 +76,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("n", count),
     Column(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM),
 )
-"""The last columns of a table. Terminal, files and the HTML page print whatever is declared in both
-lists, and nothing else knows the columns by their names."""
+"""The last columns of a table. All formats print what these two lists declare, so that a new column is
+one new entry."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Leaderboard:
     """One number in each row: `dataset`, `label`, `test_environments` (joined by `+`), `environment`,
     `metric`, `mean` and `stderr` (over trials, ddof=1; NaN for one trial), `n` (complete trials),
     `planned` (trials), `rule`, `kind` (METHOD, ..., or CONSTANT) and, beside a board, `from`:
-    where the label's runs are from (`board`, `here` or both). What sums up all test environments has
-    the name of a Summary for its environment; metrics of the predictor itself have none."""
+    where the label's runs are from (`board`, `here` or both). The `environment` of a Summary is its
+    name; that of a metric of the predictor itself is empty."""
     higher: Mapping[str, bool]
     """Whether a higher value is better, by metric."""
     notes: tuple[str, ...]
@@ -102,12 +103,12 @@ class Leaderboard:
 
     @property
     def columns(self) -> list[Column]:
-        """The columns behind the numbers."""
+        """The columns after the numbers."""
         return [column for column in COLUMNS if column.needs in self.frame]
 
 
 def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
-    """The test environments' `metric` on their `in` splits at what `rule` chose.
+    """The `metric` on the `in` splits of the test environments, at the runs and steps `rule` chose.
 
     `rule` is the sweep's by default (`selection.usual`), `metric` each dataset's own; a metric never
     changes what is chosen. A finding says where another rule would have given other numbers. Raises
@@ -197,9 +198,9 @@ def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
 
 def _means(frame: pd.DataFrame) -> pd.DataFrame:
     """The means over test environments by (dataset, label), of rows with a complete trial."""
-    own = is_mean(frame) & (frame["n"] > 0) & (frame["kind"] == METHOD)
+    ranked = is_mean(frame) & (frame["n"] > 0) & (frame["kind"] == METHOD)
     columns = ["mean", "stderr", "metric", "rule"]
-    return frame[own].set_index(["dataset", "label"])[columns]
+    return frame[ranked].set_index(["dataset", "label"])[columns]
 
 
 def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -> pd.DataFrame:
@@ -230,9 +231,9 @@ def _places(values: pd.DataFrame) -> "pd.Series[str]":
 def reported_metrics(
     frames: Frames, runs: pd.DataFrame, metric: str | None
 ) -> tuple[dict[str, str], dict[str, bool]]:
-    """The metric that is shown of each dataset, and whether more is better of these and the datasets' own.
+    """The metric shown for each dataset; and by metric, shown or a dataset's own, whether higher is better.
 
-    Raises UserError for a `metric` that a dataset has no values of, or whose direction nobody knows.
+    Raises UserError for a `metric` that a dataset has no values of, or that is not registered.
     """
     started = runs.dropna(subset=["metric"]).drop_duplicates("dataset_label")
     main = dict(zip(started["dataset_label"], started["metric"], strict=True))
@@ -266,7 +267,8 @@ def _per_trial(
 ) -> pd.DataFrame:
     """dataset_label, label, *COLUMN, trial, `value` and whether the trial is `complete`.
 
-    `tests` are the values on test environments, to which it adds their means and the predictor's own.
+    To `tests`, the values on test environments, it adds their summaries and the metrics of the
+    predictor itself.
     """
     records = records_at(frames, chosen[[*CELL, "id", "step"]])
     of_predictor = records[records["environment"].isna()][[*CELL, "metric", "value"]]
@@ -304,7 +306,7 @@ def _with_completeness(grid: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame
 
 
 def _over_tests(values: pd.DataFrame, of: Callable[["pd.Series[float]"], float]) -> pd.DataFrame:
-    """One value a trial, made of those on the test environments, and complete if all of them are."""
+    """One value per trial, computed by `of` from the test environments; complete if all of these are."""
     key = ["dataset_label", "label", "environment", "metric", "trial"]
     groups = values.groupby(key, sort=False)
     made = groups.agg(value=("value", lambda values: of(values)), complete=("complete", "all"))
@@ -328,7 +330,7 @@ def constant_values(runs: pd.DataFrame, reported: Mapping[str, str]) -> pd.DataF
 
     The columns are `dataset_label`, `label`, `test_environments`, `trial`, `environment`, `metric`
     (the dataset's in `reported`), `value` and `complete`: whether a run of the trial has recorded
-    it. A dataset of which no run has is left out.
+    it. A dataset without such a run is left out.
     """
     place = ["dataset_label", "test_environments", "trial"]
     trained = runs[~runs["helper"] & ~runs["ceiling"]]
@@ -352,7 +354,7 @@ def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[s
 
     `values` has a row for each `dataset`, `label`, `kind`, `environment`, `trial`, `metric`, `value`
     and `complete`. A method differs where the 95 % interval of its paired difference (Student's t
-    over trials of the mean over environments) does not hold 0; with one trial, which has no
+    over trials of the mean over environments) does not contain 0; with one trial, which has no
     interval, where the difference is not 0; and where it diverged.
     """
     sentences = []

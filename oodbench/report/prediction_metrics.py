@@ -28,11 +28,11 @@ def __getattr__(name: str) -> Any:
 def with_prediction_metric(
     frames: Frames, rules: Sequence[str | None], metric: str | None
 ) -> Frames:
-    """The frames of `joined` with a metric of the kept predictions at what each of the rules chose.
+    """The frames of `joined` with a metric computed from the predictions at the steps that rules chose.
 
-    Runs that recorded the metric, and metrics that are not of predictions, change nothing; an
-    environment of another task than the metric's has no value. Raises UserError where no predictions
-    are kept, and for a rule that chooses nothing.
+    Nothing changes for runs that recorded the metric, or for one that is not computed from
+    predictions; an environment whose task the metric does not take has no value. Raises UserError
+    where no predictions are kept, and for a rule that chooses nothing.
     """
     if metric is None or not rules:
         return frames

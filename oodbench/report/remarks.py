@@ -15,7 +15,7 @@ from oodbench.selection import find_rule
 PLACES = ["label", "dataset_label", "test_environments", "trial"]
 """The columns of a run by which a remark names it."""
 NAMED = 3
-"""The number of runs of a state that a remark names."""
+"""A remark names at most this many runs of a state."""
 
 PLACE = ["dataset_label", "test_environments", "trial"]
 
@@ -59,15 +59,15 @@ def _named(runs: pd.DataFrame) -> list[str]:
         (State.DIVERGED, "counted with what they recorded"),
         (State.BROKEN, "counted nowhere"),
     ):
-        own = runs.loc[runs["state"] == state, [*PLACES, "draw", "error"]]
+        ended = runs.loc[runs["state"] == state, [*PLACES, "draw", "error"]]
         names = [
             f"{label} on {dataset} (test {'+'.join(tests)}, trial {trial}, draw {draw})"
             + (f", as {error}" if error else "")
-            for label, dataset, tests, trial, draw, error in own[:NAMED].itertuples(
+            for label, dataset, tests, trial, draw, error in ended[:NAMED].itertuples(
                 index=False, name=None
             )
         ]
-        more = [f"{len(own) - NAMED} more"] if len(own) > NAMED else []
+        more = [f"{len(ended) - NAMED} more"] if len(ended) > NAMED else []
         if names:
             between = "; " if state is State.BROKEN else ", "
             sentences.append(f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}.")
@@ -91,32 +91,38 @@ def _mixed(runs: pd.DataFrame) -> list[str]:
     """The settings in which runs that count were trained differently, which can move the last bits."""
     made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
     words = {"True": "yes", "False": "no"}
-    found = []
+    differences = []
     for name in ("threads", "torch", "device", "vectorized"):
         values = [str(p[name]).partition(":")[0] for p in made if name in p]
         counts = sorted(Counter(words.get(value, value) for value in values).items())
         if len(counts) > 1:
-            found.append(f"{name}: " + ", ".join(f"{v} ({counted(n, 'run')})" for v, n in counts))
-    return [f"Trained differently, equal up to round-off: {'; '.join(found)}."] if found else []
+            differences.append(
+                f"{name}: " + ", ".join(f"{v} ({counted(n, 'run')})" for v, n in counts)
+            )
+    return (
+        [f"Trained differently, equal up to round-off: {'; '.join(differences)}."]
+        if differences
+        else []
+    )
 
 
 def _draws(runs: pd.DataFrame) -> str:
     """The number of draws of the hyperparameters of a row, and how they were chosen."""
-    told = {}
+    texts = {}
     for label, group in runs.groupby("label", sort=False):
         count, search = str(group["draw"].nunique()), group["search"].dropna()
-        told[label] = count + (f" ({', '.join(search.unique())})" if count != "1" else "")
-    if len(set(told.values())) == 1:
-        return next(iter(told.values()))
-    return ", ".join(f"{label} {text}" for label, text in told.items())
+        texts[label] = count + (f" ({', '.join(search.unique())})" if count != "1" else "")
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return ", ".join(f"{label} {text}" for label, text in texts.items())
 
 
 def shared(chosen: pd.DataFrame, runs: pd.DataFrame, baseline: str) -> str:
-    """A sentence on what the chosen runs share with those of the baseline that they are paired with.
+    """A sentence on what each chosen run shares with the baseline's run that it is paired with.
 
     Data and splits depend on dataset and trial alone; a network's initial weights, on the network
-    too; the order of batches, on their size. `chosen` has a run `id` for each cell, `runs` is that of
-    `sweep_runs`. The sentence is empty where nothing is paired.
+    too; the order of batches, on their size. `chosen` has a run `id` for each cell, `runs` comes from
+    `sweep_runs`. The sentence is empty if there are no pairs.
     """
     specs = runs.loc[~runs["ceiling"], ["id", "network", "network_hparams", "hparams"]]
     weights = [

@@ -60,7 +60,7 @@ def print_leaderboard(
 
 
 def blocks(board: Leaderboard) -> list[Block]:
-    """A block or two for each dataset; over several, one of their means and one by what shifts."""
+    """One or two blocks per dataset; with several datasets also their means, and means by kind of shift."""
     numbers = dict(list(board.frame.groupby("dataset", sort=False)))
     tables = []
     for name, frame in numbers.items():
@@ -73,7 +73,7 @@ def blocks(board: Leaderboard) -> list[Block]:
 
 
 def _with_columns(block: Block, board: Leaderboard) -> Block:
-    """The block of labels with the columns that tables over several datasets have, too."""
+    """A block over several datasets with the last columns that belong there, too."""
     columns = [column for column in board.columns if column.overall]
     first = board.frame.drop_duplicates("label").set_index("label", drop=False)
     rows = [
@@ -190,7 +190,7 @@ class _Overall:
     means: dict[str, pd.DataFrame]
     """By dataset."""
     labels: list[str]
-    """Those that are complete on every dataset first."""
+    """The labels, first the ones that are complete on every dataset."""
     full: list[str]
     """The labels that are complete on every dataset, the best mean rank first."""
     rank: "pd.Series[float]"
@@ -199,7 +199,7 @@ class _Overall:
 
 
 def _overall(board: Leaderboard, datasets: Sequence[str]) -> _Overall:
-    """Ranks are among the labels that are complete; equal values share their mean rank."""
+    """Only labels that are complete on every dataset are ranked; equal values share their mean rank."""
     methods = board.frame[board.frame["kind"] == METHOD]
     by_dataset = dict(list(methods.groupby("dataset", sort=False)))
     means = {name: _means(by_dataset[name]) for name in datasets}

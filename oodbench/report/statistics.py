@@ -1,6 +1,6 @@
 """Statistics of a comparison: pure functions on numbers and data frames.
 
-`scores` is everywhere a frame with a number a row: `dataset`, `label`, `environment`, `trial`,
+Every `scores` is a frame with one number in each row: `dataset`, `label`, `environment`, `trial`,
 `value`, and `higher` (whether a larger value is better). A *gain* over a baseline is positive where
 the label is better, whatever the direction of the metric.
 
@@ -25,8 +25,7 @@ BAND = 0.005
 """The indifference band of wins and losses, in the metric's unit: half a point of accuracy."""
 RESAMPLES = 2000
 FEWEST = 5
-"""Pairs from which on the share of the bootstrap in which a label is better is told: the resamples of
-fewer are too few different ones for a probability."""
+"""The fewest pairs for which P(better) is given: fewer have too few different resamples."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -86,7 +85,7 @@ class Difference:
     planned: int
     """The number of the baseline's values; a row with fewer pairs than that is incomplete."""
     detectable: float
-    """The smallest gain over all that as many clusters find with 80 % power."""
+    """The smallest mean gain that this number of clusters finds with 80 % power."""
     equal: bool
     """Whether every pair has two equal values: there is nothing to estimate."""
 
@@ -97,8 +96,8 @@ def paired_differences(
     """The difference of every other label to `baseline`, in the order of the labels.
 
     A mean gain is the mean over datasets of the mean over environments of the mean over trials. All
-    datasets must measure in one unit: filter `scores` first. Why its interval is Student's t over
-    clusters: environments and trials of a dataset share training data, and percentiles of a
+    datasets must measure in one unit: filter `scores` first. The interval is Student's t over clusters
+    because environments and trials of a dataset share training data, and the percentiles of a
     bootstrap of few clusters are far too narrow.
     """
     labels = scores["label"].drop_duplicates()
@@ -162,17 +161,17 @@ def _clusters(pairs: pd.DataFrame) -> Numbers:
 
 
 def plain_mean(values: "pd.Series[float]") -> float:
-    """The mean, NaN if a value is: pandas' own would leave that value out."""
+    """The mean, NaN if a value is NaN: by default pandas would leave that value out."""
     return float(values.mean(skipna=False))
 
 
 def hierarchical_bootstrap(
     pairs: pd.DataFrame, resamples: int = RESAMPLES, seed: int = 0
 ) -> Numbers:
-    """Mean gains (resamples,) when datasets, in them environments, in them trials are drawn again.
+    """Mean gains (resamples,) when datasets, their environments and the trials of these are resampled.
 
     Resampling the lower levels too counts their noise twice (Davison and Hinkley 1997, section
-    3.8), few clusters count it too little: these percentiles show the shape, not 95 %.
+    3.8), and few clusters count it too little: the percentiles are no confidence interval.
     """
     nested = [
         [g["gain"].to_numpy(float) for _, g in of_dataset.groupby("environment", sort=False)]
@@ -221,19 +220,19 @@ def detectable_difference(spread: float, n: int, power: float = 0.8) -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """Where the spread of a row of one dataset and test set comes from, as standard deviations."""
+    """How much seeds and the search spread a row on one dataset and test set, as standard deviations."""
 
     seed: float
     """Standard deviation over trials of the draw with the best mean score; NaN for one trial."""
     search: float
-    """Standard deviation of the mean over trials when the draws are drawn again and the best is
+    """Standard deviation of the mean over trials when the draws are resampled and the best one is
     chosen in each trial; NaN for one draw."""
 
 
 def noise(scores: npt.ArrayLike, values: npt.ArrayLike, resamples: int = RESAMPLES) -> Noise:
     """Seed noise and search noise, from (draws, trials) selection scores and test values.
 
-    A larger score is better; a NaN score is the worst; draws are in the order in which ties are won.
+    A larger score is better; a NaN score is the worst; of equal scores the first draw's wins.
     """
     score, value = np.asarray(scores, dtype=float), np.asarray(values, dtype=float)
     score = np.where(np.isnan(score), -np.inf, score)

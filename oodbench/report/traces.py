@@ -36,7 +36,7 @@ class Traces:
 
 
 class Distinct:
-    """Equal values once, in the order in which they first came."""
+    """Distinct values, in the order in which they were first added."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -87,14 +87,14 @@ def _roles(runs: pd.DataFrame, environments: Sequence[str]) -> np.ndarray[Any, A
     return table
 
 
-def inside_and_test(of: Traces) -> pd.DataFrame:
+def inside_and_test(traced: Traces) -> pd.DataFrame:
     """`run`, `place` (in `steps`), `inside`, `test`: means over environments, NaN if nothing is recorded.
 
     `inside` is over the training environments' `out` splits (`in` where nothing was held out),
     `test` over the test environments' `in` splits, as in a leaderboard.
     """
-    rows = of.rows
-    held_out = of.holdout[rows["run"]]
+    rows = traced.rows
+    held_out = traced.holdout[rows["run"]]
     unseen = np.where(held_out, rows["split"] == 1, rows["split"] == 0)
     parts = {
         "inside": rows[(rows["role"] == ROLES.index("training")) & unseen],
@@ -106,17 +106,17 @@ def inside_and_test(of: Traces) -> pd.DataFrame:
 
 
 def judged_runs(
-    rated: pd.DataFrame, runs: pd.DataFrame, of: Traces, means: pd.DataFrame
+    rated: pd.DataFrame, runs: pd.DataFrame, traced: Traces, means: pd.DataFrame
 ) -> pd.DataFrame:
     """Each run of `rated` (see `selection.candidates`) at its best step, the best run first.
 
-    New are `chosen`, whether its cell chooses it, and its `run` and `place` (of the step) in `of` with
-    the `means` there, see `inside_and_test`.
+    The new columns are `chosen` (whether its cell chooses it), the `run` and the `place` of its step in
+    `traced`, and the `means` there, see `inside_and_test`.
     """
     judged = rated.drop_duplicates("id")
     judged = judged.assign(chosen=judged["complete"] & ~judged.duplicated(CELL))
     judged["run"] = pd.Index(runs["id"]).get_indexer(pd.Index(judged["id"]))
-    judged["place"] = pd.Index(of.steps).get_indexer(pd.Index(judged["step"]))
+    judged["place"] = pd.Index(traced.steps).get_indexer(pd.Index(judged["step"]))
     return judged.merge(means, on=["run", "place"], how="left")
 
 
@@ -129,7 +129,7 @@ def _summaries(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def curves(
-    of: Traces, chosen: npt.ArrayLike, cells: npt.ArrayLike, grids: Distinct
+    traced: Traces, chosen: npt.ArrayLike, cells: npt.ArrayLike, grids: Distinct
 ) -> list[dict[str, Any]]:
     """Learning curves of the `chosen` runs (rows of the runs' frame), averaged within `cells`.
 
@@ -138,7 +138,7 @@ def curves(
     `mean` and its standard error (None for one run).
     """
     cell = pd.Series(np.asarray(cells, int), index=np.asarray(chosen, int))
-    rows = of.rows[of.rows["run"].isin(cell.index)]
+    rows = traced.rows[traced.rows["run"].isin(cell.index)]
     rows = rows.assign(cell=cell.reindex(rows["run"]).to_numpy())
     keys = ["cell", "environment", "split", "role"]
     table = _summaries(rows, [*keys, "step"]).reset_index()
@@ -153,7 +153,7 @@ def curves(
             {key: int(columns[key][start]) for key in keys}
             | {
                 "runs": int(columns["size"][start:end].max()),
-                "steps": grids.place([of.steps[s] for s in columns["step"][points]]),
+                "steps": grids.place([traced.steps[s] for s in columns["step"][points]]),
                 "mean": significant(columns["mean"][points], 4),
                 "error": significant(error, 2) if np.isfinite(error).any() else None,
             }
@@ -162,5 +162,5 @@ def curves(
 
 
 def significant(values: Any, digits: int) -> list[float | None]:
-    """Values (n,), rounded to so many significant digits; None for those that are not finite."""
+    """Values (n,) rounded to `digits` significant digits; None where a value is not finite."""
     return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in np.asarray(values, float)]

@@ -1,4 +1,4 @@
-"""How a number of the leaderboard came about: the runs behind a cell and what was chosen of them."""
+"""How a number of the leaderboard came about: the runs behind its cell, and which were chosen."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -54,13 +54,13 @@ def why(
     rule: str | None = None,
     metric: str | None = None,
     *,
-    said_by: Sequence[str] = ("--dataset", "--algorithm", "--test-env"),
+    options: Sequence[str] = ("--dataset", "--algorithm", "--test-env"),
 ) -> Why:
     """The runs behind the cell of a dataset, a row and a test set (names joined by `+`).
 
-    What is not named must be the only one there; `metric`, which never changes what is chosen, is the
-    dataset's own by default. Raises UserError for unknown names, for names that are missing, which the
-    user gives as `said_by` tells, and for a rule that the sweep cannot serve.
+    A name may be left out where there is only one; `metric`, which never changes what is chosen, is
+    the dataset's own by default. Raises UserError for unknown names, for a rule that the sweep cannot
+    serve, and for missing names: it then says which of the user's `options` gives the name.
     """
     rule = rule or usual(frames)
     judge = find_rule(rule, plugins=plugins_of(frames)).metric
@@ -71,7 +71,7 @@ def why(
         ("label", "algorithm", label),
         ("test", "test environment", test),
     )
-    for (column, what, name), option in zip(places, said_by, strict=True):
+    for (column, what, name), option in zip(places, options, strict=True):
         runs = runs[runs[column] == _one(what, option, name, runs[column])]
     judged = candidates(frames, rule)
     judged = judged[judged["id"].isin(runs["id"])].drop_duplicates("id")
@@ -107,7 +107,7 @@ def why(
 
 
 def _only_directory(runs: pd.DataFrame) -> str | None:
-    """The results directory of the runs of `joined`, if it is one."""
+    """The results directory of the runs, if they share one."""
     known = set(runs["directory"]) if "directory" in runs else set()
     return str(known.pop()) if len(known) == 1 else None
 
@@ -115,7 +115,7 @@ def _only_directory(runs: pd.DataFrame) -> str | None:
 def load_line(cell: Why) -> str | None:
     """The line of Python that loads the first chosen run whose weights are kept, or None.
 
-    It is right in any working directory.
+    It works in any working directory.
     """
     if cell.directory is None:
         return None
@@ -135,7 +135,7 @@ def load_line(cell: Why) -> str | None:
 
 
 def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
-    """The named value among those that are there; the only one if none is named."""
+    """The named value, which must be there; the only one there if none is named."""
     known = list(dict.fromkeys(there))
     if name is None and len(known) > 1:
         raise UserError(f"{option} must say which {what}: {', '.join(known)}")

@@ -156,7 +156,7 @@ def _weights_of_cell(
     frames = load_frames(results)
     judge = usual(frames) if rule is None or rule == LAST else rule
     dataset, row, test = names
-    cell = why(frames, dataset, row, test, judge, said_by=[f"{name}=" for name in NAMES])
+    cell = why(frames, dataset, row, test, judge, options=[f"{name}=" for name in NAMES])
     trials = sorted(set(cell.runs["trial"].tolist()))
     wanted = trials[0] if trial is None else trial
     if wanted not in trials:

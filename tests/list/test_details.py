@@ -37,8 +37,8 @@ def test_a_dataset_has_its_options_and_environments() -> None:
 
 
 def test_environments_that_files_decide_are_said_to_be_so() -> None:
-    assert details("Camelyon17")["environments"].startswith("those of its files (")
-    assert details("Table")["environments"].startswith("those of its files (")
+    assert details("Camelyon17")["environments"].startswith("read from its files (")
+    assert details("Table")["environments"].startswith("read from its files (")
 
 
 def test_a_wrong_name_is_told_the_nearest_right_one() -> None:

@@ -18,12 +18,12 @@ from oodbench.terminal import printable, printable_json
 
 ASSETS = Path(__file__).resolve().parent / "assets"
 SCRIPTS = ("dom", "charts", "runs", "leaderboard", "comparisons", "plots", "app")
-"""The scripts in the order in which they make one."""
+"""The scripts, in the order in which they are joined."""
 POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""The content policy: the browser may run and show these two texts, and load nothing."""
+"""The content policy: the browser may use this script and this style, and load nothing."""
 
 
 def write(

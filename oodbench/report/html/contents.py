@@ -58,11 +58,11 @@ def contents(
 ) -> dict[str, Any]:
     """Everything on the page of these results directories.
 
-    `beside` has the title of a board and the frames of its rows with those of the directories beside them.
+    `beside` is the title of a board and the frames of the board's and the directories' rows together.
 
-    `metric` is shown instead of the datasets' own, and changes nothing that is chosen; one of kept
-    predictions is known where a rule chose. Raises UserError if there is no sweep, for an unknown
-    baseline or metric, and as `join.joined` does.
+    `metric` is shown instead of the datasets' own, and never changes what is chosen; one that is computed
+    from kept predictions has values where a rule chose. Raises UserError if there is no sweep, for an
+    unknown baseline or metric, and as `join.joined` does.
     """
     title, frames = beside or ("", joined(directories, allow_mixed))
     frames = with_prediction_metric(frames, served(frames), metric)
@@ -210,7 +210,7 @@ def _reason(state: str, error: object, step: int) -> str:
         return f"the loss was not finite at step {step}"
     if state == State.LOST:
         return (
-            "nobody trains it any more; launching the sweep again goes on with it "
+            "no process trains it any more; launching the sweep again continues it "
             "(`status` calls it paused where no error is known)"
         )
     return ""
@@ -319,7 +319,7 @@ def _board(
 ) -> dict[str, list[Any]]:
     """The leaderboard's numbers with their texts, and the runs and values behind each.
 
-    What sums up the test environments has no runs: it is of those of its row.
+    A summary over test environments lists no runs; they are in the other cells of its row.
     """
     tests = picks["test_environments"].map("+".join).where(picks["environment"] != "", "")
     keys = ["dataset", "label", "tests", "environment", "metric"]

@@ -150,7 +150,7 @@ def test_reasons_and_states(made: Made) -> None:
         ("diverged", "the loss was not finite at step 30"),
         (
             "lost",
-            "nobody trains it any more; launching the sweep again goes on with it "
+            "no process trains it any more; launching the sweep again continues it "
             "(`status` calls it paused where no error is known)",
         ),
     }
