@@ -16,7 +16,7 @@ from oodbench.data.streams import to_device
 GRAY = (0.2989, 0.587, 0.114)
 """The weights of red, green and blue in a grey value (ITU-R 601-2)."""
 ATTEMPTS = 10
-"""The number of crops that are drawn at most until one lies within the image."""
+"""At most this many crops are drawn until one lies within the image."""
 
 
 def domainbed(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -65,7 +65,7 @@ def crops(
 def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
     """The boxes (N, 4) of images (N, C, H, W), each resized to (H, W), bilinearly.
 
-    Where `flipped` (N,) says so, left and right are exchanged.
+    Where `flipped` (N,) is true, left and right are exchanged.
     """
     down = _places(x.shape[2], boxes[:, 0], boxes[:, 2])
     across = _places(x.shape[3], boxes[:, 1], boxes[:, 3])
@@ -76,7 +76,7 @@ def resized_crops(x: Tensor, boxes: Tensor, flipped: Tensor) -> Tensor:
 
 
 def _places(size: int, start: Tensor, extent: Tensor) -> Tensor:
-    """Where `size` pixels' centres lie in boxes along one side, (N, size), from -1 to 1."""
+    """The centres of `size` pixels along one side of each box, (N, size), from -1 to 1."""
     centre = (torch.arange(size, device=start.device) + 0.5) / size
     place = (centre * extent[:, None] - 0.5).clamp(min=0)
     place = start[:, None] + torch.minimum(place, extent[:, None] - 1)
@@ -92,12 +92,12 @@ def gray(x: Tensor) -> Tensor:
 def color_jitter(x: Tensor, generator: torch.Generator, strength: float) -> Tensor:
     """Brightness, contrast, saturation and hue of images (N, 3, H, W) changed at random.
 
-    The first three are multiplied by factors in 1 +- strength, hue is turned by +- strength of a
-    circle; every image has an order of its own in which that is done.
+    The first three are multiplied by factors in 1 +- strength, hue is turned by at most strength of a
+    circle; every image has its own random order of the four.
     """
     amounts = strength * (2 * torch.rand(len(x), 4, generator=generator) - 1)
     order = torch.rand(len(x), 4, generator=generator).argsort(1)
-    place = torch.arange(len(x))  # of each image in x, where those of one operation lie together
+    place = torch.arange(len(x))  # where each image is in x, which is sorted by operation
     for operation, amount in zip(order.T, amounts.gather(1, order).T, strict=True):
         sizes = operation.bincount(minlength=len(OPERATIONS)).tolist()
         images = operation.argsort()
@@ -130,9 +130,9 @@ def saturation(x: Tensor, amount: Tensor) -> None:
 def hue(x: Tensor, turn: Tensor) -> None:
     """Images (N, 3, H, W) with hues turned by shares (N, 1, 1, 1) of the circle, in place.
 
-    On the hexagon of colours red lies at 0, green at 2 and blue at -2, six making a circle. A channel
-    is at the top within 1 of its own corner, at the bottom beyond 2, and linear between. All that is
-    here multiplied by the chroma, top - bottom, and never divided by it. Turns are 1/3 at most.
+    On the hexagon of colours, a circle of length 6, red lies at 0, green at 2 and blue at -2. A channel
+    is at the top within 1 of its own corner, at the bottom beyond 2, and linear between. All places are
+    multiplied by the chroma, top - bottom, so that nothing is divided by it. Turns are 1/3 at most.
     """
     red, green, blue = x.tensor_split(3, 1)
     top = torch.maximum(torch.maximum(red, green), blue)
@@ -147,7 +147,7 @@ def hue(x: Tensor, turn: Tensor) -> None:
 
 @lru_cache
 def _corners(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Where red, green and blue lie, (3, 1, 1); it goes to a device once."""
+    """The places of red, green and blue, (3, 1, 1), copied to a device once."""
     return torch.tensor((0, 2, -2), dtype=dtype, device=device)[:, None, None]
 
 

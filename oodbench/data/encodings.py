@@ -13,7 +13,7 @@ from torch import Tensor
 from oodbench.errors import MissingError, UserError, missing_package
 
 VOCABULARY = 2**15
-"""The number of ids of hashed words; 0 fills up."""
+"""The number of ids of hashed words; 0 is padding."""
 ATOM, BOND = 9, 5
 """The numbers of values of an atom (its categories) and of a bond (its two ends, three categories)."""
 ROW = ATOM + 3 * BOND
@@ -26,8 +26,8 @@ CODEGPT = "microsoft/CodeGPT-small-py"
 def image(size: int, *, margin: float = 1.0, crop: bool = False) -> Callable[[Any], Tensor]:
     """Pillow images to bytes (3, size, size).
 
-    With `crop` the largest square in the middle is taken first. A `margin` above 1 makes the image
-    that much larger than `size` and then takes the middle.
+    With `crop` the largest central square is taken first. With a `margin` above 1 the image is resized
+    to `margin` times `size`, and its centre is taken.
     """
     from torchvision.transforms import functional
 
@@ -53,8 +53,8 @@ def bands(size: int) -> Callable[[Tensor], Tensor]:
 def molecule(size: int) -> Callable[[Any], Tensor]:
     """Graphs of torch_geometric to integers (size, ROW): row i has atom i and bonds 3i to 3i + 2.
 
-    Rows that are not needed are -1. Raises UserError for more than `size` atoms, or 3 `size` bonds
-    (each counts in both directions).
+    Unused rows are -1. Raises UserError for more than `size` atoms, or 3 `size` bonds (each counts
+    in both directions).
     """
 
     def prepare(graph: Any) -> Tensor:
@@ -72,7 +72,7 @@ def molecule(size: int) -> Callable[[Any], Tensor]:
 
 
 def hashed_words(length: int) -> Callable[[str], Tensor]:
-    """Texts to the ids (length,) of their first words and signs: hashes, so nothing is fetched."""
+    """Texts to the ids (length,) of their first words and signs: hashes, which need no vocabulary file."""
 
     def prepare(text: str) -> Tensor:
         words = re.findall(r"\w+|[^\w\s]", text.lower())[:length]
@@ -85,7 +85,7 @@ def hashed_words(length: int) -> Callable[[str], Tensor]:
 
 
 def word_pieces(length: int) -> Callable[[str], Tensor]:
-    """Texts to the ids (length,) of DistilBERT's tokens; 0 fills up."""
+    """Texts to the ids (length,) of DistilBERT's tokens, padded with 0."""
     tokenizer = distilbert_tokenizer()
 
     def prepare(text: str) -> Tensor:
@@ -114,9 +114,9 @@ def transformers() -> Any:
 
 
 def pretrained(cls: str, name: str, *, download: bool = False, **settings: Any) -> Any:
-    """What `cls` of the package transformers loads as `name`: a folder, or of its local cache.
+    """The object that `cls` of the package transformers loads from a folder or its local cache.
 
-    Raises UserError for a name that is neither.
+    Raises UserError for a `name` that is in neither.
     """
     loader = getattr(transformers(), cls)
     try:

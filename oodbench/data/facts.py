@@ -1,6 +1,6 @@
-"""What the engine asks of a dataset beyond its interface.
+"""Facts about a dataset beyond its interface, which the engine needs.
 
-Most answers follow from the interface. Where they do not, the dataset defines the name that the function
+Most follow from the interface. A dataset for which one does not defines the name that the function here
 looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `holdout`, `repeats`,
 `normalization`, `evaluation_environments`, `resolved_options`, `split_metrics`, `predictor_metrics`,
 `files_read`.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What the plan of a sweep asks of a dataset, once."""
+    """The facts about a dataset that the plan of a sweep needs, computed once."""
 
     network: str
     network_hparams: Mapping[str, Any]
@@ -38,7 +38,7 @@ class PlanFacts:
 
 
 def for_plan(dataset: "Dataset") -> PlanFacts:
-    """The answers of a dataset whose data are there; raises UserError if its options cannot be."""
+    """The facts about a dataset whose data are there; raises UserError for impossible options."""
     higher_is_better(dataset)
     return PlanFacts(
         network=network(dataset),
@@ -88,7 +88,7 @@ def network_hparams(dataset: "Dataset") -> Mapping[str, Any]:
 
 
 def metric(dataset: "Dataset") -> str:
-    """The metric that selection and tables use unless they are told another: the task's."""
+    """The metric that selection and tables use by default: the task's."""
     return getattr(dataset, "metric", dataset.task.metric)
 
 
@@ -109,7 +109,7 @@ def repeats(dataset: "Dataset") -> bool:
 
 
 def normalization(dataset: "Dataset") -> "Normalization | None":
-    """What the channels of images, from 0 to 1, are standardised with; None: they are not."""
+    """The mean and deviation that standardise the channels of images in [0, 1]; None: none do."""
     return getattr(dataset, "normalization", None)
 
 
@@ -122,9 +122,9 @@ def group_names(dataset: "Dataset") -> tuple[str, ...]:
 
 
 def evaluation_environments(dataset: "Dataset") -> tuple[str, ...]:
-    """The evaluation splits of data that came with their own: never trained on, whatever is held out.
+    """The evaluation splits that the data came with; they are never trained on.
 
-    Where there are some, nothing else is scored unless held out, and there is no `out` split.
+    Where there are some, only these and held-out environments are scored, and there is no `out` split.
     """
     return getattr(dataset, "evaluation_environments", ())
 
@@ -136,11 +136,10 @@ def training_environments(dataset: "Dataset", held_out: Collection[str]) -> tupl
 
 
 def split_metrics(dataset: "Dataset") -> "SplitMetrics | None":
-    """The metrics of a split that are no means over its examples, such as its worst group's.
+    """The function for metrics of a split that are no means over its examples, or None.
 
-    `split_metrics(environment, index, logits)` of a dataset takes the split's examples in the
-    environment, (n,), and what the predictor gives for them, (n, ...), both on the CPU. None: there
-    are none.
+    `split_metrics(environment, index, logits)` of a dataset takes the places of the split's examples in
+    the environment, (n,), and their predictions, (n, ...), both on the CPU.
     """
     return getattr(dataset, "split_metrics", None)
 
@@ -162,7 +161,7 @@ def checksums(dataset: "Dataset") -> Mapping[str, str]:
 
 
 def files_read(dataset: "Dataset") -> "Collection[Path]":
-    """The files and folders without a checksum that examples come from; a folder stands for its names."""
+    """The files and folders that examples are read from without a checksum; of a folder, the names."""
     return getattr(dataset, "files_read", ())
 
 

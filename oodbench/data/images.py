@@ -27,12 +27,12 @@ from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""The errors that Pillow raises for a file that is no whole image."""
+"""The errors that Pillow raises for a file that is not a complete image."""
 
 USUAL_SIZE = 224
 """The side of the inputs that networks for photographs were made for, in pixels."""
 SAMPLE = 200
-"""The number of images whose size is looked at."""
+"""The number of images from which the typical size is estimated."""
 Listing = dict[str, list[tuple[Path, int]]]
 """The file and the class of each image, by environment."""
 
@@ -66,7 +66,7 @@ def decoded(file: Path, size: int) -> np.ndarray:
 
 
 def typical_side(listing: Listing) -> int:
-    """The median of the longer sides of some of the images, in pixels; `USUAL_SIZE` if none can be read."""
+    """The median of the longer sides of a sample of images, in pixels; `USUAL_SIZE` if none is readable."""
     files = [file for images in listing.values() for file, _ in images]
     sides = []
     for file in files[:: max(1, len(files) // SAMPLE)]:
@@ -97,12 +97,12 @@ class Images(FileDataset):
     `python -m oodbench.data cache`: the same bytes either way. In training they are augmented as in
     arXiv:2007.01434 (`oodbench.data.augment`), with two differences: crops are taken from the resized
     image, not from the original one (DomainBed does so for WILDS alone), and the held-out split of a
-    training environment is evaluated as it is (DomainBed augments it).
+    training environment is evaluated without augmentation (DomainBed augments it).
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
-        """The size of the inputs, and whether there is chance in them."""
+        """The size of the inputs, and whether they are augmented."""
 
         size: int = hparam(USUAL_SIZE, low=1)
         augment: bool | None = hparam(None)
@@ -117,7 +117,7 @@ class Images(FileDataset):
         return int(self.options.size)
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """Images are augmented for pretrained networks unless the option says."""
+        """Without the option, images are augmented for pretrained networks."""
         return {"augment": pretrained} if self.options.augment is None else {}
 
     @property
@@ -149,7 +149,7 @@ class Images(FileDataset):
         return [file for images in self.listing().values() for file, _ in images]
 
     def attribute_numbers(self, files: Sequence[Path]) -> Tensor | None:
-        """The attributes of the images in `files`, (N,), if they have one."""
+        """The attribute of each image in `files`, (N,); None if they have none."""
         return None
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:
@@ -175,7 +175,7 @@ class Images(FileDataset):
 
     def check(self) -> None:
         """Raise UserError unless every file can be read; files are decoded once, then remembered."""
-        # here, as rich draws from Python's generator when it is imported
+        # imported here, as its import draws from Python's random generator
         from rich.progress import track
 
         from oodbench.terminal import terminal
@@ -194,7 +194,7 @@ class Images(FileDataset):
         if problems:
             more = f"; {len(problems) - 1} others cannot either" if len(problems) > 1 else ""
             raise UserError(f"{self.name}: {problems[0]}{more}")
-        with suppress(OSError):  # a folder that cannot be written to is looked at again
+        with suppress(OSError):  # a folder that cannot be written to is checked in every run
             stamp.parent.mkdir(exist_ok=True)
             stamp.touch()
 
@@ -205,7 +205,7 @@ class Images(FileDataset):
             for file, number in files:
                 try:
                     stat = file.stat()
-                except OSError as error:  # a link to nothing
+                except OSError as error:  # such as a dead link
                     raise UserError(f"{self.name}: {file}: {error.strerror}") from error
                 place = file.relative_to(self.root)
                 line = f"{name}\t{place}\t{number}\t{stat.st_size}\t{stat.st_mtime_ns}\n"
@@ -227,14 +227,14 @@ class Images(FileDataset):
 
 
 class OwnImages(Images):
-    """Images of one's own, whose size is not known beforehand.
+    """A user's own images, whose size is not known beforehand.
 
-    A constructor ends with `fit_size`, once there is a listing.
+    A constructor calls `fit_size` last, when `listing` works.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Images.Options):
-        """The size of the inputs, and whether there is chance in them."""
+        """The size of the inputs, and whether they are augmented."""
 
         size: int = hparam(0, low=0)
         """The side of the inputs in pixels; 0: the median of some files' longer sides, at most 224."""
@@ -242,18 +242,18 @@ class OwnImages(Images):
     _size_of_files = 0
 
     def fit_size(self) -> None:
-        """Set the size of the inputs, by the files if the option does not say it."""
+        """Set the size of the inputs: the option's, or else one that fits the files."""
         if not self.options.size:
             self._size_of_files = min(typical_side(self.listing()), USUAL_SIZE)
         self.input_shape = (3, self.size, self.size)
 
     @property
     def size(self) -> int:
-        """The option, or else what the files say."""
+        """The option, or else the size that fits the files."""
         return self.options.size or self._size_of_files
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
-        """The size, too, for the files may change."""
+        """The run also records the size, as the files may change."""
         return super().resolved_options(pretrained) | {"size": self.size}
 
     def check(self) -> None:
@@ -275,7 +275,7 @@ class Place(NamedTuple):
     folder: str
     """The folder under the root."""
     images: int | tuple[int, ...] | None = None
-    """The number of published images, in all or of each class."""
+    """The published number of images, in all or of each class."""
 
 
 class ImageFolders(Images):
@@ -290,7 +290,7 @@ class ImageFolders(Images):
         self.input_shape = (3, options.size, options.size)
 
     def listing(self) -> Listing:
-        """All files in the order of their names; the same class folders are in every environment."""
+        """All files in the order of their names; every environment must have the same class folders."""
         listing: Listing = {}
         for environment, folder, _ in self.places:
             at = self.root / folder
@@ -329,7 +329,7 @@ class Published(Images):
     """A published dataset in its own folder under the data directory."""
 
     source: ClassVar[str]
-    """The address at which the dataset can be had."""
+    """The address from which the dataset can be downloaded."""
 
     @property
     def root(self) -> Path:
@@ -343,18 +343,18 @@ class Published(Images):
         return root
 
     def download(self, data_dir: Path) -> None:
-        """Raise UserError with the address of the dataset: its licence wants to be read."""
+        """Raise UserError with the address of the dataset, whose licence the user must read."""
         raise UserError(
             f"{self.name} is at {self.source}; unpack it to {data_dir / self.metadata.folder}"
         )
 
 
 class Suite(Published, ImageFolders):
-    """A published dataset of folders of classes, in the layout it comes in."""
+    """A published dataset of class folders, in its original layout."""
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Images.Options):
-        """Whether the dataset may be another than the published one."""
+        """Whether the dataset may differ from the published one."""
 
         subset: bool = hparam(False)
         """Take fewer or more images than were published; tables say so."""
@@ -397,7 +397,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The files below a folder that torchvision's ImageFolder takes for images, dead links too, sorted."""
+    """The files below a folder with an ending that torchvision takes for images, sorted; dead links too."""
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     files = [

@@ -1,4 +1,4 @@
-"""Between `Dataset.load` and a run: the data are checked, inspected, and changed by `Dataset.fit`."""
+"""From `Dataset.load` to a run: check the data, inspect them, and apply `Dataset.fit`."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,16 +16,15 @@ from oodbench.errors import UserError, wrong_result
 from oodbench.tasks import Task
 
 CHUNK = 4096
-"""Examples in memory whose inputs are looked at together."""
+"""The number of examples in memory that are checked together."""
 
 
 def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
-    """The environments of a trial, as `Dataset.load` gives them.
+    """The environments of a trial, as `Dataset.load` returns them.
 
-    Raises UserError, with the dataset, the environment and what is wrong, unless the names are the
-    dataset's, the names of classes are as many as the classes, every input has a target, inputs in
-    memory are finite numbers, targets are those of the task, and clusters, attributes and the `out` split
-    belong to the examples.
+    Raises UserError, with the dataset, the environment and the mistake, unless the names are the
+    dataset's, each class has one name, every input has a target, inputs in memory are finite, targets fit
+    the task, and clusters, attributes and the `out` split fit the examples.
     """
     environments: Any = dataset.load(trial)
     if not isinstance(environments, Mapping):
@@ -54,10 +53,10 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
 def fitted(
     dataset: Dataset, environments: dict[str, Environment], training: Mapping[str, Tensor]
 ) -> dict[str, Environment]:
-    """The environments with all inputs changed by `Dataset.fit`.
+    """The environments, their inputs transformed as `Dataset.fit` estimates.
 
-    The change is estimated from the examples at the places (n,) in `training`, by environment. Raises
-    UserError unless every environment's inputs then fit the network.
+    The estimate uses the examples at the places (n,) in `training`, by environment. Raises UserError
+    unless every environment's inputs then fit the network.
     """
     if fits(dataset):
         change = fit(dataset, environments, training)
@@ -91,7 +90,7 @@ def fits(dataset: Dataset) -> bool:
 
 
 def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bool:
-    """Whether inputs are numbers of words, by one of the examples."""
+    """Whether inputs are integers, such as ids of words; one example is read."""
     for environment in environments.values():
         if len(environment.y):
             return not _first(dataset, environment).is_floating_point()
@@ -99,7 +98,7 @@ def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bo
 
 
 def _first(dataset: Dataset, environment: Environment) -> Tensor:
-    """The first example's inputs as the network has them, (1, ...)."""
+    """The first example's inputs as the network receives them, (1, ...)."""
     first = torch.zeros(1, dtype=torch.long)
     x = environment.x.read(first) if isinstance(environment.x, Stored) else environment.x[:1]
     inputs: Any = dataset.transform(x, None)
@@ -174,7 +173,7 @@ def _part(environment: Environment, places: Tensor) -> Environment:
 
 
 FEW = 10
-"""Up to so many classes or targets of an environment are listed one by one."""
+"""Up to this many classes or targets of an environment are listed one by one."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +190,11 @@ class Contents:
     unreadable: list[str] = field(default_factory=list)
     """The error of each example that cannot be read."""
     repeated: int = 0
-    """The number of examples whose inputs, bit for bit, an earlier example of the environment has.
-    It stays 0 for a dataset whose inputs repeat by design."""
+    """The number of examples whose inputs equal an earlier example's of the environment bit for bit;
+    0 for a dataset whose inputs repeat by design."""
     shared: dict[str, int] = field(default_factory=dict)
-    """The number of different inputs that another environment has too, by its name; it is empty for
-    a dataset whose inputs repeat by design."""
+    """The number of different inputs shared with each other environment; empty for a dataset whose
+    inputs repeat by design."""
 
 
 def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:

@@ -21,14 +21,11 @@ from oodbench.files import is_temporary, whole_folder
 
 CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
-"""Stored examples are evaluated in pieces that are as large as the smaller of the two allows."""
+"""Stored examples are evaluated in chunks of at most so many values and examples."""
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """What was made on the CPU, on `device`; neither is waited for.
-
-    A copy from pinned memory is one that the device makes when it comes to it.
-    """
+    """Values on the CPU, copied to `device` without waiting: pinned memory is copied asynchronously."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
@@ -48,8 +45,8 @@ class Stored(ABC):
     def read(self, index: Tensor) -> Tensor:
         """The examples (n, *shape) at the positions `index` (n,), both on the CPU.
 
-        The same for the same `index`, and called from several threads at once. Raises UserError
-        for data that cannot be read.
+        Equal calls return equal examples; several threads call it at once. Raises UserError for data
+        that cannot be read.
         """
 
 
@@ -69,7 +66,7 @@ class Subset(Stored):
 
 
 class Changed(Stored):
-    """The examples of other stored data, changed when read by a function (n, *shape) -> (n, *new shape)."""
+    """The examples of other stored data, through a function (n, *shape) -> (n, *new shape) when read."""
 
     def __init__(self, whole: Stored, change: Callable[[Tensor], Tensor]) -> None:
         self._whole, self._change = whole, change
@@ -86,7 +83,7 @@ class Changed(Stored):
 class MemoryMapped(Stored):
     """The rows of .npy files, one file after the other.
 
-    What was read is not kept in the process: its memory does not grow with the data.
+    Pages that were read are released at once, so that the process's memory does not grow with the data.
     """
 
     def __init__(self, files: Path | Sequence[Path]) -> None:
@@ -112,11 +109,11 @@ class MemoryMapped(Stored):
         files = np.searchsorted(self._ends, places, side="right")
         rows = np.empty((len(places), *self.shape), self._arrays[0].dtype)
         for file in np.unique(files):
-            array, mine = self._arrays[file], files == file
-            rows[mine] = array.take(places[mine] - self._ends[file] + len(array), axis=0)
+            array, here = self._arrays[file], files == file
+            rows[here] = array.take(places[here] - self._ends[file] + len(array), axis=0)
             pages = array.base
             assert isinstance(pages, mmap.mmap)
-            pages.madvise(mmap.MADV_DONTNEED)  # read pages would count as ours ever after
+            pages.madvise(mmap.MADV_DONTNEED)  # else every page once read counts as this process's
         return torch.from_numpy(rows)
 
 
@@ -138,14 +135,13 @@ def chunk_size(stored: Stored) -> int:
 
 
 Request = Sequence[tuple[Stored, Tensor]]
-"""One request of a reader: from each of some stored data the examples at an index."""
+"""One request of a reader: pairs of stored data and the positions to read from them."""
 
 
 class ReadAhead:
-    """A series of reads, each made by the pool before it is asked for.
+    """A series of reads, each done by a pool of threads before its result is needed.
 
-    At most `workers` + 1 of them are held in memory. With 0 workers a read is made when it is asked
-    for, in the caller's thread.
+    At most `workers` + 1 results are in memory. With 0 workers the caller's thread reads on demand.
     """
 
     def __init__(
@@ -156,9 +152,9 @@ class ReadAhead:
         workers: int,
         finish: Callable[[Tensor, int], Tensor] = lambda x, place: x,
     ) -> None:
-        """`request` says what is read at each place of the series, which has `end` places.
+        """`request` returns the request at each of the `end` places of the series.
 
-        The pool's threads `finish` what was read, on the CPU.
+        The pool's threads apply `finish` to the examples and the place, on the CPU.
         """
         self.seconds = 0.0
         """The seconds that were spent waiting in all."""
@@ -203,7 +199,7 @@ class Rows:
     shape: tuple[int, ...]
     dtype: type[np.generic]
     pieces: Callable[[], Iterator[Tensor]]
-    """The rows (n, *shape) in their order, some at a time."""
+    """Yields the rows in their order, in chunks (n, *shape)."""
 
     @property
     def nbytes(self) -> int:
@@ -220,12 +216,12 @@ def pieces(stored: Stored, workers: int) -> Iterator[Tensor]:
 
 
 def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
-    """Write each array to `folder`/NAME.npy unless the folder is there; it appears with all of them.
+    """Write each array to `folder`/NAME.npy, unless the folder exists; it appears when all are complete.
 
-    It prints the size beforehand and shows a bar. What a killed attempt left is removed. Raises
+    It prints the size first, shows a progress bar, and removes what a killed attempt left. Raises
     UserError if the disk has too little room.
     """
-    # here, as rich draws from Python's generator when it is imported
+    # imported here, as its import draws from Python's random generator
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

@@ -1,8 +1,8 @@
-"""The package `wilds` (arXiv:2012.07421): data as they lie on disk, and the official evaluation.
+"""The package `wilds` (arXiv:2012.07421): its data on disk, and the official evaluation.
 
-Two things are done to the package when it is first used. Its import, and that of `ogb`, asks PyPI in
-a thread whether a newer version exists: here it does not. And the mean by group, for which it wants
-torch_scatter without declaring it, is `group_means`, made of torch's own scatter_reduce.
+Two things are changed in the package when it is first used. On import it and `ogb` ask PyPI in a thread
+whether a newer version exists: here they do not. And its mean by group, for which it needs torch_scatter
+without declaring it, is replaced by `group_means`, which uses torch's own scatter_reduce.
 """
 
 import csv
@@ -31,7 +31,7 @@ Prediction = Literal["classes", "labels", "scores", "values", "tokens", "boxes"]
 """The predictions that a set's evaluation expects: class numbers, a 0 or 1 for each label, the network's
 outputs for labels, real numbers, a class number for each token, or boxes with scores."""
 LONGEST_ROW = 2**16
-"""The last row of a table is looked for in so many bytes at its end."""
+"""The last row of a table is searched in this many bytes at its end."""
 EXTRAS = {"transformers": "text", "torch_geometric": "graphs", "pyBigWig": "genome"}
 """Optional packages that some sets need, with the extra of ours that installs them."""
 
@@ -54,7 +54,7 @@ def package() -> Any:
 
 
 def group_means(v: Tensor, g: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-    """The mean of `v` (n,) over each group, (n_groups,), 0 if it is empty; and the groups' sizes."""
+    """The mean of `v` (n,) over each group `g`, (n_groups,), 0 if empty; and the groups' sizes."""
     means = v.new_zeros(n_groups).scatter_reduce(0, g, v, "mean", include_self=False)
     return means, torch.bincount(g, minlength=n_groups).to(v.dtype)
 
@@ -74,7 +74,7 @@ def check_folder(folder: Path, name: str, version: str, files: tuple[str, ...]) 
 
 
 def _check_end(table: Path) -> None:
-    """Raise UserError for a CSV file that breaks off in its last row, which pandas would fill up."""
+    """Raise UserError for a CSV file that breaks off in its last row; pandas would fill it with NaN."""
     with table.open("rb") as file:
         header = next(csv.reader([file.readline().decode(errors="replace")]), [])
         file.seek(max(0, table.stat().st_size - LONGEST_ROW))
@@ -102,21 +102,23 @@ def construct(
     *,
     download: bool,
 ) -> Any:
-    """The package's object for a set, made anew each time; with `download`, missing files are fetched."""
+    """The package's object for a set, not cached; with `download`, missing files are fetched."""
     arguments: dict[str, Any] = {"version": version, "root_dir": str(root), "download": download}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # packages warn of what they do themselves
+            warnings.simplefilter("ignore")  # these packages warn of their own deprecated calls
             wilds = package()
-            if name == "py150":  # its tokenizer is looked for at Hugging Face
+            if name == "py150":  # the package would load its tokenizer from Hugging Face
                 module: Any = importlib.import_module("wilds.datasets.py150_dataset")
                 load = partial(pretrained, "GPT2TokenizerFast", download=download)
                 module.GPT2Tokenizer = SimpleNamespace(from_pretrained=load)
-            if name == "ogb-molpcba":  # torch_geometric's has other arguments by now; not used here
+            if (
+                name == "ogb-molpcba"
+            ):  # torch_geometric has changed the arguments; it is not used here
                 module = importlib.import_module("wilds.datasets.ogbmolpcba_dataset")
                 module.PyGCollater = lambda **arguments: None
-            quiet = redirect_stdout(None if download else StringIO())  # `encode` tells of its steps
-            # torch 2.4 has none, and reads them without
+            quiet = redirect_stdout(None if download else StringIO())  # `encode` prints its steps
+            # torch 2.4 has no `safe_globals`, and reads the files without it
             safe = getattr(torch.serialization, "safe_globals", nullcontext)
             graphs = safe(_graph_classes(name))
             with graphs, quiet, _no_half_track(root):
@@ -129,13 +131,13 @@ def construct(
         raise MissingError(f"it needs the package {missing}: `{command}`", command) from error
     except UserError:
         raise
-    except Exception as error:  # whatever the package stumbles over in a file
+    except Exception as error:  # the package raises anything for a damaged file
         text = " ".join(str(error).split()) or "no reason given"
         raise UserError(
             f"wilds {package().__version__} cannot read it from {root}: "
             f"{type(error).__name__}: {text[:300]}"
         ) from error
-    if name == "sqf":  # pandas 2 makes booleans of what pandas 1 made numbers
+    if name == "sqf":  # pandas 2 returns booleans where pandas 1 returned numbers
         data._input_array = data._input_array.astype(np.float32)
     if name == "encode":  # one file, read by one thread at a time
         data.get_input = _one_at_a_time(data.get_input)
@@ -144,7 +146,7 @@ def construct(
 
 @contextmanager
 def _no_half_track(root: Path) -> Iterator[None]:
-    """Delete the track that `encode` was writing when it was stopped: it would be taken for whole."""
+    """Delete the track that `encode` was writing when it was stopped: it would pass for complete."""
     tracks = "encode_v*/DNase.*.bigwig"
     before = set(root.glob(tracks))
     try:
@@ -189,7 +191,7 @@ def column(data: Any, field: str) -> Tensor:
 
 
 def values(data: Any, field: str) -> tuple[str, ...]:
-    """The names of a metadata field's values: the package's, or of one without, whether it holds."""
+    """The names of a metadata field's values; for a field without names, `not FIELD` and `FIELD`."""
     names = (data.metadata_map or {}).get(field, (f"not {field}", field))
     return tuple(str(name).strip() for name in names)
 
@@ -222,9 +224,9 @@ def evaluate(
 ) -> dict[str, float]:
     """The package's metrics of outputs (n, ...), as `Task.kept` keeps them, at the examples `index` (n,).
 
-    Metrics of single groups are left out. A prediction that is not finite is wrong. Where the package
-    would stop, at scores that are not finite and at the correlation with a constant, the result is NaN
-    for `metric` alone.
+    Metrics of single groups are left out. A prediction that is not finite is wrong. For scores that are
+    not finite and for the correlation with a constant, at which the package stops, only `metric` is
+    returned, as NaN.
     """
     finite = outputs.isfinite()
     predicted: Any
@@ -263,7 +265,7 @@ class Items(Stored):
         shape: tuple[int, ...],
         name: str,
     ) -> None:
-        """`prepare` takes what the package gives for an example to a tensor of `shape`."""
+        """`prepare` maps the package's object for an example to a tensor of `shape`."""
         self.shape = shape
         self._data, self._index, self._prepare, self._name = data, index, prepare, name
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 app = commands(__doc__, no_args_is_help=True)
 
-Out = Annotated[Path, typer.Option(help="Where NAME.png and NAME.svg go.")]
+Out = Annotated[Path, typer.Option(help="The folder for NAME.png and NAME.svg.")]
 Tau = Annotated[float, typer.Option(help="The threshold of the mask.")]
-Counts = Annotated[str, typer.Option(help="Numbers of environments, with commas between.")]
+Counts = Annotated[str, typer.Option(help="Numbers of environments, separated by commas.")]
 OUT = Path("results/diagnose")
 
 
@@ -23,7 +23,7 @@ OUT = Path("results/diagnose")
 @exit_on_user_error
 def kept(
     run: Annotated[Path | None, typer.Option(help="A recorded run: RESULTS/runs/ID.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Of the new run, without --run.")] = 300,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the new run, without --run.")] = 300,
     tau: Tau = 1.0,
     out: Out = OUT,
 ) -> None:
@@ -38,7 +38,7 @@ def kept(
 def random_gradients(
     environments: Counts = "2,3,5,7,10,15,20,30,40,60,80,100,150,200",
     tau: Tau = 0.6,
-    trials: Annotated[int, typer.Option(min=2, help="Random gradients, for the estimate.")] = 20,
+    trials: Annotated[int, typer.Option(min=2, help="Random gradients per estimate.")] = 20,
     out: Out = OUT,
 ) -> None:
     """Size of the mean of random gradients, masked and not: exact and measured."""
@@ -88,7 +88,9 @@ def environments(
 @app.command()
 @exit_on_user_error
 def memorization(
-    results: Annotated[Path, typer.Argument(help="Of a sweep on NoisyLabels or CIFARNoise.")],
+    results: Annotated[
+        Path, typer.Argument(help="The results of a sweep on NoisyLabels or CIFARNoise.")
+    ],
     out: Out = OUT,
 ) -> None:
     """Accuracy on training, wrong and test labels of every method of a sweep, and its curves."""
@@ -100,11 +102,11 @@ def memorization(
 @app.command()
 @exit_on_user_error
 def trials(
-    results: Annotated[Path, typer.Argument(help="Of a sweep on one dataset.")],
+    results: Annotated[Path, typer.Argument(help="The results of a sweep on one dataset.")],
     selection: Annotated[
-        str, typer.Option("--rule", help="Rules, with commas.")
+        str, typer.Option("--rule", help="Selection rules, separated by commas.")
     ] = "train_val,val_env",
-    threshold: Annotated[float, typer.Option(help="What a trial must reach to count.")] = 0.9,
+    threshold: Annotated[float, typer.Option(help="The value from which a trial counts.")] = 0.9,
     out: Out = OUT,
 ) -> None:
     """The test value of every trial of a sweep, and how many reach a threshold."""

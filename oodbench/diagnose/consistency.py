@@ -1,9 +1,9 @@
 """How differently the environments' losses curve at a minimum that they share.
 
 Section 2.1 of arXiv:2009.00329: a minimum is inconsistent if one can walk away from it along the
-valley of one environment while the loss of another rises. Here by the quadratic approximation
-L_e(theta) = (theta - theta*)' H_e (theta - theta*) / 2, from the environments' Hessians H_e. The
-examples, figures 3, 11 and 12, are diagonal Hessians and a network that is sewn together.
+valley of one environment while the loss of another rises. Here losses are approximated by
+L_e(theta) = (theta - theta*)' H_e (theta - theta*) / 2, with the environments' Hessians H_e. The
+examples, figures 3, 11 and 12, are diagonal Hessians and a network made of two patches.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ DIAGONAL: dict[str, tuple[Sequence[float], Sequence[float]]] = {
 THETA = (100.0, -50.0, 100.0, -75.0, 1.0, 1.0)
 """The fit of `predict` to `target`, as printed."""
 CHANGED = (100.0, -50.0, 100.0, -75.0, 1.0, -0.5)
-"""Parameters that environment A does not tell from `THETA`."""
+"""Parameters with which environment A has the same loss as with `THETA`."""
 RIDGE = 1e-4
 
 
@@ -156,7 +156,7 @@ def curvature(*, diagonal: bool) -> Array:
 
 
 def squared_error(residual: Tensor) -> Tensor:
-    """The squared error, () for (1,): a loss that curves alike everywhere."""
+    """The squared error, () for (1,): a loss with constant curvature."""
     return residual.square().sum()
 
 

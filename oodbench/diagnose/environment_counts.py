@@ -27,7 +27,7 @@ NOISE = 1e-3
 def threshold(environments: int, noise: float = NOISE) -> float:
     """The least tau at which the mask keeps at most `noise` of a random gradient, else 1.
 
-    So tau = 1 for few environments and less for many, of which all hardly ever agree.
+    It is 1 for few environments and less for many, which hardly ever all agree.
     """
     taus = [net / environments for net in range(environments % 2, environments + 1, 2)]
     return min(
@@ -89,7 +89,7 @@ def environments(counts: Sequence[int], trials: int = 3, steps: int = 300) -> Fi
     ]
     notes = [
         f"Test accuracy after {steps} steps, {trials} trials; the best is chosen on the test "
-        "environment, as the paper does, and says what is possible, not what to expect.",
-        f"tau: the least that keeps at most {NOISE:g} of a random gradient, else 1.",
+        "environment, as in the paper, and shows what is possible, not what to expect.",
+        f"tau: the least at which at most {NOISE:g} of a random gradient is kept, else 1.",
     ]
     return Finding("Accuracy by the number of environments", header, rows, notes, plot, (6.4, 4.0))

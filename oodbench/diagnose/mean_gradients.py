@@ -216,7 +216,7 @@ def correlation(environments: int = 16, trials: int = 10, examples: int = 1024) 
     header = ["mask", "tau", "mechanism", "shortcut", "kept"]
     notes = [
         f"Pearson's correlation over the components kept; mean ± standard error of {trials} "
-        "networks and data sets, or of (as many) as kept three components.",
+        "networks and data sets; in parentheses, their number where fewer kept three components.",
         f"Spirals, {environments} environments of {examples} examples, MLP at initialisation. "
         "XOR-mask keeps |mean sign| < tau, nothing at tau 0.",
     ]

@@ -1,8 +1,8 @@
-"""Pictures of what runs have recorded: what AND-mask kept, what methods memorized, every trial.
+"""Pictures of recorded runs: the components AND-mask kept, the labels methods memorized, all trials.
 
-What AND-mask keeps of each layer's gradient during a run, and how the weights grow meanwhile; what the
-methods of a sweep on `NoisyLabels` memorized (figures 8, 9 and 16 of arXiv:2009.00329); and every trial of
-a sweep beside its median, as a mean and its error hide that runs fail now and then.
+`kept_components` shows the fraction of each layer's gradient that AND-mask keeps and how the weights grow
+meanwhile; `memorization` the methods of a sweep on `NoisyLabels` (figures 8, 9 and 16 of
+arXiv:2009.00329); `trials` every trial of a sweep, as a mean and its error hide that runs sometimes fail.
 """
 
 import math
@@ -34,7 +34,7 @@ SCORED = {"train": "training labels", "mislabeled": "wrong labels", "test": "tes
 
 
 def kept_components(run: Path | None = None, steps: int = 300, tau: float = 1.0) -> Finding:
-    """The curves of a run of AND-mask: those recorded in `run`, else a new one on `Spirals`.
+    """The curves of a recorded `run` of AND-mask, or of a new one on `Spirals`.
 
     Raises UserError for a run without such records.
     """
@@ -61,7 +61,7 @@ def kept_components(run: Path | None = None, steps: int = 300, tau: float = 1.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """A run's records, L layers long in one direction and K records in the other."""
+    """The curves of a run with L layers and K records."""
 
     steps: list[int]
     layers: list[str]
@@ -70,7 +70,7 @@ class Curves:
     norms: Array
     """Mean norm (K, L) of each layer's weights, biases included."""
     accuracy: dict[str, list[float]]
-    """Accuracies, K each: over the training environments and the first test environment, if any."""
+    """Accuracies, K each: the training environments' mean, and the first test environment's, if any."""
 
 
 def read_curves(run: RunDirectory) -> Curves:
@@ -78,7 +78,7 @@ def read_curves(run: RunDirectory) -> Curves:
     info = run.info()
     records = [r for r in run.records() if any(k.startswith(KEPT) for k in r["train"])]
     if info is None or not records:
-        raise UserError(f"{run.path}: no AND-mask run has recorded there what it kept")
+        raise UserError(f"{run.path} has no records of the components that AND-mask kept")
     layers = [key.removeprefix(KEPT) for key in records[0]["train"] if key.startswith(KEPT)]
     kept, norms = (
         np.array([[r["train"][start + layer] for layer in layers] for r in records])
@@ -129,7 +129,7 @@ def _finding(curves: Curves, title: str) -> Finding:
 
     header = ["step", *curves.layers, *(f"{name} (%)" for name in curves.accuracy)]
     notes = [
-        "Layers: fraction of components kept / norm of the weights, means since the record before."
+        "Layers: fraction of components kept / norm of the weights, means since the last record."
     ]
     return Finding(title, header, rows, notes, plot, (11, 3.6))
 

@@ -1,7 +1,6 @@
 """Every unit's gradient, from one backward pass: `backward` runs it, `layers` knows each layer.
 
-A unit is an environment or an example. Layers run by functions of ours (`module.__dict__["forward"]`) for
-the length of one backward pass, instead of hooks on them, because these keep a product of two
-factors where a hook would be handed the gradient that has already been summed over units. It
-imports `networks`, and knows no methods.
+A unit is an environment or an example. For one backward pass each layer's `forward` is replaced in its
+`__dict__`: a hook would only receive the gradient that has already been summed over units, where our
+function keeps the two factors of each unit's. The package imports `networks`, and knows no methods.
 """

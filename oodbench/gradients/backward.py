@@ -1,13 +1,13 @@
 """The gradients of every unit's risk, from one forward and about one backward pass.
 
 A unit is an environment, with the mean loss of its examples, or a single example. In one backward
-pass over the sum of the risks each layer's cotangents still are those of single examples, since
-the examples do not see each other: `oodbench.gradients.layers` turns them into the gradients of
-that layer's parameters for every unit. A layer's gradients are combined as soon as they are complete
-and then freed, so that no more than the largest layer's are ever stacked.
+pass over the sum of the risks each layer's cotangents belong to single examples, since examples do
+not interact: `oodbench.gradients.layers` turns them into the gradients of that layer's parameters
+for every unit. A layer's gradients are combined as soon as they are complete and then freed, so that
+no more than the largest layer's are ever stacked.
 
-Batch normalisation in training mode is where examples do see each other, and "the gradient of unit
-u" then has four meanings:
+In batch normalisation in training mode examples do interact, and "the gradient of unit u" has four
+meanings:
 
 - `environment`: each unit's rows by their own statistics, as separate forward passes would have it
   (arXiv:2007.01434's code). The default for environments.
@@ -44,12 +44,12 @@ BATCH_NORM = {"environment": "environment", "example": "rows"}
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """The U units of a batch whose gradients are wanted, of n examples each."""
+    """A batch of U units, whose gradients are wanted, with n examples each."""
 
     count: int
     """U."""
     forward: Callable[[], tuple[Tensor, Any]]
-    """Does one forward pass over the batch; returns the units' risks, (U,), and what else it gives."""
+    """Does one forward pass over the batch; returns the units' risks, (U,), and its other outputs."""
     x: Tensor
     """Inputs, (U, n, *input_shape)."""
     y: Tensor
@@ -57,7 +57,7 @@ class Units:
     losses: Callable[[Tensor, Tensor], Tensor]
     """Maps a unit's logits (n, C) and targets to the losses of its examples, (n,)."""
     batch_norm: str
-    """Which meaning batch normalisation has, by the names above."""
+    """The meaning of batch normalisation, one of the names above."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +67,12 @@ class Reduction:
     combine: Callable[[Tensor], Tensor]
     """Maps the units' gradients, (U, *shape), to one gradient, (*shape)."""
     combine_signs: Callable[[Tensor, Tensor, int], Tensor] | None = None
-    """Does what `combine` does from less, and so in less time: from the sum of the units' signs,
-    their mean gradient, (*shape) each and to be overwritten, and U."""
+    """Computes the result of `combine` faster, from the sum of the units' signs, their mean gradient,
+    (*shape) each, which it may overwrite, and U."""
     unit: str = "environment"
     """Whose gradients are combined: those of every `environment` or of every `example`."""
     batch_norm: str | None = None
-    """Which meaning batch normalisation has, by the names above; None: the unit's default."""
+    """The meaning of batch normalisation, one of the names above; None: the unit's default."""
     observe: Callable[[Tensor, Tensor], dict[str, Tensor]] | None = None
     """Further scalars for the records, a pure function of two tensors of length P, the number of
     the network's trained parameters: the squared norm of each before an update, and in how many of
@@ -82,12 +82,11 @@ class Reduction:
 def combined_backward(
     network: nn.Module, micro_batches: Sequence[Units], reduction: Reduction
 ) -> tuple[Tensor, list[Any]]:
-    """Set each parameter's `.grad` to what `reduction` makes of the units' gradients.
+    """Set each parameter's `.grad` to the units' gradients, combined by `reduction`.
 
-    A parameter that no risk depends on gets None. The batch comes in one micro-batch or several,
-    which are run one after the other: then units that are environments have examples in each, and the
-    gradients of all units, of the whole model, are in memory. Returns the mean risk, detached, and
-    what the forward pass of each micro-batch gave besides.
+    A parameter that no risk depends on gets None. Several micro-batches are run one after the other:
+    units that are environments then have examples in each, and all units' gradients of the whole model
+    are in memory. Returns the mean risk, detached, and the other outputs of each forward pass.
     """
     if len(micro_batches) > 1:
         return _accumulated(network, micro_batches, reduction)
@@ -115,13 +114,13 @@ def _accumulated(
     loss, outputs = torch.zeros((), device=micro_batches[0].x.device), []
     for units in micro_batches:
         stacked: dict[Tensor, Tensor] = {}
-        mean_risk, besides = visit_gradients(network, units, _keep_in(stacked))
+        mean_risk, output = visit_gradients(network, units, _keep_in(stacked))
         share = units.x.shape[:2].numel() / size
         by_environment = reduction.unit == "environment"
         for parameter, stack in stacked.items():
             stacks.setdefault(parameter, []).append(stack * share if by_environment else stack)
         loss = loss + share * mean_risk
-        outputs.append(besides)
+        outputs.append(output)
     for parameter, pieces in stacks.items():
         by_unit = torch.stack(pieces).sum(0) if by_environment else torch.cat(pieces)
         parameter.grad = reduction.combine(by_unit)
@@ -147,12 +146,12 @@ def stacked_gradients(network: nn.Module, units: Units) -> dict[str, Tensor]:
 
 
 def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Tensor, Any]:
-    """Show the units' gradients of each trained parameter to `visit`, one after the other.
+    """Call `visit` with the units' gradients of each trained parameter, one after the other.
 
-    The order is that of the backward pass; the parameters' own `.grad` are None from here on. If a
-    parameter is used outside its layer, or in a layer that is no map from one tensor to another,
-    all are shown again, as `torch.func` makes them; then the second time counts. Returns the mean risk,
-    detached, and what the forward pass gave besides.
+    The order is that of the backward pass; afterwards the parameters' own `.grad` are None. If a
+    parameter is used outside its layer, or in a layer that does not map one tensor to another, every
+    parameter is visited again with gradients by `torch.func`, which replace the first ones. Returns the
+    mean risk, detached, and the other outputs of the forward pass.
     """
     parameters = list(network.parameters())
     for parameter in parameters:
@@ -176,12 +175,12 @@ def visit_gradients(network: nn.Module, units: Units, visit: Visit) -> tuple[Ten
 def taps(
     network: nn.Module, units: int, batch_norm: str, visit: Visit
 ) -> Iterator[Callable[[], None]]:
-    """Within it, forward and backward passes of `network` show the units' gradients to `visit`.
+    """A context in which backward passes of `network` call `visit` with the units' gradients.
 
     The backward pass of the sum of the risks calls `visit` once for each parameter, as soon as the
     last layer that uses it was passed; the parameters' own `.grad` stay None, except where a
-    parameter is used outside its layer. The yielded function visits the parameters that wait for
-    a layer which the risks turned out not to depend on.
+    parameter is used outside its layer. The yielded function visits the parameters that still wait
+    for a layer on which the risks do not depend.
     """
     pending: Counter[Tensor] = Counter()
     collected: dict[Tensor, Gradients] = {}
@@ -222,8 +221,8 @@ def _tapped(
 ) -> Callable[..., Any]:
     """The forward pass of a layer by `run`, with a hook on the output's cotangent.
 
-    A layer with other inputs than one tensor, or other outputs, runs as ever; what it then gives
-    its parameters' `.grad` tells that the whole network has to fall back.
+    A layer whose input or output is not a single tensor runs unchanged; its parameters then get a
+    `.grad`, by which `visit_gradients` knows that the whole network has to fall back.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
 
@@ -246,11 +245,11 @@ def _tapped(
 
 
 class Root(torch.autograd.Function):
-    """The identity, in place: it begins a graph below which no layer has parameters."""
+    """The identity, in place: the root of a graph below which no layer has parameters."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
-        """`output` itself, which from here on has cotangents; `anchor` is anything trained."""
+        """`output` itself, which now has cotangents; `anchor` is any trained parameter."""
         ctx.mark_dirty(output)
         return output
 
@@ -261,7 +260,7 @@ class Root(torch.autograd.Function):
 
 
 def _coupled(network: nn.Module, risks: Tensor, visit: Visit) -> None:
-    """Visit each risk's gradient through everything, batch statistics too: U backward passes as one."""
+    """Visit each risk's full gradient, also through batch statistics: U backward passes as one."""
     trained = [p for p in network.parameters() if p.requires_grad]
     one_each = torch.eye(len(risks), dtype=risks.dtype, device=risks.device)
     stacks = torch.autograd.grad(risks, trained, one_each, is_grads_batched=True, allow_unused=True)
@@ -285,7 +284,7 @@ def _by_torch_func(network: nn.Module, units: Units, visit: Visit) -> None:
 
 def _say_fallback(what: str) -> None:
     warnings.warn(
-        f"the gradients of {what} are made by torch.func: exact, and slower than those of a layer "
-        "that oodbench.gradients.layers knows",
+        f"the gradients of {what} are computed by torch.func: they are exact, but slower than for the "
+        "layers in oodbench.gradients.layers",
         stacklevel=3,
     )

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 BLOCK = {"cpu": 2**18, "cuda": 2**27}
-"""The most elements of stacked gradients that are made at once, by kind of device: on a CPU few
-enough to stay in its cache."""
+"""The most elements of stacked gradients that are computed at once, by kind of device: on a CPU they
+stay in its cache."""
 
 
 class Gradients(Protocol):
@@ -31,7 +31,7 @@ class Gradients(Protocol):
 
 @dataclass(frozen=True)
 class Dense:
-    """Gradients that are held as they are, `values` (U, *shape)."""
+    """Gradients stored in full: `values` (U, *shape)."""
 
     values: Tensor
 
@@ -49,7 +49,7 @@ class OuterProducts:
     """Gradients of a weight matrix: for each unit and group, `left` times `right` transposed.
 
     `left` (U, G, O, K) holds the cotangents of the O outputs of each of G groups at K positions,
-    `right` (U, G, I, K) what those outputs saw; `shape` is the parameter's, of G * O * I elements.
+    `right` (U, G, I, K) the inputs of those outputs; `shape` is the parameter's, of G * O * I elements.
     """
 
     left: Tensor
@@ -57,12 +57,12 @@ class OuterProducts:
     shape: torch.Size
 
     def stacked(self) -> Tensor:
-        """Return the gradients, worked out as one batched product."""
+        """Return the gradients, computed as one batched product."""
         product = self.left @ self.right.transpose(2, 3)
         return product.view(len(self.left), *self.shape)
 
     def signs(self) -> tuple[Tensor, Tensor]:
-        """Work out sums and means without stacked gradients at one position (K = 1), else by blocks.
+        """Compute sums and means without stacked gradients at one position (K = 1), else by blocks.
 
         At one position a unit's gradient is an outer product, so that the sum of the signs is
         sign(left)' sign(right): one more matrix product of the size of the mean's own. (A product
@@ -94,7 +94,7 @@ def _outer_products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -> None:
     """Write the sum of signs and the mean of left (U, O, K) times right (U, K, I) into `net` and `mean`.
 
-    No more than `size` of the O rows are made at once.
+    No more than `size` of the O rows are computed at once.
     """
     units, outputs, inputs = len(left), left.shape[1], right.shape[2]
     buffer = left.new_empty(units * size * inputs)
@@ -110,8 +110,8 @@ def _blocks(left: Tensor, right: Tensor, net: Tensor, mean: Tensor, size: int) -
 class LookedUpRows:
     """Gradients of a table whose rows are looked up: the cotangent of each looked-up row.
 
-    `cotangents` is (U, K, D), `rows` (U, K) says which of the table's V rows each was, and `shape`
-    is the table's, (V, D).
+    `cotangents` is (U, K, D), `rows` (U, K) the numbers of the looked-up rows among the table's V, and
+    `shape` is the table's, (V, D).
     """
 
     cotangents: Tensor
@@ -119,11 +119,10 @@ class LookedUpRows:
     shape: torch.Size
 
     def _sums(self) -> tuple[Tensor, Tensor]:
-        """The pairs of a unit and a row that it looked up, and the gradient of each pair.
+        """The pairs (U * K,) of a unit and a row that it looked up, and each pair's gradient (U * K, D).
 
-        A pair is the number unit * V + row; there are up to U * K, in the places of as many, of which
-        the rest are 0 with a gradient of 0: how many there are is for the device alone to know. The
-        gradients are (U * K, D).
+        A pair is the number unit * V + row. Where there are fewer different pairs the rest are 0, with a
+        gradient of 0: reading their number would make the CPU wait for the device.
         """
         units = torch.arange(len(self.rows), device=self.rows.device)
         looked_up = (units[:, None] * self.shape[0] + self.rows).flatten()
@@ -140,7 +139,7 @@ class LookedUpRows:
         return stack.index_add_(0, pairs, sums).view(len(self.rows), *self.shape)
 
     def signs(self) -> tuple[Tensor, Tensor]:
-        """Work out sums and means over only the rows that a unit looked up; all others are zero."""
+        """Compute sums and means over only the rows that a unit looked up; all others are zero."""
         pairs, sums = self._sums()
         rows = pairs % self.shape[0]
         net = sums.new_zeros(self.shape).index_add_(0, rows, sums.sign())

@@ -1,4 +1,4 @@
-"""Layers whose per-unit gradients are known in closed form, and how any other layer gets its own.
+"""Per-unit gradients of each kind of layer: in closed form for common ones, by `vmap` for any other.
 
 Each function runs one layer on the examples of U units with its parameters held fixed, and returns the
 output and its pullback: a function from the output's cotangent to the gradients of each parameter
@@ -38,7 +38,7 @@ def layers(network: nn.Module) -> Iterator[tuple[nn.Module, RunLayer]]:
 
 
 def _run_of(module: nn.Module) -> RunLayer | None:
-    """What runs a layer of torch's own, or None; a subclass may compute something else and has none."""
+    """The function that runs a layer of torch, or None; a subclass has none, as it may differ."""
     kind = type(module)
     if kind is nn.Conv2d and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
         return None
@@ -212,7 +212,7 @@ def scales(module: Scales, x: Tensor, units: int, batch_norm: str) -> tuple[Tens
 def embedding(
     module: nn.Embedding, x: Tensor, units: int, batch_norm: str
 ) -> tuple[Tensor, Pullback]:
-    """Look up rows; only those have a gradient, and the row for padding never has."""
+    """Look up rows; only these have a gradient, the row for padding never."""
 
     def pullback(cotangent: Tensor) -> Mapping[Tensor, Gradients]:
         if module.padding_idx is not None:
@@ -225,12 +225,12 @@ def embedding(
 
 
 def any_layer(module: nn.Module, x: Tensor, units: int, batch_norm: str) -> tuple[Tensor, Pullback]:
-    """Run any deterministic layer from one tensor to another; `torch.func` makes its units' gradients.
+    """Run any layer from one tensor to another; `torch.func` computes its units' gradients.
 
-    Units must not see each other in it, and nothing random may happen in it.
+    Units must not interact in it, and it must be deterministic.
     """
     module = copy(module)
-    module.__dict__.pop("forward", None)  # the caller's, which would come back here
+    module.__dict__.pop("forward", None)  # the caller's tap, which would call this function again
     fixed = {name: p.detach() for name, p in module.named_parameters()}
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     seen = x.detach()

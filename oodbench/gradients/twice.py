@@ -1,8 +1,8 @@
 """Networks whose gradients can be differentiated once more.
 
-Under `vmap` torch 2.15 differentiates batch, layer and instance normalisation rightly once, but not twice:
-in the gradient of a gradient mean and variance count as constants, without a word. Made of their equations
-they are right, as group normalisation is. Attention's fused kernels have no second derivative.
+Under `vmap` torch 2.15 differentiates batch, layer and instance normalisation correctly once, but not
+twice: in the gradient of a gradient, mean and variance silently count as constants. Written out as
+equations they are correct, as group normalisation is. Attention's fused kernels have no second derivative.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Within it gradients that `torch.func` makes of a network's outputs have right gradients.
+    """A context in which gradients of a network by `torch.func` can be differentiated correctly.
 
-    Batch normalisation leaves its running statistics as they are.
+    Batch normalisation does not update its running statistics.
     """
     with sdpa_kernel(SDPBackend.MATH), _NormsByEquation():
         yield
@@ -67,7 +67,7 @@ def _instance_norm(
 def _of_channels(
     x: Tensor, axes: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """Normalise over some axes; weight and bias are those of channels, the second axis."""
+    """Normalise over some axes; weight and bias are per channel, the second axis."""
     each = (-1, *[1] * (x.dim() - 2))
     by_channel = [None if values is None else values.view(each) for values in (weight, bias)]
     return _normalised(x, axes, by_channel[0], by_channel[1], eps)
@@ -98,4 +98,4 @@ EQUATIONS: dict[Any, Callable[..., Tensor]] = {
     functional.instance_norm: _instance_norm,
     functional.layer_norm: _layer_norm,
 }
-"""Normalisation by its equation, in place of functions of torch."""
+"""By function of torch: the normalisation written out as an equation."""

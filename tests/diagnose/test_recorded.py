@@ -109,7 +109,7 @@ def test_a_run_without_a_mask_is_refused(tmp_path: Path) -> None:
     result = call("kept", "--run", str(tmp_path / "none"), "--out", str(tmp_path / "out"))
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: {tmp_path / 'none'}: no AND-mask run has recorded there what it kept\n"
+        f"error: {tmp_path / 'none'} has no records of the components that AND-mask kept\n"
     )
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "none").exists()

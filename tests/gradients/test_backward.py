@@ -362,7 +362,7 @@ def test_every_layer_gives_the_loops_gradients(parts: Any, cls: Any, batch: Batc
     [("custom", "layer Custom"), ("reflected", "layer Conv2d"), ("outside", "network Network")],
 )
 def test_the_fallback_says_so(name: str, what: str) -> None:
-    with pytest.warns(UserWarning, match=f"gradients of the {what} are made by torch.func"):
+    with pytest.warns(UserWarning, match=f"gradients of the {what} are computed by torch.func"):
         stacked_of(made(FALLBACKS[name]), tiny_batch(TASKS["multiclass"]))
 
 
