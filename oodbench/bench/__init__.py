@@ -1,4 +1,4 @@
-"""What the harness itself costs, for its developers: `python -m oodbench.bench`."""
+"""The cost of the harness itself, for its developers: `python -m oodbench.bench`."""
 
 import statistics
 import time
@@ -14,7 +14,7 @@ class Row:
     what: str
     """What was measured, with its unit unless it is a ratio."""
     reach: str
-    """What it is to reach, such as `<= 1.15`, or `-`."""
+    """The target, such as `<= 1.15`, or `-`."""
     measured: str
     domainbed: str = "-"
     """DomainBed's figure for the same, where there is one."""
@@ -34,7 +34,7 @@ def paired(
     clock: Callable[[], float] = time.process_time,
     rounds: int = 15,
 ) -> list[float]:
-    """Median seconds of each work by a clock, measured A B A B ..., so that drifts hit all alike."""
+    """Median seconds of each work by a clock, in turns A B A B ..., so that drifts affect all equally."""
     times: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
         for work, seconds in zip(works, times, strict=True):

@@ -1,4 +1,4 @@
-"""What the harness costs: ratios and seconds on one thread, as medians. Imports no torch to list them."""
+"""The cost of the harness: ratios and seconds on one thread, as medians."""
 
 import tempfile
 from collections.abc import Callable
@@ -30,7 +30,7 @@ MEASUREMENTS = {
     "vectorized-methods": "vectorized.method_rows",
     "coinrun": "data.coinrun_rows",
 }
-"""The function of this package that measures each part; it is given an empty folder."""
+"""The function of this package that measures each part; its argument is an empty folder."""
 
 
 @app.command("measure")

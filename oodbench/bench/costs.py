@@ -6,7 +6,7 @@ Measured in CPU seconds on one thread, on Spirals with the race's network, and f
     evaluation = base + examples * per_example
     sweep = start + runs * per_run
 
-where per_run holds 60 steps and an evaluation and what a run costs beside them.
+where per_run is the cost of 60 steps, an evaluation and the rest of a run.
 """
 
 import json
@@ -31,14 +31,14 @@ from oodbench.report.figures import Finding, save_finding
 from oodbench.terminal import commands, exit_on_user_error
 
 BLOCKS = 5
-"""The number of blocks of calls over which a figure is the median."""
+"""A figure is the median over this many blocks of calls."""
 ENVIRONMENTS = (2, 4, 8, 16, 32, 64, 128)
 BATCHES = (4, 16, 64, 256, 1024)
 EXAMPLES = (64, 256, 1024, 4096, 16384)
 RUNS = (1, 4, 16, 64)
 FIXED_ENVIRONMENTS, FIXED_BATCH, SWEEP_STEPS, TRIALS = 16, 32, 60, 4
 COEFFICIENTS = (("per_environment", 1e3, 3), ("per_example", 1e6, 2), ("per_run", 1e3, 0))
-"""What the table shows of a fit beside its first coefficient: the unit's factor and the digits."""
+"""The coefficients in the table after the first one, with the unit's factor and the digits."""
 
 
 def fit(terms: Mapping[str, Sequence[float]], seconds: Sequence[float]) -> dict[str, float]:
@@ -62,7 +62,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 def run_of(algorithm: str, environments: int, batch: int, examples: int) -> Any:
-    """A run in memory; `examples` in each environment, `test` among them."""
+    """A run in memory with `examples` in each environment, also in `test`."""
     from oodbench.sweep.plan import single
     from oodbench.train.run import Run
     from oodbench.train.settings import TrainSettings
@@ -93,7 +93,7 @@ def evaluations() -> list[tuple[int, float]]:
 
 
 def sweep_of(runs: int) -> dict[str, Any]:
-    """A sweep of that many runs of ERM, which differ in trial and draw alone."""
+    """A sweep of that many runs of ERM, which differ only in trial and draw."""
     trials = min(runs, TRIALS)
     counts = {"hparam_draws": runs // trials, "trials": trials}
     steps = {"steps": SWEEP_STEPS, "evaluate_every": SWEEP_STEPS}
@@ -101,7 +101,7 @@ def sweep_of(runs: int) -> dict[str, Any]:
 
 
 def sweeps(options: Sequence[str]) -> list[dict[str, float]]:
-    """What sweeps of `RUNS` runs take, each a process of its own with one worker."""
+    """The seconds of sweeps of `RUNS` runs, each in its own process with one worker."""
     points = []
     for runs in RUNS:
         with tempfile.TemporaryDirectory() as name:
@@ -188,7 +188,9 @@ def finding(figures: Mapping[str, Any]) -> Finding:
     header.append("largest deviation")
     work = SWEEP_STEPS * figures["steps"]["ERM"][ENVIRONMENTS.index(FIXED_ENVIRONMENTS)][2]
     work += dict(figures["evaluations"])[(FIXED_ENVIRONMENTS + 1) * 1024]
-    notes = [f"{SWEEP_STEPS} steps and an evaluation of a run of the sweeps: {1e3 * work:.0f} ms"]
+    notes = [
+        f"{SWEEP_STEPS} steps and an evaluation, as in each run of the sweeps: {1e3 * work:.0f} ms"
+    ]
     notes += [f"{key}: {value}" for key, value in figures["machine"].items()]
     return Finding("CPU time", header, rows, notes, plot, (11.0, 3.6))
 
@@ -200,11 +202,14 @@ app = commands(__doc__)
 @exit_on_user_error
 def costs(
     launch: Annotated[
-        list[str] | None, typer.Option(help="More options of `sweep launch`; several: a line each.")
+        list[str] | None,
+        typer.Option(
+            help="Further options of `sweep launch`; each use is measured as another line."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Holds costs.json, .md, .png and .svg.")] = Path(
-        "results/costs"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The folder for costs.json, .md, .png and .svg.")
+    ] = Path("results/costs"),
 ) -> None:
     """Measure, fit, and write OUT/costs.json, its table costs.md and the picture."""
     figures = measured(launch or [""])

@@ -1,4 +1,4 @@
-"""What data cost: loading images, beside DomainBed's way of loading them, and making CoinRun's."""
+"""The cost of data: loading images, compared with DomainBed's loaders, and making CoinRun's."""
 
 import itertools
 import multiprocessing
@@ -32,7 +32,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "ResNet18": {"weights": "none", "freeze_batch_norm": False},
 }
 PREFETCHED = 4
-"""Batches that a DataLoader of two workers has ready when nobody asked for a while."""
+"""The number of batches that an idle DataLoader with two workers holds ready."""
 BATCHES, ROUNDS = 40, 3
 
 
@@ -82,7 +82,7 @@ def erm(root: Path, network: str, trial: int) -> RunSpec:
 
 
 def waiting_share(run: Run, steps: int) -> float:
-    """The share of so many steps' time that waits for data, after two steps that warm up."""
+    """The share of `steps` steps' time spent waiting for data, after two steps that warm up."""
     run.run_steps(2)
     seconds, waited = run.seconds, run.waited
     run.run_steps(steps)
@@ -95,7 +95,7 @@ def waiting_row(what: str, share: float) -> Row:
 
 
 def cpu_seconds() -> float:
-    """What this process and its living children have used; Linux only."""
+    """The CPU seconds that this process and its living children have used; Linux only."""
     used = time.process_time()
     for child in multiprocessing.active_children():
         fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
@@ -106,7 +106,7 @@ def cpu_seconds() -> float:
 def ratios(run: Run, peer: Callable[[], object]) -> tuple[float, float]:
     """Seconds, and CPU seconds, of the peer's batches over ours, measured in turn.
 
-    Whatever was ready before is left out of the seconds.
+    Batches that were ready before are not counted in the seconds.
     """
     steps = itertools.count()
     works: tuple[Callable[[], object], ...] = (peer, lambda: run.batches[next(steps)])
@@ -158,7 +158,7 @@ SHARDS = [Shard(TRAINING, 0), *(Shard(UNSEEN, i) for i in range(4))]
 
 
 def coinrun_rows(folder: Path) -> list[Row]:
-    """States that the planner makes a CPU second; the row is missing where the game is."""
+    """States that the planner makes per CPU second; no row where the game is not installed."""
     try:
         package()
     except UserError:

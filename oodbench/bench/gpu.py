@@ -1,8 +1,7 @@
-"""What a GPU does with the harness, in one command of under ten minutes: `make gpu`.
+"""All measurements and tests that need a GPU, in one command of under ten minutes: `make gpu`.
 
-It runs the tests that need a GPU, measures what the page of findings shows, launches a quick sweep,
-kills it and launches it again, and writes one JSON file and one page. What there is no time for is left
-out, and the page says so.
+It runs the tests that need a GPU, measures the page's rows, launches a quick sweep, kills it and launches
+it again, and writes one JSON file and one page. The page names the rows for which there was no time.
 """
 
 import itertools
@@ -65,7 +64,7 @@ class Size:
 SMALL = Size(
     image=32, examples=2, rounds=1, steps=3, images=12, no_row_after=math.inf, timeout=None
 )
-"""What a CPU can do, to try the program itself."""
+"""Small enough for a CPU, to try the program itself."""
 
 
 @dataclass
@@ -77,7 +76,7 @@ class Findings:
     seconds: float = 0.0
     rows: list[Row] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """What there was no time for or what failed, each with the reason."""
+    """Measurements that failed or for which there was no time, each with the reason."""
 
 
 def on_images(name: str, network: str, device: str, size: Size) -> tuple[Any, Any]:
@@ -150,7 +149,7 @@ def loading(folder: Path, device: str, size: Size) -> Iterator[Row]:
 
 
 def gpu_tests(size: Size) -> Iterator[Row]:
-    """What pytest says at the end of the tests that need a GPU."""
+    """The last line of pytest, and the failures, of the tests that need a GPU."""
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider"]
     files = [str(f) for f in TESTS.rglob("test_*.py") if "pytest.mark.gpu" in f.read_text()]
     options: dict[str, Any] = {"cwd": TESTS.parent, "timeout": size.timeout}
@@ -191,7 +190,7 @@ def killed_and_resumed(folder: Path, device: str, size: Size) -> Iterator[Row]:
 
 
 def measured(device: str, size: Size, names: Sequence[str], say: Callable[[str], None]) -> Findings:
-    """Everything in turn, each in a folder of its own, as long as there is time."""
+    """All measurements in turn, each in its own folder, as long as there is time."""
     import torch
 
     from oodbench.bench.vectorized import case_rows

@@ -1,4 +1,4 @@
-"""What commands cost beside training, and what the shortcuts of a launch save."""
+"""The cost of commands besides training, and the time that a launch's shortcuts save."""
 
 import os
 import random
@@ -32,7 +32,7 @@ def command_seconds(*arguments: str | Path) -> float:
 
 
 def run_rows(folder: Path) -> list[Row]:
-    """What one more run costs beside training and evaluation, and the command `status`."""
+    """The seconds of one more run besides training and evaluation, and of the command `status`."""
     costs = []
     for trial in range(10):
         run = single({"name": "Spirals"}, {"name": "ERM"}, steps=20, trials=[trial])
@@ -162,12 +162,12 @@ SHORTCUTS: dict[str, tuple[str, int, dict[str, int]]] = {
         {"trials": 1, "steps": 25, "evaluate_every": 25},
     ),
 }
-"""What a launch does -> the statement in `launchers.local` that takes it away, and the sweep by which its
-saving is measured: the examples of an environment in a step (0 takes all of them) and further keys."""
+"""Shortcut -> the statement about `launchers.local` that disables it, and the sweep that measures it: the
+examples of an environment in a step (0: all) and further keys."""
 
 
 def shortcut_rows(folder: Path, rounds: int = 3) -> list[Row]:
-    """The CPU time of a launch without each shortcut over that with it; a tenth is to be saved."""
+    """The CPU time of a launch without each shortcut over that with it; each should save a tenth."""
     rows = []
     for number, (shortcut, (without, batch_size, keys)) in enumerate(SHORTCUTS.items()):
         values = spirals_sweep(ALGORITHMS, batch_size, **keys)

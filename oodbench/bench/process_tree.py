@@ -1,6 +1,6 @@
-"""What a command costs with all of its descendants. Linux only.
+"""The cost of a command with all of its descendants. Linux only.
 
-An observer runs the command: a process of its own, which adopts the command's orphans and waits for
+The command is run by an observer: another process, which adopts the command's orphans and waits for
 them, so that their seconds count.
 """
 
@@ -21,12 +21,12 @@ import psutil
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <sys/prctl.h>
 REST = 20
-"""The observer sleeps at least so many times as long as it takes to look at the processes."""
+"""The observer sleeps at least this many times as long as one look at the processes takes."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command and its descendants took."""
+    """The cost of a command and its descendants."""
 
     wall_seconds: float
     cpu_seconds: float

@@ -3,8 +3,8 @@
 Spirals x ERM, IRM, VREx, ANDMask x 2 draws x 2 trials, the environment `test` held out and the 16
 others trained on, an evaluation of everything every 15 steps, the same data, network and batch
 sizes. Each side runs as its users start it: ours by `sweep launch` with two workers, DomainBed by its
-sweep script with the launcher `local`. Learning rates and penalties, which cost nothing, are each
-side's own. Linux only.
+sweep script with the launcher `local`. Learning rates and penalties differ, as they do not change the
+cost. Linux only.
 """
 
 import json
@@ -88,7 +88,7 @@ class Lap:
     batch: str
     cost: Cost
     phases: dict[str, float]
-    """Process seconds of all runs by what they went into, see `PHASES`."""
+    """Process seconds of all runs by phase, see `PHASES`."""
     load: float
     """The machine's load average before the sweep."""
 
@@ -198,7 +198,7 @@ def _data_for_peer(folder: Path) -> Path:
 
 
 def machine(peer: Peer | None) -> dict[str, Any]:
-    """The machine that was measured, and the versions of what ran on it."""
+    """The machine that was measured, and the versions of the software."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
     facts = {
@@ -243,20 +243,20 @@ def table(laps: Sequence[Lap]) -> str:
 @exit_on_user_error
 def race(
     domainbed: Annotated[
-        Path | None, typer.Option(help="A checkout; our side alone without.")
+        Path | None, typer.Option(help="A checkout of DomainBed; without it only our side runs.")
     ] = None,
     python: Annotated[
-        Path, typer.Option(help="A `python` that has what DomainBed imports, timm and wilds.")
+        Path, typer.Option(help="A `python` with DomainBed's packages, timm and wilds.")
     ] = Path(sys.executable),
-    rounds: Annotated[int, typer.Option(min=1, help="The sides in turn, so often.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each side runs, in turns.")] = 1,
     steps: Annotated[int, typer.Option(min=1)] = 300,
     only: Annotated[
         str | None, typer.Option(help=f"One batch setting: {', '.join(BATCHES)}.")
     ] = None,
-    launch: Annotated[str, typer.Option(help="More options of our `sweep launch`.")] = "",
-    out: Annotated[Path, typer.Option(help="Holds race.json, race.md and what ran.")] = Path(
-        "results/race"
-    ),
+    launch: Annotated[str, typer.Option(help="Further options of our `sweep launch`.")] = "",
+    out: Annotated[
+        Path, typer.Option(help="The folder for race.json, race.md and the runs.")
+    ] = Path("results/race"),
 ) -> None:
     """Race; afterwards OUT/race.json holds every figure and OUT/race.md the table."""
     if only is not None and only not in BATCHES:

@@ -73,8 +73,8 @@ METHODS: dict[str, tuple[float | None, float | None]] = {
     "URM": (None, 2.32),
     "VREx": (1.15, 1.22),
 }
-"""What a step is to cost at most, over ERM's, and what DomainBed's `update` (at b93c22a) costs over that of
-its ERM: CPU time on one thread, medians of 5 interleaved rounds with an MLP 18-256-256-256 at 16
+"""The most that a step should cost over ERM's, and the cost of DomainBed's `update` (at b93c22a) over its
+ERM's: CPU time on one thread, medians of 5 interleaved rounds with an MLP 18-256-256-256 at 16
 environments x 32 examples."""
 
 
@@ -125,7 +125,7 @@ def evaluation_row() -> Row:
 
 
 def average_rows(folder: Path) -> list[Row]:
-    """The steps between two evaluations, and what weight averages add to them and to the second one."""
+    """The steps between two evaluations and the second one, with weight averages over without."""
     rows = []
     for size in (32, 256):
         names = ("none", "ema", "swa", "swad")
@@ -138,7 +138,7 @@ def average_rows(folder: Path) -> list[Row]:
 
 
 def window(average: str, batch_size: int) -> Callable[[], object]:
-    """The steps between two evaluations with what an average adds to them and to the second one."""
+    """The work of the steps between two evaluations and of the second one, with a weight average."""
     run = run_on_spirals("ERM", batch_size, average)
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""What training many runs as one program gains: whole runs, with evaluations, records, checkpoints."""
+"""The speed-up by vectorized runs: whole runs, with evaluations, records and checkpoints."""
 
 import statistics
 import time
@@ -23,7 +23,7 @@ ROUNDS, STEPS = 3, 600
 SAMPLE = 8
 """The number of runs that are trained one at a time; their time is scaled up to all."""
 QUADRATIC = ("CAD", "CausIRL_MMD", "CondCAD", "MMD", "RDM")
-"""The methods that compare all pairs of a batch's examples: their arithmetic leaves less to be shared."""
+"""Methods that compare all pairs of a batch's examples, whose arithmetic leaves less overhead to share."""
 METHOD_STEPS = 100
 SEM = {"name": "LinearSEM", "variant": "FOU"}
 FOUR = {"name": "Spirals", "num_environments": 4}
@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {"name": "MLP", "hparams": {"width": 64, "depth": 2}}
 LINEAR: dict[str, Any] = {"datasets": [SEM], "hparam_draws": 8, "trials": 8}
 MLPS: dict[str, Any] = {"datasets": [FOUR], "network": SMALL}
 SWEEPS = (("64 linear SEM runs", LINEAR, ">= 8"), ("32 runs, MLP 2 x 64, 4 x 32", MLPS, ">= 2.5"))
-"""What is trained in both ways, the keys of its sweep that differ from those of `specs`, what to reach."""
+"""The name of a case, the keys of its sweep that differ from those of `specs`, and the ratio to reach."""
 CASES = (
     (*SWEEPS[0], "ERM", "none"),
     (*SWEEPS[0], "IRM", "none"),
@@ -41,7 +41,7 @@ CASES = (
     (*SWEEPS[1], "ANDMask", "none"),
     *((*SWEEPS[1], "ERM", average) for average in AVERAGES),
 )
-"""Of a sweep the method and the average of the weights, which is evaluated."""
+"""The sweep of a case, its method and its weight average."""
 
 
 def specs(algorithm: str, changes: Mapping[str, Any], average: str = "none") -> list[RunSpec]:
@@ -55,7 +55,7 @@ def specs(algorithm: str, changes: Mapping[str, Any], average: str = "none") -> 
 
 
 def seconds(runs: list[RunSpec], results: Results, vectorize: int, device: str) -> float:
-    """Seconds (of a CPU, its own) that it takes to train some runs, `vectorize` of them at once."""
+    """Seconds of training some runs, `vectorize` of them at once; on a CPU, CPU seconds."""
     settings = TrainSettings(device=device, vectorize=vectorize)
     ends: list[State] = []
     clock = time.process_time if device == "cpu" else time.perf_counter
@@ -94,9 +94,9 @@ def case_rows(
 
 
 def method_rows(folder: Path, device: str = "cpu", rounds: int = 1) -> list[Row]:
-    """The same ratio for 32 short runs of every method that has any, the first round not counted.
+    """The same ratio for 32 short runs of every method, the first round not counted.
 
-    What a method that is trained alone has in place of a ratio is the reason.
+    A method that cannot be vectorized has the reason in place of the ratio.
     """
     rows = []
     for name in algorithms:

@@ -22,7 +22,7 @@ from oodbench.results.run_spec import COMPLETE, RunSpec, State
 from oodbench.yaml_values import read_yaml
 
 FIXED = ("dataset", "options", "steps", "evaluate_every", "holdout", "network", "metric", "search")
-"""What all runs of a dataset share with those of the board, besides the environments."""
+"""The columns, besides the environments, in which a dataset's runs must equal the board's."""
 BATCH = ("batch_size", "environments_per_step")
 """The hyperparameters that say how many examples a step sees: fixed where all frozen runs agree."""
 CHOICES = (
@@ -32,9 +32,9 @@ CHOICES = (
     ["test_environments", "trial", "validation_environments"],
     ["trial", "draw", "network_hparams"],
 )
-"""The columns whose values together must be those of some frozen run."""
+"""Columns whose values must occur together in some frozen run."""
 BASELINE = "ERM"
-"""The row whose hyperparameters are those that all methods share."""
+"""The row whose hyperparameters all methods have, too."""
 
 
 def frozen(name: str) -> Frames:
@@ -48,15 +48,15 @@ def beside_board(name: str, directories: Sequence[Path]) -> Frames:
     """The frames of a board and of results directories under its protocol.
 
     All rows are cut to the datasets that have results in the directories, and to the trials and draws
-    that every row of them has; a note says so. Others name the rows whose ranges of hyperparameters
-    differ from the others', and what trained the board and the rows here. A row that is frozen, too,
-    counts once if both have the same values, else it is shown twice, once as trained here. Raises
-    UserError for results under another protocol, and for a label that the board has for another method.
+    that every row of them has; a note says so. Further notes name the rows with other search ranges, and
+    the code and machines that trained the board and the rows here. A row that is also frozen is shown
+    once if both have the same values, else twice. Raises UserError for results under another protocol,
+    and for a label that the board has for another method.
     """
     board = frozen(name)
     if not directories:
         return replace(board, notes=(*range_notes(board.runs), origin(board.runs)))
-    local = joined(directories, allow_mixed=True)  # each is held to the protocol
+    local = joined(directories, allow_mixed=True)  # `_check` compares each with the protocol
     here = ", ".join(map(str, directories))
     title = f"the board {Path(name).name}"
     local = replace(local, runs=completed(local).drop(columns="helper").assign(frozen=False))
@@ -126,8 +126,8 @@ def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
 
 
 def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:
-    """Both with only the datasets that have results here, and the trials and draws that all local rows
-    have; and a note on what is left out.
+    """Both, restricted to the datasets with results here and to the trials and draws that all local rows
+    have; and a note on the restriction.
 
     Raises UserError if the local rows of a dataset have no trial or draw in common.
     """
@@ -155,10 +155,7 @@ def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, F
     texts = [" or ".join(sorted(counts)) for counts in cuts.values() if counts]
     if len(shown) < len(datasets):
         texts.insert(0, f"{len(shown)} of {len(datasets)} datasets")
-    note = (
-        f"Partial: {', '.join(texts)} of {title} are compared, for all rows: those that the rows "
-        "here have."
-    )
+    note = f"Partial: {', '.join(texts)} of {title} are compared in all rows: no more are trained here."
     cut = subset(local, runs[kept]), subset(board, frozen_runs[kept_frozen])
     return *cut, [note] * bool(texts)
 
@@ -166,11 +163,11 @@ def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, F
 def _beside_frozen(
     local: Frames, board: Frames, here: str, title: str
 ) -> tuple[Frames, Frames, Repeats]:
-    """Drop local rows that equal frozen ones, and call the others that the board has, too, '(here)'.
+    """Drop local rows that equal frozen ones, and relabel the other repeated rows '(here)'.
 
-    The frozen runs of a row that is shown twice get other ids. Also returns the rows that were trained here
-    again, see `Repeats`. Raises UserError where a row has the label of a frozen one of the same version and
-    is of another method, or has other hyperparameters.
+    The frozen runs of a row that is shown twice get other ids. Also returns the repeated rows, see
+    `Repeats`. Raises UserError where a row and a frozen one share label and version, but not the method or
+    its hyperparameters.
     """
     ended = local.runs.loc[local.runs["state"].isin(COMPLETE), "id"]
     both = compared(subset(board, board.runs[board.runs["id"].isin(ended)]), local)
@@ -198,10 +195,10 @@ def _beside_frozen(
 
 
 def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, here: str) -> None:
-    """Raise UserError where two rows of a label are of one version, but of other methods or draws."""
+    """Raise UserError if two rows of one label and version differ in method or draws."""
     made, frozen_by = ([p for p in runs["provenance"] if p] for runs in (row, frozen_row))
     if versions(made) != versions(frozen_by):
-        return  # in which a method or its ranges may have changed
+        return  # another version may have changed the method or its ranges
     if not row["id"].isin(frozen_row["id"]).all():
         raise UserError(
             f"{taken} with other hyperparameters than {here}: give yours another `label`"
@@ -218,7 +215,7 @@ def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, her
 
 
 def _renamed(board: Frames, ids: set[str]) -> Frames:
-    """The frames with other ids for these frozen runs, which are here, too."""
+    """The frames with other ids for these frozen runs, which were also trained here."""
     new = {run_id: f"{run_id}@board" for run_id in ids}
     metrics, scores = board.metrics, board.scores
     return replace(
@@ -254,12 +251,12 @@ def range_notes(*tables: pd.DataFrame) -> list[str]:
                 several[label] = None
     notes = []
     if several:
-        notes.append(
-            f"{', '.join(several)}: own hyperparameters in ranges that follow the kind of data, not in one."
-        )
+        notes.append(f"The search ranges of {', '.join(several)} depend on the kind of data.")
     if others:
         names = ", ".join(sorted(set().union(*others.values())))
-        notes.append(f"{', '.join(others)}: not {BASELINE}'s values of {names} in each draw.")
+        notes.append(
+            f"In the same draw, other values of {names} than {BASELINE}'s: {', '.join(others)}."
+        )
     return notes
 
 
@@ -286,7 +283,7 @@ def board_frames(parts: Sequence[Part]) -> Frames:
 
 
 class _Stack:
-    """Columns of numbers that share their names, to be put under each other."""
+    """Columns of numbers under the same names, to be concatenated."""
 
     def __init__(self) -> None:
         self.numbers: list[tuple[Any, ...]] = []

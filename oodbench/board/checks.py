@@ -1,4 +1,4 @@
-"""What keeps results from being frozen, and what is wrong with a board."""
+"""The reasons why results cannot be frozen, and the mistakes in a board."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from oodbench.sweep.file import Component, Row, Sweep, training_of
 from oodbench.sweep.plan import make_plan
 
 LARGEST = 10 * 2**20
-"""Bytes of the parts of a board."""
+"""The most bytes that the parts of a board may have."""
 
 Cell = tuple[int, int, tuple[str, ...]]
 """A trial, a draw and a test set."""
@@ -30,7 +30,7 @@ Rows = dict[tuple[str, str], dict[str, RunSpec]]
 
 
 def planned_rows(protocol: Sweep, labels: Sequence[str], data_dir: Path | None) -> Rows:
-    """What the protocol plans for these rows; raises UserError as a plan does."""
+    """The specs that the protocol plans for these rows; raises UserError as a plan does."""
     rows: Rows = {}
     plan = make_plan(restricted(protocol, labels), data_dir, to_train=False)
     for spec in plan.runs.values():
@@ -39,7 +39,7 @@ def planned_rows(protocol: Sweep, labels: Sequence[str], data_dir: Path | None) 
 
 
 def wrong_results(frames: Frames, protocol: Sweep, data_dir: Path | None) -> list[str]:
-    """What keeps the runs of a results directory from being frozen under a protocol, a sentence each."""
+    """The reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
     runs = sweep_runs(frames)
     if (runs["search"] != "random").any():
         return ["the draws of a search depend on its own runs: they cannot be frozen"]
@@ -59,7 +59,7 @@ def wrong_results(frames: Frames, protocol: Sweep, data_dir: Path | None) -> lis
 def _wrong_row(
     row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec]
 ) -> list[str]:
-    """What is wrong with the runs of a row, of which `ended` have results."""
+    """The mistakes in the runs of a row, of which `ended` have results."""
     strange = set(runs["id"]) - set(planned)
     if strange:
         return [
@@ -71,7 +71,7 @@ def _wrong_row(
 
 
 def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
-    """What a row has no run of."""
+    """The trials, draws and test sets of which a row has no run."""
     wrong = []
     names = {"trial": "trial", "draw": "draw", "test_environments": "test set"}
     for (column, what), values in zip(names.items(), zip(*planned, strict=True), strict=True):
@@ -86,10 +86,10 @@ def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]
 
 
 def wrong_board(board: Path) -> list[str]:
-    """What is wrong with a board, a sentence each; raises UserError if its protocol cannot be read.
+    """The mistakes in a board, a sentence each; raises UserError if its protocol cannot be read.
 
-    A board is held to its protocol's file and to what its parts have recorded. Ranges, defaults and data
-    of today are no measure of it: they may be others than those of the version that trained it.
+    A board is compared with its protocol's file and its parts' records, not with this version's ranges,
+    defaults and data: the version that trained it may have had others.
     """
     protocol = protocol_of(board)
     wrong, parts = [], []
@@ -126,7 +126,7 @@ def wrong_board(board: Path) -> list[str]:
 def _wrong_cells(
     row: str, runs: pd.DataFrame, sets: Sequence[tuple[str, ...]], protocol: Sweep
 ) -> list[str]:
-    """Whether a row has a run of every trial and draw on each of these test sets, and no other."""
+    """The mistakes of a row without exactly one run for every trial, draw and one of these test sets."""
     numbers = indices(protocol.trials, "trials"), indices(protocol.hparam_draws, "hparam_draws")
     planned: list[Cell] = list(itertools.product(*numbers, sets))
     known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
@@ -137,7 +137,7 @@ def _wrong_cells(
 
 
 def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[str]:
-    """What the protocol's file says otherwise than the specs of a part."""
+    """The mistakes, a sentence each, where a part's specs differ from the protocol's file."""
     entries = {name_of(entry): entry for entry in protocol.datasets}
     rows = {label_of(row): row for row in protocol.algorithms}
     spec = part.about.spec
@@ -162,7 +162,7 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
         name: getattr(training, name, None) or getattr(protocol, name)
         for name in ("steps", "evaluate_every")
     }
-    told: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
+    pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
         ({"algorithm": row.name, "ceiling": row.ceiling, **numbers}, spec),
         ({"network": network.name}, spec),
         (options, spec["options"]),
@@ -170,19 +170,19 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
     ]
     hparams = {**training.hparams, **row.hparams}
     hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
-    told += [(hparams, values) for values in runs["hparams"]]
-    told += [({**network.hparams, **row.network}, values) for values in runs["network_hparams"]]
-    names = dict.fromkeys(name for pair in told for name in _unlike(*pair))
+    pairs += [(hparams, values) for values in runs["hparams"]]
+    pairs += [({**network.hparams, **row.network}, values) for values in runs["network_hparams"]]
+    names = dict.fromkeys(name for pair in pairs for name in _unlike(*pair))
     return [f"{name.replace('_', ' ')} is not the protocol's" for name in names]
 
 
-def _unlike(told: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """The names whose values are not those that a file tells."""
-    return [n for n, value in told.items() if value not in ("default", values.get(n, value))]
+def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """The names whose values differ from the ones declared in a file."""
+    return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]
 
 
 def _wrong_part(part: Part, runs: pd.DataFrame, parts: Sequence[Part]) -> list[str]:
-    """What a part's own content says against it."""
+    """The mistakes in a part's own content."""
     wrong = []
     first = next(p for p in parts if p.dataset == part.dataset)
     if part.rules != first.rules:

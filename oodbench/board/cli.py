@@ -38,12 +38,12 @@ Directories = Annotated[
     typer.Argument(metavar="[DIR]...", help="Results of runs under the board's protocol."),
 ]
 Selection = Annotated[
-    str | None, typer.Option("--rule", help="A rule, such as train_val; the protocol's.")
+    str | None, typer.Option("--rule", help="A rule, such as train_val; the protocol's by default.")
 ]
 Format = Annotated[
     str, typer.Option("--format", help="terminal, markdown, html, latex, csv or json.")
 ]
-Dataset = Annotated[str | None, typer.Option(help="This one alone.")]
+Dataset = Annotated[str | None, typer.Option(help="Show this dataset alone.")]
 Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
 Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
 Plugins = Annotated[
@@ -60,7 +60,7 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per cor
 @app.command("list")
 @exit_on_user_error
 def list_() -> None:
-    """Say which boards there are: datasets, rows, runs, size and the code that trained them."""
+    """List the boards: datasets, rows, runs, size and the code that trained them."""
     from oodbench.board.parts import read_parts
     from oodbench.board.reported import read_reported
 
@@ -174,7 +174,7 @@ def run(
         list[str],
         typer.Option(
             "--algorithm",
-            help="A method, or a row of the protocol; with commas, or several times; or all.",
+            help="A method, or a row of the protocol, or all; several times, or with commas.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The results directory.")],
@@ -183,16 +183,18 @@ def run(
     draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(help="This one alone, by its label; several times. Those that are frozen."),
+        typer.Option(
+            help="Only this dataset, by its label; several times. All frozen ones by default."
+        ),
     ] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
     retrain_stale: RetrainStale = False,
     keep_stale: KeepStale = False,
 ) -> None:
-    """Train methods on the protocol of a board, all others being frozen, and print them in it.
+    """Train methods on the protocol of a board, and print them among its frozen rows.
 
-    Datasets whose data or package are not there are left out, unless --dataset names them.
+    Datasets whose data or package are missing are left out, unless --dataset names them.
     """
     from oodbench.board.beside import check_planned
     from oodbench.board.parts import read_parts
@@ -240,7 +242,7 @@ def quickstart(
     retrain_stale: RetrainStale = False,
     keep_stale: KeepStale = False,
 ) -> None:
-    """Train four methods again, in about a minute, and print them among all that the board has."""
+    """Train four methods again, in about a minute, and print them among the board's rows."""
     from oodbench.board.beside import beside_board
     from oodbench.board.protocol import protocol_of, restricted
     from oodbench.board.show import QUICK_BOARD, QUICK_DATASET, QUICK_ROWS, next_lines, quick_sheet
@@ -269,18 +271,21 @@ def quickstart(
 def rerun(
     name: Name,
     count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
-    seed: Annotated[int, typer.Option(help="Another seed, another choice.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of that choice.")] = 0,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="By this version, where another one trained the board.")
+        bool,
+        typer.Option(
+            "--anyway", help="Train with this version although another one trained the board."
+        ),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
     plugin: Plugins = None,
     workers: Workers = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Train random frozen runs again, as they were, and say how many are what is frozen.
+    """Train random frozen runs again, as they were, and say how many equal the board's.
 
-    Exits with 1 if one of them has no result or, by the version that trained the board, is off.
+    Exits with 1 if a run has no result or, with the version that trained the board, is off.
     """
     from oodbench.board.rerun import rerun as train_again
     from oodbench.sweep.launch import LaunchOptions
@@ -334,9 +339,9 @@ def validate(
     plugin: Plugins = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Say what a board lacks or holds amiss, or what keeps results from being frozen.
+    """Say what is wrong with a board, or why results cannot be frozen.
 
-    Exits with 1 if there is anything.
+    Exits with 1 if anything is wrong.
     """
     from oodbench.board.checks import wrong_board, wrong_results
     from oodbench.board.protocol import protocol_of
@@ -362,7 +367,7 @@ def validate(
 @app.command()
 @exit_on_user_error
 def summarize(name: Name) -> None:
-    """Write the summary of a board's parts, which `show` prints, as `freeze` does, too."""
+    """Write the summary of a board's parts, which `show` prints; `freeze` writes it, too."""
     from oodbench.board.summary import SUMMARY_FILE, write_summary
 
     board = find_board(name)

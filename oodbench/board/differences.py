@@ -1,4 +1,4 @@
-"""How runs that were trained here compare with the frozen ones, and the sentences that say so."""
+"""Compare runs that were trained here with the frozen ones, and describe the differences."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ def _scores(board: Frames, here: Frames) -> pd.DataFrame:
 
 
 def outcome(table: pd.DataFrame) -> str:
-    """How many runs of `compared` agree how, and which of them is furthest off."""
+    """The numbers of `compared` runs by their agreement, and the run that is furthest off."""
     counts = Counter(table["agreement"])
     text = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
     unlike = table[~table["agreement"].isin((Agreement.EQUAL, Agreement.MISSING))]
@@ -120,7 +120,7 @@ def distance(run: "pd.Series[Any]") -> str:
 
 
 def means(table: pd.DataFrame) -> list[str]:
-    """The mean of each proportion over all runs of `compared` with it, on the board and here."""
+    """For each metric that is a proportion, a sentence with the runs' means on the board and here."""
     ended = table[table["agreement"] != Agreement.MISSING]
     sentences = []
     for metric, runs in ended.groupby("metric", sort=False):
@@ -129,8 +129,8 @@ def means(table: pd.DataFrame) -> list[str]:
                 number(*mean_and_error(runs[side].to_numpy()), str(metric))
                 for side in ("frozen", "here")
             )
-            whose = f"Mean {metric} of {len(runs)} of them"
-            sentences.append(f"{whose}: {frozen} on the board, {here} here.")
+            mean = f"Mean {metric} of {len(runs)} of these runs"
+            sentences.append(f"{mean}: {frozen} on the board, {here} here.")
     return sentences
 
 
@@ -141,21 +141,22 @@ class Repeats:
     table: pd.DataFrame
     """Their runs, as `compared` has them."""
     equal: dict[str, list[tuple[str, int, int]]] = field(default_factory=dict)
-    """By dataset the label, the ended and the planned runs of each row whose ended runs are the board's."""
+    """By dataset: label, number of ended runs and number of planned runs of each row that equals its
+    frozen one."""
     unlike: list[tuple[str, str, str]] = field(default_factory=list)
     """The other rows: dataset, label, and the label of the runs here."""
     other_draws: int = 0
-    """The number of runs of these that the board does not have."""
+    """The number of runs in the other rows that the board does not have."""
 
     def sentences(self, frames: Frames) -> list[str]:
-        """What there is to say of them; `frames` has the rows that are unlike twice."""
-        told = []
+        """The notes on these rows; `frames` has both versions of each row that is unlike."""
+        notes = []
         for place, of_dataset in self.equal.items():
             labels, ended, planned = zip(*of_dataset, strict=True)
             counts = f"{sum(ended)} of {sum(planned)} runs here are equal to the board's"
-            told.append(f"{', '.join(labels)} on {place}: {counts}.")
+            notes.append(f"{', '.join(labels)} on {place}: {counts}.")
         if not self.unlike:
-            return told
+            return notes
         places = pd.MultiIndex.from_frame(self.table[["dataset_label", "label"]])
         runs = self.table[places.isin([pair[:2] for pair in self.unlike])]
         by_dataset = pd.DataFrame(self.unlike).groupby(0, sort=False)[2].agg(", ".join)
@@ -163,13 +164,13 @@ class Repeats:
         text = f"{rows}: of {len(runs)} runs that the board has, too, {outcome(runs)}"
         if self.other_draws:
             text += f"; {self.other_draws} have other hyperparameters than the board's"
-        return [*told, f"{text}.", *agreeing_means(frames, self.unlike)]
+        return [*notes, f"{text}.", *agreeing_means(frames, self.unlike)]
 
 
 def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> list[str]:
-    """How many rows have equal means but for both errors, by the usual rule.
+    """A sentence on how many rows have means that agree within both errors, by the usual rule.
 
-    `pairs` has a dataset, a frozen row and the row here that is to be like it. Nothing is said where no
+    `pairs` holds datasets, each with a frozen row and its repetition here. There is no sentence where no
     row has an error.
     """
     rows = {(dataset, label) for dataset, *labels in pairs for label in labels}
@@ -193,7 +194,7 @@ def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> lis
 
 
 def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
-    """What trained the runs of a board and, if there are any and it is something else, those here."""
+    """A sentence on the versions and machines behind a board's runs and, if they differ, the runs here."""
     frozen = made_by(board["provenance"])
     local = frozen if here is None else made_by(here["provenance"])
     if local in ("", frozen):

@@ -57,7 +57,7 @@ def reported_names() -> list[str]:
 
 
 def find_reported(name: str) -> Path | None:
-    """The folder of a reported board, given by its name or as a path; None for what is none."""
+    """The folder of a reported board, given by its name or as a path; None if there is none."""
     path = Path(name)
     if (path / NUMBERS_FILE).is_file():
         return path

@@ -1,4 +1,4 @@
-"""Results into the parts of a board."""
+"""Freeze results as the parts of a board."""
 
 import hashlib
 import json
@@ -42,9 +42,9 @@ MADE_BY = (
     *("oodbench", "commit", "torch", "python"),
     *("machine", "device", "threads", "arithmetic"),
 )
-"""What a part keeps of the provenance of its runs, where it is recorded."""
+"""The fields of its runs' provenance that a part keeps."""
 CONTEXT = ("classes", "dataset_label", "family", "higher_is_better", "metric", "shift")
-"""What a part keeps of the context of its runs, where it is known."""
+"""The fields of its runs' context that a part keeps."""
 
 
 def frozen_rules() -> list[str]:
@@ -56,7 +56,7 @@ def frozen_rules() -> list[str]:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What freezing did."""
+    """The files that freezing wrote or left alone."""
 
     added: tuple[Path, ...]
     """The files that are new."""
@@ -120,7 +120,7 @@ def _chosen(frames: Frames) -> pd.DataFrame:
 
 
 def _provenance(runs: pd.DataFrame, row: str) -> PartProvenance:
-    """What trained a row; raises UserError if that were several codes."""
+    """The provenance of a row; raises UserError if its runs were trained by several codes."""
     made = [p for p in runs["provenance"] if p]
     several = {code(p) for p in made}
     if len(several) > 1:
@@ -260,7 +260,7 @@ def _constants(runs: pd.DataFrame) -> list[Constant]:
 
 
 class _Digests:
-    """Digests of the examples of environments, each worked out once."""
+    """Digests of the examples of environments, each computed once."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self.data_dir = data_dir

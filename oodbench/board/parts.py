@@ -173,8 +173,8 @@ class Part:
     def equal_numbers(self, other: "Part") -> bool:
         """Whether the other part has the same runs, scores and values, bit for bit."""
         unlike = ("seconds", "vectorized")
-        mine, theirs = (part.table.drop_columns(unlike).to_pandas() for part in (self, other))
-        return self.about.spec == other.about.spec and mine.equals(theirs)
+        first, second = (part.table.drop_columns(unlike).to_pandas() for part in (self, other))
+        return self.about.spec == other.about.spec and first.equals(second)
 
 
 def write_part(part: Part, path: Path) -> None:

@@ -29,7 +29,7 @@ COLUMNS = (
 )
 AVERAGE = "average"
 UNSAID = "as published"
-"""The selection of numbers whose source does not say in these words by which rule they were chosen."""
+"""The selection of numbers whose source names none of our rules."""
 
 
 class About(BaseModel):

@@ -1,4 +1,4 @@
-"""Frozen runs trained again, and whether they are what is frozen."""
+"""Train frozen runs again, and check whether they equal the board's."""
 
 import random
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ Runs = list[tuple[RunSpec, bool]]
 
 @dataclass(frozen=True)
 class Rerun:
-    """What came of runs that were trained again."""
+    """The comparison of runs that were trained again with the frozen ones."""
 
     table: pd.DataFrame
     """The runs, as `compared` has them."""
@@ -49,7 +49,7 @@ def _runs(parts: Sequence[Part]) -> Runs:
 def rerun(board: Path, count: int, seed: int, options: LaunchOptions, anyway: bool) -> Rerun:
     """Train random frozen runs again, vectorized or alone as they were, and compare.
 
-    A vectorized run has the same bits in any company, so it is trained with the others of the sample.
+    A vectorized run has the same bits whichever runs share its program: here the others of the sample.
     Raises UserError for a method that is not registered and, unless `anyway`, for another version than
     the board's and for changed data.
     """

@@ -1,4 +1,4 @@
-"""What `board show`, `compare` and `quickstart` print of a board and of runs trained here beside it."""
+"""The tables of `board show`, `compare` and `quickstart`: a board, and beside it runs trained here."""
 
 import math
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def shown_sheet(
     baseline: str = "ERM",
     metric: str | None = None,
 ) -> Sheet:
-    """The leaderboard of a board and of results directories beside it, and how the rows of these compare.
+    """The leaderboard of a board with results directories beside it, and a comparison of their rows.
 
     Raises UserError as `beside_board` and `leaderboard` do.
     """
@@ -117,7 +117,7 @@ def _row(
 ) -> list[str]:
     ranked = _ranked(group)
     several = group["dataset"].nunique() > 1
-    if several and label not in ranked.index:  # a mean over some of them compares with no other
+    if several and label not in ranked.index:  # its mean is over fewer datasets
         return [dataset, label, *["-"] * 4]
     rank = "-"
     if label in ranked.index:
@@ -141,7 +141,7 @@ def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
 
 
 def quick_sheet(frames: Frames, directory: Path) -> Sheet:
-    """The table of the runs in a directory and of the best of the board's rows beside them."""
+    """The table of the runs in a directory and of the board's best rows beside them."""
     methods = _averages(frames, "val_env").query("kind == @METHOD")
     best = methods.sort_values("mean", ascending=False).index[:BEST]
     here = {label for label, origin in origins(frames.runs).items() if "here" in origin}
@@ -156,7 +156,7 @@ def quick_sheet(frames: Frames, directory: Path) -> Sheet:
 
 
 def next_lines(frames: Frames, page: Path) -> list[str]:
-    """What the quickstart's runs beside the board show, where the page is, and what to type next."""
+    """The quickstart's last lines: what its runs show, where the page is, what to type next."""
     mine = f"python -m oodbench.board run {QUICK_BOARD} --plugin my_method --algorithm MyMethod"
     return [
         f"What this shows: {_best_by_rules(frames)}",

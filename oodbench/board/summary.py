@@ -1,7 +1,7 @@
 """The tables of a board in one small file beside its parts, so that `board show` reads no part.
 
 BOARD/summary.json: a line with the SHA-256 of the protocol, the parts and the next line; then, as JSON, the
-tables by the board's usual rule. Neither a changed part nor a changed summary has that digest.
+tables by the board's usual rule. By the digest a changed part or summary is noticed.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ SUMMARY_FILE = "summary.json"
 
 
 class StaleSummary(UserError):
-    """A summary that is not of the parts beside it, or is damaged."""
+    """A summary that is damaged, or was written for other parts than those beside it."""
 
 
 def whole_board(board: Path) -> Sheet:
-    """The tables of a board alone: its summary, or what its parts give where that is of no use."""
+    """The tables of a board alone: from its summary, or from its parts if that is missing or stale."""
     stale = None
     try:
         if stored := read_summary(board):
@@ -38,7 +38,7 @@ def whole_board(board: Path) -> Sheet:
 
 
 def write_summary(board: Path) -> None:
-    """Sum up the parts that a board has now."""
+    """Write the summary of the parts that a board has now."""
     text = _text(_sheet_of_parts(board))
     write_whole(board / SUMMARY_FILE, f"{_digest(board, text)}\n{text}")
 

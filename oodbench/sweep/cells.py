@@ -1,4 +1,4 @@
-"""What the cells of a sweep are: rows on datasets with some environments held out, and their runs."""
+"""The cells of a sweep: rows on datasets with some environments held out, and their runs."""
 
 import itertools
 import random
@@ -83,7 +83,7 @@ def indices(value: int | list[int], key: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset of a sweep, with what the file says of it."""
+    """A dataset of a sweep, with the file's settings for it."""
 
     dataset: Any
     facts: PlanFacts
@@ -91,7 +91,7 @@ class Source:
     """The dataset as tables call it."""
     training: Training
     ceiling: Mapping[str, Any]
-    """The options of the data of its ceilings, under those of a row (`Row.options`)."""
+    """The options of its ceilings' data; a row's own (`Row.options`) go before them."""
     tests: Sequence[tuple[str, ...]] = ()
     """The sets of test environments on which the methods are tried."""
     validation: int | tuple[str, ...] = ()
@@ -104,8 +104,8 @@ def with_environments(sweep: Sweep, source: Source) -> Source:
     Raises UserError for unknown names, for sets that are empty or stand twice, and where validation
     environments are test environments or leave none to train on.
     """
-    dataset, said = source.dataset, source.training.validation_environments
-    wanted = sweep.validation_environments if said is None else said
+    dataset, wanted = source.dataset, source.training.validation_environments
+    wanted = sweep.validation_environments if wanted is None else wanted
     if sweep.test_environments == "default":
         tests = [dataset.test_environments]
     elif sweep.test_environments in ("each", "pairs"):
@@ -166,7 +166,7 @@ def _check_environments(
 
 
 def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str, ...]:
-    """The environments that a trial's runs hold out for selection beside those of the test."""
+    """The environments that a trial's runs hold out for selection besides the test environments."""
     if not isinstance(source.validation, int):
         return tuple(name for name in source.validation if name not in tests)
     free = [name for name in source.facts.trainable if name not in tests]
@@ -177,8 +177,8 @@ def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str
 def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
     """The runs of a row on a dataset for each set of test environments, by draw, then trial.
 
-    What the file says of training on the dataset goes before what it says for all. Raises UserError
-    for hyperparameters that cannot be.
+    The file's settings of training on this dataset go before its settings for all. Raises UserError
+    for impossible hyperparameters.
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks.base import networks

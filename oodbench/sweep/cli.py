@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from oodbench.sweep.estimate import Forecast
 
 SLOW_RUN = 20.0
-"""Seconds of a run above which the plan says that its full batches are expensive."""
+"""Seconds of a run above which the plan warns that its full batches are expensive."""
 
 app = commands(__doc__, no_args_is_help=True)
 
 
 class _Launch(TyperCommand):
-    """A command with the options of a launch; a former one is told what it is now."""
+    """A command with the options of a launch, which names the successor of a former option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """As any command, but for options of version 0.2.0."""
+        """Parse the arguments; raises BadParameter for options of version 0.2.0."""
         for option in (arg.partition("=")[0] for arg in args if arg.startswith("--")):
             key = option.removeprefix("--").replace("-", "_")
             if key == "batch_runs":
@@ -56,7 +56,7 @@ Plugins = Annotated[
     list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Over the file's.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file.")
 ]
 Launcher = Annotated[str, typer.Option(help="local, debug, slurm, or a plug-in's.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show a cluster's jobs, submit nothing.")]
@@ -67,7 +67,8 @@ Snapshot = Annotated[
     bool, typer.Option("--snapshot", help="A cluster's jobs run a copy of the code.")
 ]
 LoaderWorkers = Annotated[
-    int | None, typer.Option(min=0, help="Threads a run reads stored data with; all cores' share.")
+    int | None,
+    typer.Option(min=0, help="Threads that read a run's stored data; its share of the cores."),
 ]
 Vectorize = Annotated[
     str, typer.Option(help="Runs trained as one program: auto, a number at most, or 1 for none.")
@@ -79,7 +80,7 @@ RunTimeout = Annotated[
 Resource = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="KEY=VALUE", help="Over the file's `resources`, such as runs_per_gpu=4 or gpus=1."
+        metavar="KEY=VALUE", help="Override the file's `resources`, as by runs_per_gpu=4 or gpus=1."
     ),
 ]
 KeepPredictions = Annotated[
@@ -96,7 +97,7 @@ RetrainStale = Annotated[
     bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
 ]
 KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Ask nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @app.command(cls=_Launch)
@@ -117,10 +118,10 @@ def plan(
     ] = 20,
     steps_per_second: Annotated[
         float | None,
-        typer.Option(min=1e-9, help="Steps of a run, as of a GPU of yours; nothing is measured."),
+        typer.Option(min=1e-9, help="A run's speed, such as your GPU's; nothing is measured then."),
     ] = None,
 ) -> None:
-    """Say how many runs of what a sweep holds, what is impossible, and about how long it takes."""
+    """Show a sweep's runs, the impossible ones, and about how long it takes."""
     from oodbench.sweep.estimate import forecast
     from oodbench.sweep.launchers.progress import progress
 
@@ -172,7 +173,7 @@ def plan(
 
 
 def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> Iterator[str]:
-    """What a plan says of a forecast beside the time."""
+    """A plan's remarks on a forecast, besides the time."""
     if expected.unmeasured:
         rows_left = ", ".join(expected.unmeasured)
         yield (
@@ -291,9 +292,11 @@ def retry(
 def status(
     sweep: Name = "quickstart",
     out: Out = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Until nothing is left to do.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh until nothing is left to do.")
+    ] = False,
 ) -> None:
-    """Say what is planned, queued, running, done, failed or lost, by the disk and by Slurm."""
+    """Count the planned, queued, running, done, failed and lost runs, by the disk and Slurm."""
     from oodbench.sweep import status as view
 
     results = _results(sweep, out)

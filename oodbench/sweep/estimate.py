@@ -49,8 +49,8 @@ def forecast(
 ) -> Forecast:
     """Measure a few steps and an evaluation of a bundle of every row, then of further bundles.
 
-    After `limit` seconds no more are begun. The runs of a row that were not measured are taken to be
-    like those that were, and a row of which none was like all others. `progress` is called with the
+    After `limit` seconds no more are begun. Unmeasured runs of a row are assumed to cost what its
+    measured ones do, and runs of an unmeasured row what all others do. `progress` is called with the
     row that is measured next and the share of the work that is done.
     """
     import torch

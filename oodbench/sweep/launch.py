@@ -1,4 +1,4 @@
-"""The way of a launch: plan, store the plan, choose what is left, train it, say how it ended."""
+"""The steps of a launch: plan, store the plan, find the runs left to train, train them, report."""
 
 import sys
 from collections import Counter
@@ -99,7 +99,7 @@ def retry(
 ) -> Counter[State]:
     """Train the failed and lost runs of a results directory again, from their last checkpoints.
 
-    The data directory, the plug-ins and what is kept (predictions, weights) are as at the last launch.
+    The data directory, the plug-ins and the kept predictions and weights are as at the last launch.
     Returns and raises as `launch`.
     """
     stored = results.plan()
@@ -139,7 +139,7 @@ def retry(
     for run_id, status in statuses.items():
         if run_id in again:
             results.run(run_id).start_anew()
-        elif status.state is State.BROKEN:  # whoever trains it would take it for ended
+        elif status.state is State.BROKEN:  # a worker would take it for ended
             results.run(run_id).forget()
     return _train(job, launcher, console)
 
@@ -162,7 +162,7 @@ def launch_specs(
 
 
 def is_complete(counts: Mapping[State, int]) -> bool:
-    """Whether each of the runs that `launch` has counted has a result, or will have one without us.
+    """Whether each of the runs that `launch` has counted has a result, or will get one elsewhere.
 
     The latter are queued on a cluster or trained by another launch.
     """
@@ -171,7 +171,7 @@ def is_complete(counts: Mapping[State, int]) -> bool:
 
 
 def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
-    """The launcher of a name, which begins at once with what takes it longest; raises UserError."""
+    """The launcher of that name, already warming up; raises UserError for an unknown name."""
     launcher = launchers.get(name, plugins=plugins)()
     launcher.warm_up()
     return launcher
@@ -180,7 +180,7 @@ def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
 def _decided(job: Job, console: Terminal) -> tuple[Job, frozenset[str], frozenset[str]]:
     """The job with all runs that are to be trained, as the user decides on stale ones.
 
-    Also the runs that are trained again, and those that the plan has other runs in place of. Raises
+    Also returns the runs that are trained again, and the stored ones that new runs replace. Raises
     UserError for stale runs before the user has decided.
     """
     results, options, specs = job.results, job.options, job.specs

@@ -99,7 +99,7 @@ def run(
 
 
 def _check_stale(results: Results, spec: RunSpec, data_dir: Path | None, wish: str) -> None:
-    """Have a stale run trained anew if that is wished; raises UserError if nothing is."""
+    """Let a stale run start anew if the user wishes; raises UserError if there is no wish."""
     specs, statuses = {spec.id: spec}, {spec.id: status_on_disk(results, spec.id)}
     if not statuses[spec.id].provenance:
         return

@@ -1,4 +1,4 @@
-"""What a launch does about stale runs: it refuses, trains them again, or keeps them."""
+"""Stale runs at a launch: it refuses them, trains them again, or keeps them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from oodbench.sweep.launchers import RunStatus
 from oodbench.terminal import Terminal
 
 RETRAIN, KEEP = "retrain", "keep"
-"""What `LaunchOptions.stale` asks for; otherwise a launch is refused."""
-SAID = {RETRAIN: "they are trained again", KEEP: "they are kept"}
+"""The values of `LaunchOptions.stale` with which a launch accepts stale runs."""
+OUTCOME = {RETRAIN: "they are trained again", KEEP: "they are kept"}
 
 
 def choice(retrain: bool, keep: bool) -> str:
-    """What the flags --retrain-stale and --keep-stale ask for; raises UserError for both."""
+    """The value of `LaunchOptions.stale` by the flags; raises UserError if both are given."""
     if retrain and keep:
         raise UserError("--retrain-stale and --keep-stale exclude each other")
     return RETRAIN if retrain else KEEP if keep else ""
@@ -29,7 +29,7 @@ def reasons(
     statuses: Mapping[str, RunStatus],
     here: Mapping[str, Digests] | None = None,
 ) -> list[Stale]:
-    """Why runs that are complete, or have got as far as a checkpoint, are stale, see `stale`."""
+    """The reasons why runs with a result or a checkpoint are stale, see `stale`."""
     return stale(_trained(results, specs, statuses), here)
 
 
@@ -50,7 +50,7 @@ def _trained(
 
 
 def settled(known: list[Stale], wish: str, console: Terminal) -> frozenset[str]:
-    """The ids of the stale runs, once the user has said what becomes of them; raises UserError before."""
+    """The ids of the stale runs; raises UserError if there are some and the user has no `wish`."""
     for reason in known:
         if not reason.is_known:
             console.say(f"{reason.sentence}.")
@@ -61,18 +61,18 @@ def settled(known: list[Stale], wish: str, console: Terminal) -> frozenset[str]:
             "--keep-stale keeps them"
         )
     for reason in known:
-        console.say(f"{reason.sentence}; {SAID[wish]}.")
+        console.say(f"{reason.sentence}; {OUTCOME[wish]}.")
     return frozenset(i for reason in known for i in reason.ids)
 
 
 def replaced(specs: Mapping[str, RunSpec], stored: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """The stored runs that a plan has other runs in place of, as of data that have changed."""
+    """The stored runs that other runs of a plan replace, as after a change of the data."""
     places = {_place(spec) for spec in specs.values()}
     return {i: s for i, s in stored.items() if i not in specs and _place(s) in places}
 
 
 def with_kept(specs: Mapping[str, RunSpec], kept: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
-    """The runs of a plan, but for those in whose places other runs are kept."""
+    """The runs of a plan, with the `kept` runs in their places."""
     by_place = {_place(spec): (run_id, spec) for run_id, spec in kept.items()}
     return dict(by_place.get(_place(spec), (run_id, spec)) for run_id, spec in specs.items())
 

@@ -55,13 +55,13 @@ def watch(results: Results, console: Terminal) -> None:
 
 
 def render(results: Results, now: dict[str, RunStatus], console: Terminal) -> RenderableType:
-    """The counts of each dataset, then a line or two for each run under way or gone wrong."""
+    """The counts of each dataset, then a line or two for each run that is under way or went wrong."""
     stored = results.plan()
     specs = {i: RunSpec.from_json(s) for i, s in stored["runs"].items()}
     texts = []
     for state in (State.QUEUED, State.RUNNING, State.FAILED, State.BROKEN, State.LOST, PAUSED):
         ids = [i for i in specs if _state(now[i]) == state]
-        if state is State.QUEUED:  # one line for all that wait for the same
+        if state is State.QUEUED:  # one line for all runs that wait for the same reason
             counts = Counter(now[i].note for i in ids)
             lines = [f"queued: {counted(n, 'run')}: {note}" for note, n in counts.items()]
         elif state is State.FAILED:
@@ -107,7 +107,7 @@ def _counts(
 
 
 def _state(status: RunStatus) -> str:
-    """A run's state as this screen calls it: a lost run of which nothing wrong is known is paused."""
+    """A run's state on this screen, where a lost run without a known error is paused."""
     return PAUSED if status.state is State.LOST and not status.note else status.state
 
 

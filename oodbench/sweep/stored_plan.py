@@ -1,4 +1,4 @@
-"""The plan of a sweep in its results directory: what must agree with it, and what it remembers."""
+"""The plan of a sweep in its results directory: it is continued, written, and compared with a launch."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -22,13 +22,13 @@ SHARED_KEYS = {
 
 
 BEFORE = {"draws": "shared", "shared_quantiles": False}
-"""What results directories hold that were written before there were these keys."""
+"""The values of these keys in results directories that were written before the keys existed."""
 
 
 def continued(sweep: Sweep, results: Results) -> Sweep:
-    """The sweep as its results directory goes on with it, where there is one.
+    """The sweep, with the plug-ins and the kind of draws that its results directory, if any, has.
 
-    The directory's plug-ins come first, and its draws stay as they are unless the file names a way.
+    The directory's plug-ins come first; its draws are kept unless the file sets them.
     """
     if not (results.path / "sweep.json").exists():
         return sweep
@@ -52,9 +52,7 @@ def store_plan(
     resources: Mapping[str, Any] | None = None,
     without: Collection[str] = (),
 ) -> None:
-    """Write the plan of some runs into a results directory, beside those that it plans already.
-
-    Of these `without`, by their ids, are left out.
+    """Add the plan of some runs to a results directory, and remove the runs `without`, given by id.
 
     Raises UserError if the directory holds anything else than earlier launches of this sweep.
     """

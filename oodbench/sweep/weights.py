@@ -1,4 +1,4 @@
-"""Kept weights of a sweep: by which rules, which runs lack theirs, what they take."""
+"""Kept weights of a sweep: their rules, the runs that lack them, and their files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from oodbench.results.run_spec import RunSpec
 
 
 def check_rules(rules: Sequence[str], specs: Iterable[RunSpec]) -> tuple[str, ...]:
-    """The rules by which runs keep weights, each once; raises UserError for one that no run can serve."""
+    """The rules by which runs keep weights, without repetitions; raises UserError for an impossible one."""
     from oodbench.selection import find_rule
 
     specs = list(specs)

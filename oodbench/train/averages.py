@@ -42,7 +42,7 @@ class Average(ABC):
         """The numbers of an average."""
 
     def __init__(self, weights: Weights, hparams: Any, steps: int, evaluate_every: int) -> None:
-        """`weights` are those that training changes in place."""
+        """`weights` are the tensors that training changes in place."""
         self.hparams, self.steps, self.evaluate_every = hparams, steps, evaluate_every
         self.weights = weights
         self.running: Weights = {name: w.detach().clone() for name, w in weights.items()}
@@ -57,7 +57,7 @@ class Average(ABC):
         """Average in the weights after the update at `step`."""
         _lerp(self.running, self.weights, self.share(step))
 
-    def validated(self, loss: float) -> None:  # noqa: B027 (few averages want it)
+    def validated(self, loss: float) -> None:  # noqa: B027 (few averages need it)
         """Take note of the validation loss of the last weights; an evaluation follows."""
 
     @property
@@ -99,9 +99,9 @@ class Average(ABC):
         return {name: weights[name] for name in self.running}
 
     def _counted(self, step: int) -> int:
-        """How many updates count from `hparams.start` to `step`; at least one.
+        """The number of updates from `hparams.start` to `step`, at least one.
 
-        Up to the first that counts, the average is thus the last weights themselves.
+        Up to the start the average thus equals the last weights.
         """
         return max(1, step + 1 - int(first_step(self.hparams.start, self.steps)))
 
@@ -137,14 +137,14 @@ class EMA(Average):
 
     @property
     def decay(self) -> float:
-        """What the weights of all earlier updates are multiplied by at each."""
+        """The factor by which each update multiplies the average of all earlier ones."""
         h = self.hparams
         if h.decay is not None:
             return float(h.decay)
         return 1 - 1 / max(1.0, float(first_step(h.horizon, self.steps)))
 
     def share(self, step: int) -> float:
-        """c_k."""
+        """The share c_k of the class's docstring."""
         decay, k = self.decay, self._counted(step)
         return (1 - decay) / (1 - decay**k) if decay < 1 else 1 / k
 
@@ -166,7 +166,7 @@ class SWA(Average):
         """The first update that counts; below 1 a share of the run's steps."""
 
     def share(self, step: int) -> float:
-        """One of all that count so far."""
+        """One over the number of updates that count so far."""
         return 1 / self._counted(step)
 
 
@@ -175,9 +175,9 @@ class SWAD(Average):
 
     The weights after every update between two evaluations are averaged to a window. Its loss is that of
     the last weights in it on the validation data: the `out` splits of the training environments or, where
-    they have none, the validation environments. `valley` says which windows are averaged, as the
-    authors' code does. Evaluated is what training would end with if it ended now; the authors stop
-    where the valley ends, here the average then stays as it is.
+    they have none, the validation environments. `valley` chooses the windows to be averaged, as the
+    authors' code does. The evaluated weights are the average if training ended now; where the valley
+    ends the authors stop, and here the average stays as it is.
     """
 
     label = "SWAD"
@@ -204,7 +204,7 @@ class SWAD(Average):
         self._evaluated = self.running
 
     def share(self, step: int) -> float:
-        """One of all in the window so far."""
+        """One over the number of updates in the window so far."""
         return 1 / (step % self.evaluate_every + 1)
 
     def validated(self, loss: float) -> None:
@@ -242,13 +242,13 @@ class SWAD(Average):
             self._choose()
 
     def _choose(self) -> None:
-        """Evaluate the mean of the windows that have joined and of those that join if training ends."""
+        """Choose the mean of the windows that have joined or would join if training ended now."""
         joined, ending = self._valley()
         self._evaluated = _copy(self._joined)
         self._add(self._evaluated, ending, len(joined))
 
     def _add(self, mean: Weights, places: Sequence[int], count: int) -> None:
-        """Add the windows at these places to a mean of so many."""
+        """Add the windows at these places to a mean of `count` windows."""
         for size, place in enumerate(places, count + 1):
             _lerp(mean, self._windows[place - len(self._losses)], 1 / size)
 

@@ -78,7 +78,7 @@ class Batches:
         self._indexed = indexed
         self._starts = [sum(lengths[:i]) for i in range(len(lengths))]
         self._absences = [array("q") for _ in self.sizes]
-        """The steps before `_counted` without each environment."""
+        """For each environment, the steps before `_counted` that leave it out."""
         self._counted = 0
         self._order = lru_cache(maxsize=2 * len(self.sizes))(self._drawn_order)
         self._whole: Batch | None = None
@@ -190,7 +190,7 @@ class Batches:
 
 
 def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """As many places as there are labels (N,), drawn with replacement, of each label equally often."""
+    """N places drawn with replacement, so that each of the labels (N,) is equally likely."""
     places = labels.argsort(stable=True)
     counts = torch.unique(labels, return_counts=True)[1]
     label = torch.randint(len(counts), labels.shape, generator=generator)
@@ -200,7 +200,7 @@ def resample(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def subsample(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Sorted places of as many examples of each label as the rarest of `labels` (N,) has."""
+    """Sorted places of random examples, for each of the labels (N,) as many as the rarest one has."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     counts = torch.unique(labels, return_counts=True)[1]

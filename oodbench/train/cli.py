@@ -63,7 +63,7 @@ def average(
     rule: Annotated[
         str | None,
         typer.Option(
-            help="The selection rule whose kept weights are averaged; train_val unless given."
+            help="The selection rule whose kept weights are averaged; train_val by default."
         ),
     ] = None,
     members: Annotated[
@@ -76,9 +76,9 @@ def average(
 ) -> None:
     """Average the weights of the draws of each row and trial of a sweep (DiWA), and record the scores.
 
-    The sweep is launched with --keep-weights RULE. Runs are averaged that began at the same weights.
-    The averages are rows of their own in RESULTS, such as `ERM + DiWA`, with weights of their own. The
-    same command again averages what is new.
+    The sweep must be launched with --keep-weights RULE. Only draws with the same initial weights are
+    averaged. The averages are rows of their own in RESULTS, such as `ERM + DiWA`, and their weights are
+    kept, too. The same command again averages new runs.
     """
     from oodbench.train.diwa import average_runs
     from oodbench.train.process import clean_process
@@ -115,7 +115,7 @@ def _settings(
     threads: int,
     plugin: list[str] | None,
 ) -> TrainSettings:
-    """The settings of a training by options and what is stored; imports the plug-ins of both."""
+    """The settings from the options and the stored plan; imports the plug-ins of both."""
     plugins = tuple(dict.fromkeys([*stored.get("plugins", ()), *(plugin or ())]))
     load_plugins(plugins)
     known = stored.get("data_dir")

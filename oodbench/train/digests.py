@@ -1,4 +1,4 @@
-"""What a run is trained by and from, as the digests that are recorded beside its spec."""
+"""Digests of the code and data of a run, which are recorded beside its spec."""
 
 import json
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def digests_now(
 
 
 def dataset_of(spec: RunSpec, data_dir: Path | None) -> "Dataset":
-    """The dataset of a run; raises UserError if it cannot be had with the run's options any more."""
+    """The dataset of a run; raises UserError if the run's options are no longer possible."""
     from oodbench.datasets import datasets, make
 
     options = neutral_values(datasets.get(spec.dataset).Options) | spec.options

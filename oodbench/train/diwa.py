@@ -1,10 +1,10 @@
-"""Weight averages over several runs that began at the same weights (DiWA, arXiv:2205.09739).
+"""Weight averages over several runs with the same initial weights (DiWA, arXiv:2205.09739).
 
 The members are the draws of one row, test set and trial of a sweep, with the weights that a selection
-rule chose of each and `--keep-weights RULE` kept. A weight average is scored and recorded like a run: in
-the same results directory, in a row of its own. Statistics of batch normalisation are averaged with the
-weights, where the authors' code keeps those of its first member: in their experiments, whose statistics are
-frozen (`freeze_batch_norm`), all members have the same.
+rule chose and `--keep-weights RULE` kept. A weight average is scored and recorded like a run, in a row of
+its own in the same results directory. Statistics of batch normalisation are averaged with the weights; the
+authors' code keeps the first member's, as in their experiments the statistics are frozen
+(`freeze_batch_norm`) and all members have the same.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
 CHOICES = {"uniform": "DiWA", "greedy": "DiWA greedy"}
-"""The ways to choose the members, and their names in tables. `uniform` takes all; `greedy` goes from the
-best score on and takes each that does not lower the score of the average (the paper's restricted)."""
+"""The ways to choose the members, and their names in tables. `uniform` takes all; `greedy` tries them from
+the best score on, and takes a member that does not lower the average's score (the paper's restricted)."""
 Say = Callable[[str], None]
 
 
@@ -52,8 +52,8 @@ def average_runs(
     """Average the runs of every cell of a sweep, record the scores, and return the new runs' ids.
 
     `rule` is the selection rule whose kept weights are averaged, by default `selection.USUAL`. `say`
-    prints which runs with kept weights are left out, and why. A cell that is averaged already stays as
-    it is. Raises UserError if nothing can be averaged.
+    prints which runs with kept weights are left out, and why. Cells with an average are skipped. Raises
+    UserError if nothing can be averaged.
     """
     for choice in choices:
         if choice not in CHOICES:
@@ -90,7 +90,7 @@ def _is_average(spec: RunSpec) -> bool:
 
 
 def _place(spec: RunSpec) -> tuple[Any, ...]:
-    """The row, the test set and the trial of a table that a run belongs to."""
+    """The row, the test set and the trial that a run belongs to in a table."""
     return spec.dataset_name, spec.label, spec.test_environments, spec.trial
 
 
@@ -109,7 +109,7 @@ def _cells(results: Results, specs: Mapping[str, RunSpec], rule: str) -> Iterato
 
 
 def _alike(members: Sequence[Member], settings: TrainSettings, say: Say) -> list[Member]:
-    """As many members as began at the same weights, none if no two did; `say` prints who is left out."""
+    """The most members with the same initial weights, none if all differ; `say` prints the others."""
     by_start: dict[str, list[Member]] = {}
     for member in members:
         start = Run(_evaluable(member.spec), settings).algorithm.network.state_dict()

@@ -20,13 +20,12 @@ from oodbench.train.loading import Data
 CHUNK = 64, 8192
 """The fewest and the most examples of a forward pass."""
 CACHED_VALUES, DEVICE_VALUES = 2**17, 2**24
-"""Input values per forward pass: on a CPU few enough for activations to stay in its caches, on a GPU
-enough to occupy it."""
+"""Input values per forward pass: on a CPU its activations stay in the caches, on a GPU it is busy."""
 ROWS = 2**16
 """Examples per forward pass of many predictors, counted over all of them."""
 OUTPUTS = "outputs"
 PREDICTED_VALUES = 2**26
-"""The most outputs of a forward pass: a vocabulary at each of many tokens is large."""
+"""The most outputs of a forward pass, for tasks with a large vocabulary at each of many tokens."""
 OfGroups = Mapping[str, Mapping[str, Groups]]
 """The groups of each split, by environment and split."""
 Constants = dict[str, dict[str, dict[str, float | None]]]
@@ -195,7 +194,7 @@ def logits(
     task: Task,
     loader_workers: int = 0,
 ) -> dict[str, Tensor]:
-    """What `Task.kept` keeps of the logits (N, C) of all examples of every environment, on the CPU."""
+    """The logits (N, C) of all examples of every environment, as `Task.kept` keeps them, on the CPU."""
     collected = _collect(
         predict, environments, task, loader_workers, lambda x, _: {OUTPUTS: task.kept(x)}
     )
@@ -215,8 +214,8 @@ def _collect(
         whole = collected[name]
         for key, values in work(logits, y).items():
             if key not in whole:
-                # Allocated at once: small results between the large tensors of the chunks would leave
-                # holes in the heap that the next large ones do not fit into.
+                # Allocated at once, as small results between the chunks' large tensors would fragment
+                # the heap.
                 whole[key] = values.new_empty(len(environments[name].y), *values.shape[1:])
             whole[key][rows] = values
     return collected
@@ -262,8 +261,8 @@ def constant_answer(
 
     The constant is the best one for the metric on the pooled `in` splits of the `training`
     environments (`Task.constants`); a dataset's metrics of whole splits (`facts.split_metrics`)
-    are those of the constant that is best for the main one. Data are looked at once for all runs with
-    the same training environments.
+    are those of the constant that is best for the main one. The answer is computed once for all runs
+    with the same training environments.
     """
     key = tuple(training)
     if key not in data.constants:

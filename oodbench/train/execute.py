@@ -69,7 +69,7 @@ def execute_bundle(
 ) -> list[str]:
     """Train the runs of one bundle (`RunSpec.bundle_key`), each as `execute` would.
 
-    Returns the ids of the runs that were not started because they are to be trained one at a time. A
+    Returns the ids of the runs that were not started because they must be trained one at a time. A
     bundle that does not fit into memory is trained in halves, from its runs' last checkpoints on.
     """
     # the runs of one trial side by side, as they share its data
@@ -171,7 +171,7 @@ class _Bundle:
         except Timeout:
             self._ended(spec.id, State.ELSEWHERE, "")
             return None
-        except OSError as error:  # a full disk, or one that is not there
+        except OSError as error:  # the disk is full, or missing
             self._ended(spec.id, *_state_after(error, directory))
             return None
         held = _Held(spec, directory, lock)
@@ -193,7 +193,7 @@ class _Bundle:
         return held
 
     def _load(self, held: _Held) -> Run | None:
-        """The run where it was left, or None if it fails."""
+        """The run at its last checkpoint, or None if it fails."""
         try:
             held.training = begin(held.spec, held.directory, self.settings)
         except Exception as error:
@@ -235,7 +235,7 @@ class _Bundle:
         if state is State.FAILED:
             try:
                 held.directory.fail(message, "".join(traceback.format_exception(error)))
-            except OSError:  # the log is all that can tell
+            except OSError:  # the failure cannot be written; the log still shows it
                 traceback.print_exception(error)
         self._release(held)
         self._ended(held.spec.id, state, message)
@@ -253,9 +253,9 @@ class _Bundle:
 
 
 class Heartbeats:
-    """A thread of the `with` block that beats for the runs that this process holds.
+    """A thread, during a `with` block, that writes heartbeats of the runs that this process holds.
 
-    It beats by the clock, so that a run whose steps take long is never taken for lost.
+    It beats by the clock, so that a run with long steps is never taken for lost.
     """
 
     def __init__(self) -> None:
@@ -273,9 +273,9 @@ class Heartbeats:
         self._thread.join()
 
     def start(self, directory: RunDirectory, step: Callable[[], int]) -> None:
-        """Beat for a run, now and from now on; `step` returns the step that it is at.
+        """Beat for a run, now and regularly; `step` returns the run's current step.
 
-        Raises OSError if the first beat cannot be written; a later one that cannot is left out.
+        Raises OSError if the first beat cannot be written; later ones may fail silently.
         """
         directory.beat(step())
         with self._lock:
@@ -291,16 +291,15 @@ class Heartbeats:
         while not self._stopped.wait(BEAT_SECONDS):
             with self._lock:
                 for directory, step in self._runs.items():
-                    with contextlib.suppress(
-                        OSError
-                    ):  # a full disk may have room again at the next beat
+                    # a full disk may have room again at the next beat
+                    with contextlib.suppress(OSError):
                         directory.beat(step())
 
 
 def _state_after(
     error: Exception, directory: RunDirectory, method: type | None = None
 ) -> tuple[State, str]:
-    """The state of a run that an error ended, and one sentence with the line of the user's that led to it.
+    """The state of a run that an error ended, and one sentence with the user's line that led to it.
 
     Where no such line is in the traceback, as after a backward pass, the sentence names the `method`.
     """
@@ -314,9 +313,9 @@ def _state_after(
 
 @contextlib.contextmanager
 def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
-    """End this process after so many seconds, with the stacks of its threads in `directory.stack`.
+    """End this process after `seconds`, with the stacks of its threads in `directory.stack`.
 
-    The C library's clock does it, so that nothing that Python code does can hold it up.
+    A thread of C does it, so that no Python code can delay it.
     """
     with directory.stack.open("w") as file:
         faulthandler.dump_traceback_later(seconds, exit=True, file=file)
@@ -328,7 +327,7 @@ def _time_limit(seconds: float, directory: RunDirectory) -> Iterator[None]:
 
 
 def _is_memory(error: Exception) -> bool:
-    """Whether memory was short."""
+    """Whether the error says that memory ran out."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(
         error
     )

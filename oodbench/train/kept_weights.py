@@ -1,4 +1,4 @@
-"""The weights of the steps that selection rules would choose of a run, kept while it is trained."""
+"""The weights that selection rules would choose from a run's steps, kept while it is trained."""
 
 import json
 import math
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 ABOUT = "oodbench"
-"""The one key of the files' metadata, as several stand in any order: the same weights, the same bytes."""
+"""The only key of the files' metadata: with several, in any order, equal weights would differ in bytes."""
 
 
 class Judge:
@@ -35,10 +35,10 @@ class Judge:
         self._sign = -1.0 if higher else 1.0
 
     def cost(self, evaluations: Iterable[Mapping[str, Any]]) -> float | None:
-        """The score of a record, negated where more is better; infinite where a value of it is missing.
+        """The score of a record, negated where higher is better; infinite where a value is missing.
 
-        None where the metric is not recorded at all. The numbers are those of `oodbench.selection` bit for
-        bit, so that ties there are ties here.
+        None if the metric is not recorded. The numbers equal those of `oodbench.selection` bit for bit,
+        so that ties there are ties here.
         """
         recorded = {
             (e["environment"], e["split"]): (e["value"], e["count"])
@@ -64,7 +64,7 @@ class Judge:
 
 
 class KeptWeights:
-    """The files of a run's kept weights: for each rule, of the step that it would choose so far.
+    """The files of a run's kept weights: for each rule, those of the step that it would choose so far.
 
     The file of a superseded step is deleted only when a checkpoint of a later step than the new one's
     is written: a run that is resumed before that may choose the old step again.

@@ -39,7 +39,7 @@ class Data:
 
 
 _Source = tuple[str, str, int, float, Path | None, str]
-"""What a run's data depend on, except what is fitted to its training examples: the arguments of `_load`."""
+"""The arguments of `_load`, on which a run's data depend, besides what is fitted to training examples."""
 
 
 def load_environments(
@@ -73,7 +73,7 @@ def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
 def input_change(
     spec: RunSpec, dataset: Dataset, settings: TrainSettings
 ) -> Callable[[Tensor], Tensor]:
-    """How a run's inputs are changed before `Dataset.transform`; data are read only where it needs them."""
+    """The change of a run's inputs before `Dataset.transform`; data are read only if it is fitted."""
     if not fits(dataset):
         return lambda x: x
     data = load_environments(spec.dataset, spec.options, None, **_origin(spec, settings))
@@ -106,7 +106,7 @@ def _load(
 
 @lru_cache(maxsize=2)
 def _fit(source: _Source, training: tuple[str, ...]) -> Data:
-    """The data, transformed by what is fitted to the `in` splits of the environments `training`."""
+    """The data, transformed as fitted to the `in` splits of the environments `training`."""
     data = _load(*source)
     seen = {name: data.splits[name]["in"] for name in training}
     return replace(data, environments=fitted(data.dataset, data.environments, seen))

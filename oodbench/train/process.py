@@ -1,4 +1,4 @@
-"""The state of the process and the device that every run finds, whatever plug-ins or scripts change."""
+"""One state of the process and device for every run, whatever plug-ins or scripts have changed."""
 
 import os
 import random

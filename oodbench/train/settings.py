@@ -1,4 +1,4 @@
-"""How a process trains runs, and what it may be asked while it does."""
+"""The settings with which a process trains runs, and the requests that it takes meanwhile."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ from pathlib import Path
 from oodbench.results.run_spec import RunSpec
 
 BundleKey = tuple[str, ...]
-"""What the runs of a bundle have in common, see `RunSpec.bundle_key`."""
+"""The key that the runs of a bundle share, see `RunSpec.bundle_key`."""
 MAX_VECTORIZED = 64
 """The most runs that are trained as one program unless the user gives a number: more gain little."""
 MIN_TO_VECTORIZE = 16
@@ -31,7 +31,7 @@ class TrainSettings:
     keep_checkpoints: bool = False
     """Whether a run keeps its checkpoint when it has ended."""
     scratch: bool = False
-    """Whether the results are thrown away, so that nobody will ask which data files they are of."""
+    """Whether the results are thrown away, so that digests of their data files are not needed."""
     loader_workers: int | None = None
     """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
     the launcher has cores for, or none without a launcher."""
@@ -47,9 +47,9 @@ class TrainSettings:
     those that are vectorized together. None: never."""
 
     def why_alone(self, bundle: BundleKey) -> str | None:
-        """Why the runs of a bundle are trained one at a time whatever they are, or None.
+        """The setting for which the runs of a bundle are trained one at a time, or None.
 
-        What the runs themselves rule out, `oodbench.train.vectorized.bundles` says.
+        Reasons in the runs themselves are in `oodbench.train.vectorized.bundles`.
         """
         if self.vectorize == 1:
             return "--vectorize is 1"
@@ -60,7 +60,7 @@ class TrainSettings:
 
 @dataclass
 class Interrupts:
-    """What has been asked of the run being trained, by a signal; seen after a second or a step."""
+    """Requests to the run being trained, made by signals; it looks at them every second or step."""
 
     save: bool = False
     stop: bool = False

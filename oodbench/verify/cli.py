@@ -23,24 +23,28 @@ app = commands(__doc__)
 @exit_on_user_error
 def verify(
     name: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Say what there is.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     only: Annotated[
-        str | None, typer.Option(help="cheap: what takes minutes on two cores.")
+        str | None, typer.Option(help="cheap: experiments of minutes on two cores.")
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Instead of the experiment's.")] = None,
-    read: Annotated[bool, typer.Option("--read", help="Train nothing; what OUT holds.")] = False,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Instead of the experiment's own number.")
+    ] = None,
+    read: Annotated[
+        bool, typer.Option("--read", help="Train nothing; compare the results in OUT.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Holds the sweeps' results.")] = Path("results/verify"),
     save: Annotated[Path | None, typer.Option(help="Write NAME.json here, for the pages.")] = None,
     format_: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "terminal",
-    launcher: Annotated[str, typer.Option(help="As of `sweep launch`.")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="As of `sweep launch`.")] = None,
-    devices: Annotated[str, typer.Option(help="As of `sweep launch`.")] = "auto",
-    data_dir: Annotated[Path | None, typer.Option(help="As of `sweep launch`.")] = None,
+    launcher: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="As for `sweep launch`.")] = None,
+    devices: Annotated[str, typer.Option(help="As for `sweep launch`.")] = "auto",
+    data_dir: Annotated[Path | None, typer.Option(help="As for `sweep launch`.")] = None,
 ) -> None:
-    """Run experiments of papers and compare; again with the same OUT: goes on.
+    """Run experiments of papers and compare; the same OUT continues an earlier call.
 
-    Without names `--list`, `--read` and `--only` mean all that there are; `--only` names those whose
-    data or package is not there, and leaves them out. Exits with 1 if a target that is marked as
+    Without names `--list`, `--read` and `--only` take all experiments; `--only` leaves out, and names,
+    experiments whose data or package is missing. Exits with 1 if a target that is marked as
     reproducible is missed by more than 3 standard errors of the difference, has no value or a trial
     that diverged, or if a run failed.
     """
@@ -49,7 +53,7 @@ def verify(
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     if not (name or only or list_ or read):
-        raise UserError("name experiments (--list shows them), or say --only cheap")
+        raise UserError("name experiments (--list shows them), or give --only cheap")
     chosen = [
         e for e in map(load_experiment, name or experiment_names()) if e.cheap or only is None
     ]
@@ -78,10 +82,10 @@ def verify(
 def _possible(
     experiments: Sequence[Experiment], data_dir: Path | None, *, leave_out: bool
 ) -> list[Experiment]:
-    """The experiments whose data and packages this machine has; with `leave_out` the others are printed.
+    """The experiments whose data and packages this machine has.
 
-    Raises MissingError for the first of the others if they are not to be left out, and UserError if
-    none is left.
+    With `leave_out` the others are printed, else the first of them raises MissingError. Raises UserError
+    if none is left.
     """
     possible = []
     for experiment in experiments:

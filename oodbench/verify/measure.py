@@ -30,7 +30,7 @@ from oodbench.version import __version__
 
 
 def train(experiment: Experiment, out: Path, trials: int | None, options: LaunchOptions) -> bool:
-    """Train what is left of an experiment's sweeps; returns whether a run is without a result.
+    """Train the unfinished runs of an experiment's sweeps; returns whether a run is without a result.
 
     Raises UserError as `launch` does.
     """
@@ -73,7 +73,7 @@ def _provenance(experiment: Experiment, frames: Mapping[str, Frames]) -> dict[st
 def measure_experiment(
     experiment: Experiment, frames: Mapping[str, Frames], trials: int
 ) -> Measured:
-    """Our number of every target that there is one for; `frames` holds the sweeps that have results."""
+    """Our numbers for the targets that have one; `frames` holds the sweeps that have results."""
     values, panels = {}, []
     if experiment.compute is not None:
         computed = find_computation(experiment.compute)(trials, frames)

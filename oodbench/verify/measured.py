@@ -1,4 +1,4 @@
-"""Our numbers of an experiment, read off its sweeps' records or computed, and its picture's panels."""
+"""Our numbers for an experiment, read from its sweeps' records, and the panels of its picture."""
 
 import json
 import math
@@ -45,10 +45,10 @@ class Panel(BaseModel):
 
 
 class Measured(BaseModel):
-    """Our numbers of one experiment, and what its picture shows."""
+    """Our numbers for one experiment, and the panels of its picture."""
 
     values: dict[str, list[float]]
-    """A value for each trial, by the target's key (of a computation: by the target's row)."""
+    """A value for each trial, by the target's key (by the target's row for a computation)."""
     panels: list[Panel] = []
     provenance: dict[str, list[str]] = {}
     """The protocols, code, libraries and data that the numbers come from."""
@@ -87,7 +87,7 @@ def read_values(target: Target, frames: Frames) -> list[float]:
 def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
     """The records of the runs that a reading refers to: `id`, `step`, `environment`, `value`.
 
-    The last values of a diverged run are NaN: an accuracy would look like that of a network.
+    The last values of a diverged run are NaN, as its accuracy there is no working network's.
     """
     metrics = frames.metrics[frames.metrics["metric"] == reading.metric]
     names = runs[["id", "training_environments", "test_environments"]]
@@ -112,9 +112,9 @@ def recorded_values(reading: Reading, frames: Frames, runs: pd.DataFrame) -> pd.
 
 
 def _runs(target: Target, frames: Frames) -> pd.DataFrame:
-    """The runs of a target's row; none if it may be one of those that never started.
+    """The runs of a target's row; none if its runs may not have started.
 
-    What tables call a dataset is only known from its runs.
+    A dataset's name in tables is only known from runs that have.
     """
     runs = sweep_runs(frames)
     of_row = runs["label"] == target.row
@@ -131,7 +131,7 @@ def _runs(target: Target, frames: Frames) -> pd.DataFrame:
 
 
 def _chosen(target: Target, frames: Frames, runs: pd.DataFrame) -> pd.DataFrame:
-    """`id`, `step`, `trial` of the runs of the trials that are complete."""
+    """`id`, `step` and `trial` of the chosen runs in complete trials."""
     if target.selection == LAST:
         if runs["draw"].nunique() > 1:
             raise UserError(
@@ -173,7 +173,7 @@ def ended_runs(frames: Frames) -> pd.DataFrame:
 
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
-    """Which records are of the last step of their run."""
+    """Which records belong to the last step of their run."""
     return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")
 
 

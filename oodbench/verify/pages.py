@@ -23,7 +23,7 @@ DOCS = Path("docs/papers")
 COLUMNS = 3
 """The number of panels side by side."""
 FEW = 12
-"""The most points of a line that are marked, as a single one would not be seen."""
+"""Lines of at most this many points have markers: a single point would be invisible without."""
 
 app = commands(__doc__)
 
@@ -31,11 +31,13 @@ app = commands(__doc__)
 @app.command()
 @exit_on_user_error
 def write_pages(
-    docs: Annotated[Path, typer.Argument(help="Holds results/NAME.json; gets the pages.")] = DOCS,
+    docs: Annotated[
+        Path, typer.Argument(help="The folder with results/NAME.json, for the pages.")
+    ] = DOCS,
 ) -> None:
     """Write a page and a picture for every experiment that has results, and the list of them."""
     if not (docs / "results").is_dir():
-        raise UserError(f"{docs / 'results'} is no folder; `verify --save` fills one")
+        raise UserError(f"{docs / 'results'} is no folder; `verify --save` writes one")
     for name in experiment_names():
         experiment, measured = load_experiment(name), committed_results(docs, name)
         (docs / f"{name}.md").write_text(experiment_page(experiment, measured))
@@ -47,7 +49,7 @@ def write_pages(
 
 
 def committed_results(docs: Path, name: str) -> Measured:
-    """The results of an experiment that are committed in `docs`; empty without a file."""
+    """The committed results of an experiment in `docs`; empty without a file."""
     path = docs / "results" / f"{name}.json"
     return Measured.model_validate_json(path.read_text()) if path.is_file() else Measured(values={})
 
@@ -80,7 +82,7 @@ _COUNTED = {"agree": False, "off": True, "no verdict": None}
 
 
 def experiment_page(experiment: Experiment, measured: Measured) -> str:
-    """What the paper did, what we do, the command, and both side by side, in Markdown."""
+    """An experiment's page in Markdown: paper, method, command, and both numbers side by side."""
     needs = " --data-dir DIR" if "Data" in measured.provenance else ""
     has_picture = bool(all_panels(experiment, measured))
     blocks = [
@@ -135,7 +137,7 @@ def _place(target: Target) -> str:
 
 
 def _label(experiment: Experiment, target: Target) -> str:
-    """The row of a target, with what tells it from the experiment's other targets of that row."""
+    """The row of a target, with the fields that distinguish it from other targets of that row."""
     alike = [t for t in experiment.targets if (t.row, t.dataset) == (target.row, target.dataset)]
     words = [target.row, target.short or target.dataset]
     if len({t.sweep for t in alike}) > 1:
@@ -174,7 +176,7 @@ def plot_panels(panels: Sequence[Panel], path: Path) -> None:
 
 
 def _plot(ax: Any, panel: Panel) -> None:
-    """One panel into its axes."""
+    """Plot one panel into its axes."""
     ax.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
     for i, line in enumerate(panel.lines):
         colour = COLOURS[i % len(COLOURS)]

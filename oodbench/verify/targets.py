@@ -1,7 +1,7 @@
 """Targets: the numbers that papers printed, as checked data.
 
-oodbench/verify/papers/<experiment>.yaml describes one experiment: which sweeps (or which computation) make
-its numbers, how a number is read off them, and what was printed.
+oodbench/verify/papers/<experiment>.yaml describes one experiment: the sweeps or the computation behind our
+numbers, how each is read from them, and the printed number.
 """
 
 import math
@@ -30,7 +30,7 @@ ErrorKind = Literal[
     "at most",
 ]
 SPREADS = ("std", "population std", "population stderr")
-"""The kinds of error that give a standard error only together with the number of trials."""
+"""The kinds of error from which a standard error follows only with the number of trials."""
 LAST = "last"
 """The selection of a source that reports the last step."""
 ORACLE_LAST = "oracle_last"
@@ -50,7 +50,7 @@ class Reading(BaseModel):
     split: Literal["in", "out"] = "in"
     metric: str = "accuracy"
     scale: float = 1.0
-    """Our recorded value times this has the source's unit."""
+    """The factor from our recorded value to the source's unit."""
 
 
 class Curve(Reading):
@@ -58,7 +58,7 @@ class Curve(Reading):
 
     title: str
     x: str = Field(default="step", pattern=r"^(step|environment|hparams\.\w+|options\.\w+)$")
-    """`step`; or against what the last step's values are plotted: a hyperparameter (with a line for each
+    """The horizontal axis: `step`; or, for the last step's values, a hyperparameter (with a line for each
     algorithm), an option of the dataset, or `environment`, whose names are then numbers."""
     where: dict[str, Any] = {}
     """Options that the dataset of a run must have."""
@@ -70,9 +70,9 @@ class Target(Reading):
     source: str = Field(min_length=1)
     """The paper, and the table, figure or file in it."""
     row: str
-    """The algorithm's label in the sweep, or the key of our number in what is computed."""
+    """The algorithm's label in the sweep, or the key of our number in the computation's values."""
     dataset: str | None = None
-    """The dataset as tables name it, where the sweep has several; in the file also a short name."""
+    """The dataset's name in tables, where the sweep has several; the file may use a short name."""
     short: str | None = None
     """The short name of the dataset, where the file uses one."""
     test_environments: tuple[str, ...] | None = None
@@ -84,14 +84,14 @@ class Target(Reading):
     value: float
     error: float = Field(default=0.0, ge=0)
     error_is: ErrorKind = "none"
-    """What the source prints after ±. `one run`: nothing, and its one run varies as ours do;
-    `constant`: nothing, as its repetitions all gave the value; `tolerance`: the value is exact, and
-    ours may be off by `error` (with `trials` it is that of these very trials, and another number of
-    ours gives no verdict); `at least`, `at most`: the value is a bound."""
+    """The kind of number that the source prints after ±. `one run`: none, and its one run is assumed to
+    vary as ours do; `constant`: none, as all its repetitions gave the value; `tolerance`: the value is
+    exact, and ours may be off by `error` (with `trials` it holds for exactly this number of trials, and
+    any other gives no verdict); `at least`, `at most`: the value is a bound."""
     trials: int | None = Field(default=None, ge=1)
     """The number of repetitions that the source's error is over."""
     source_selection: str = ""
-    """How the source chose what it prints, in words."""
+    """How the source chose the printed run, in words."""
     tuned_on_test: bool = False
     """Whether its authors chose hyperparameters by the number that they print."""
     reproducible: bool = True
@@ -122,7 +122,7 @@ class Target(Reading):
 
     @property
     def key(self) -> str:
-        """The text that tells this target from the experiment's other targets."""
+        """The text that identifies this target among the experiment's."""
         place = (self.environment, self.split if self.environment else None)
         tests = None if self.test_environments is None else "+".join(self.test_environments)
         fields = (self.source, self.sweep, self.row, self.dataset, tests, *place, self.metric)
@@ -148,14 +148,14 @@ class Experiment(BaseModel):
     trials: int = Field(default=10, ge=1)
     """The number of the computation's trials, unless `--trials` says otherwise."""
     curves: tuple[Curve, ...] = ()
-    """What the page's picture shows beside the targets."""
+    """The curves in the page's picture, after the targets."""
     marks: dict[str, float] = {}
-    """Name -> value at which the picture has a line, such as that of chance."""
+    """Name -> value at which the picture has a line, such as chance level."""
     about: str
     """What the paper did and what we do, in Markdown."""
     deviations: tuple[str, ...] = ()
     shared: dict[str, Any] = {}
-    """Fields of every target that does not give others."""
+    """Default values of the targets' fields."""
     targets: tuple[Target, ...] = Field(min_length=1)
 
     @cached_property
@@ -197,7 +197,7 @@ def load_experiment(name: str) -> Experiment:
 
 
 def _named(target: dict[str, Any], datasets: dict[str, str]) -> dict[str, Any]:
-    """The target with its dataset as tables name it."""
+    """The target with its dataset's name in tables in place of the short one."""
     short = target.get("dataset")
     return {**target, "dataset": datasets[short], "short": short} if short in datasets else target
 

@@ -49,11 +49,11 @@ class Comparison:
 
     @property
     def z(self) -> float:
-        """The difference in its standard errors; NaN where there is none, as beside an exact value.
+        """The difference in its standard errors; NaN where it has none, as beside an exact value.
 
-        Where the source's repetitions all gave the value, there is no error to measure it in: z is
-        the normal deviate of Fisher's exact test of how many values differ: ours, and none of the source.
-        One trial of ours has the spread of the source's repetitions.
+        Where all the source's repetitions gave the value, z is the normal deviate of Fisher's exact test:
+        how many of our values differ from it, against none of the source's. A single trial of ours is
+        given the spread of the source's repetitions.
         """
         if self.diverged or self.target.error_is in ("tolerance", "at least", "at most"):
             return math.nan
@@ -76,7 +76,7 @@ class Comparison:
 
     @property
     def off(self) -> bool | None:
-        """Whether ours contradicts the target, as a diverged trial does; None if nothing can be said."""
+        """Whether ours contradicts the target, as a diverged trial does; None if that is undecided."""
         if not self.values:
             return None
         if self.diverged:
@@ -165,7 +165,7 @@ def _row(c: Comparison) -> list[str]:
 
 
 def _selection(source: str, comparisons: Sequence[Comparison]) -> str:
-    """What the ± of a source is, and how its number and ours were chosen."""
+    """A sentence: the kind of a source's ±, and how its number and ours were chosen."""
     targets = [c.target for c in comparisons]
     errors = dict.fromkeys(
         f"{t.error_is} of {t.trials} trials" if t.trials else t.error_is

@@ -161,10 +161,10 @@ def test_rows_whose_ranges_are_not_those_of_the_others_are_named(
 ) -> None:
     rows = [{"name": "VREx", "label": "fast", "hparams": {"lr": 0.9, "weight_decay": 0.0}}]
     mine = trained(tmp_path, "mine", **ONE_RUN | {"algorithms": rows})
-    kinds = "own hyperparameters in ranges that follow the kind of data, not in one."
+    kinds = "The search ranges of IRM depend on the kind of data."
     assert beside_board(str(board), []).notes[:-1] == (f"IRM: {kinds}",)
     (_, *notes, _) = beside_board(str(board), [mine]).notes
-    assert notes == [f"IRM: {kinds}", "fast: not ERM's values of lr in each draw."]
+    assert notes == [kinds, "In the same draw, other values of lr than ERM's: fast."]
 
 
 def test_fewer_datasets_are_all_that_is_shown(board: Path, tmp_path: Path) -> None:

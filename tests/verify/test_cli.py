@@ -166,7 +166,7 @@ def test_the_list_names_experiments_by_cost(folders: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "say --only cheap"),
+        ([], "give --only cheap"),
         (["mien"], "did you mean mine"),
         (["--only=cheep"], "did you mean cheap"),
         (["mine", "--format=htm"], "did you mean html"),
