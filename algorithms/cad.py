@@ -64,8 +64,8 @@ class CAD(Algorithm):
         scores = torch.where(self.compared(out), scores, lowest)
         by_environment = logsumexp(torch.unflatten(scores, 1, (environments, examples)))
         places = torch.arange(environments, device=features.device).repeat_interleave(examples)
-        own = places[:, None] == torch.arange(environments, device=features.device)
-        others = torch.where(own, lowest, by_environment).logsumexp(1)
+        is_own = places[:, None] == torch.arange(environments, device=features.device)
+        others = torch.where(is_own, lowest, by_environment).logsumexp(1)
         terms = by_environment.logsumexp(1) - others
         has_partner = others > lowest / 2
         mean = torch.where(has_partner, terms, 0.0).sum() / has_partner.sum().clamp(min=1)

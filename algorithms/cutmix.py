@@ -1,4 +1,4 @@
-"""Images with a rectangle of others."""
+"""Images with a rectangle of another image."""
 
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ from oodbench.hparams import choice, hparam, log_uniform
 
 @register("CutMix", paper="arXiv:1905.04899")
 class CutMix(Algorithm):
-    """The mean risk of images with a rectangle of any others of the step, and of their targets.
+    """The mean risk of images with a rectangle of another image, and its share of the target.
 
     With m ~ Beta(alpha, alpha), a rectangle of sqrt(1 - m) times the sides, around a pixel drawn
     uniformly, is cut off at the borders, and filled with that of another image (eq. 1 and 2). A step

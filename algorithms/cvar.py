@@ -11,7 +11,7 @@ from oodbench.hparams import hparam, uniform
 
 @register("CVaR", paper="Rockafellar and Uryasev, Optimization of conditional value-at-risk (2000)")
 class CVaR(Algorithm):
-    """The mean of the largest risks, of a share of the training environments; up to 1/E it is RI.
+    """The mean risk of the worst share of the training environments; up to a share of 1/E it is RI.
 
     min_t t + mean_e max(R_e - t, 0) / share, which is the mean of the share * E largest risks, the last
     of them counted in part. A share of 1 is ERM, one of at most 1 / E the worst environment's risk: with

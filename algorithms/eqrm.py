@@ -80,13 +80,13 @@ def kernel_quantile(risks: Tensor, h: Tensor, level: Tensor, bisection_gradient:
             points = left + width * places
             share = torch.special.ndtr((points.unsqueeze(1) - risks) / h).mean(1)
             left, width = left + width * (share < level).sum() / SECTIONS, width / SECTIONS
-        found = _newton(left + width / 2, risks, h, level)
+        root = _newton(left + width / 2, risks, h, level)
     if bisection_gradient:
         span = high - low
-        part = ((found - low) / span.where(span > 0, 1)).detach()
+        part = ((root - low) / span.where(span > 0, 1)).detach()
         between: Tensor = low + part * span
         return between
-    return _newton(found, risks, h, level)
+    return _newton(root, risks, h, level)
 
 
 def _newton(q: Tensor, risks: Tensor, h: Tensor, level: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from oodbench.steps import CustomStep, descend, outputs, prepared
 
 @register("Fish", paper="arXiv:2104.09937")
 class Fish(CustomStep):
-    """A part of the way that an optimizer goes over one environment after the other.
+    """A share of the way that an optimizer goes in one step on each environment in turn.
 
     Algorithm 2: theta' starts at theta and takes a step on the risk of every environment, in an order
     drawn anew each time; then theta <- theta + meta_lr (theta' - theta). To first order that also

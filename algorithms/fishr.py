@@ -15,7 +15,7 @@ from .penalized import Penalized
 
 @register("Fishr", paper="arXiv:2109.02934")
 class Fishr(Penalized):
-    """Mean risk plus how far apart the environments' variances of the gradients of examples are.
+    """Mean risk plus the spread between environments of the variances of the examples' gradients.
 
     With v_e the variance over the examples of environment e (population) of the gradient of their
     losses with respect to the weights and the bias of the linear classifier, the penalty is

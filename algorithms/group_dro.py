@@ -12,7 +12,7 @@ from oodbench.networks.base import Network
 
 @register("GroupDRO", paper="arXiv:1911.08731")
 class GroupDRO(Algorithm):
-    """The risks weighted by how large they were: those with a large risk count for more.
+    """The weighted mean of the risks, in which an environment or group with large risks counts for more.
 
     Algorithm 1 (online): q_e <- q_e exp(eta R_e), normalised to sum to 1; then sum_e q_e R_e is
     minimised with q held fixed. `over: environments` takes the training environments as the groups e,
@@ -49,7 +49,7 @@ class GroupDRO(Algorithm):
         return {"eta": 0.0, "over": "environments"}
 
     def group_risks(self, out: Outputs) -> Tensor:
-        """The mean loss of each group's examples in the batch, (G,), 0 of those without any."""
+        """The mean loss of each group's examples in the batch, (G,); 0 for a group without any."""
         assert out.batch is not None and out.batch.attributes is not None
         group = out.task.groups(out.targets, out.batch.attributes, self.problem.attributes)
         every = torch.arange(len(self.weights), device=group.device)

@@ -56,7 +56,7 @@ class JTT(CustomStep):
     def skip(cls, problem: Problem) -> str | None:
         """A prediction is right or wrong."""
         if not problem.task.has_classes:
-            return "its error set is of wrongly predicted classes"
+            return "its error set holds the examples whose class is predicted wrongly"
         return super().skip(problem)
 
     @classmethod
@@ -95,9 +95,9 @@ class JTT(CustomStep):
         binary = out.task.kind == "binary"
         predicted = logits.squeeze(-1) > 0 if binary else logits.argmax(-1)
         wrong = (predicted != out.targets).to(out.losses.dtype)
-        found = out.of_step(self.wrong).scatter(1, out.batch.index, wrong)
-        found = out.over_environments(found, self.wrong)
-        return {"wrong": torch.lerp(found, self.wrong, second)}
+        updated = out.of_step(self.wrong).scatter(1, out.batch.index, wrong)
+        updated = out.over_environments(updated, self.wrong)
+        return {"wrong": torch.lerp(updated, self.wrong, second)}
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean over environments of the weighted mean losses."""

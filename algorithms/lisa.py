@@ -88,7 +88,9 @@ def partners(same: Tensor, other: Tensor, sizes: tuple[int, int], place: Tensor)
     ones, in an order that does not depend on it; an example without any is its own.
     """
     key = same * sizes[1] + other
-    order = key.argsort(stable=True)  # those of a key side by side, and so those of a `same`
+    order = key.argsort(
+        stable=True
+    )  # examples with one key are side by side, and so are those with one `same`
     keys = torch.arange(sizes[0] * sizes[1], device=key.device)
     count = (key.unsqueeze(1) == keys).sum(0)
     start, block = (count.cumsum(0) - count)[key], count[key]
@@ -96,5 +98,5 @@ def partners(same: Tensor, other: Tensor, sizes: tuple[int, int], place: Tensor)
     first, possible = (of_same.cumsum(0) - of_same)[same], of_same[same] - block
     chosen = first + (place * possible).long()
     chosen = chosen + block * (chosen >= start)  # past the example's own key
-    found = order[chosen.clamp(max=len(key) - 1)]
-    return torch.where(possible > 0, found, torch.arange(len(key), device=key.device))
+    partner = order[chosen.clamp(max=len(key) - 1)]
+    return torch.where(possible > 0, partner, torch.arange(len(key), device=key.device))

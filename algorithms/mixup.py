@@ -11,7 +11,7 @@ from oodbench.hparams import hparam, log_uniform
 
 @register("Mixup", paper="arXiv:2001.00677")
 class Mixup(Algorithm):
-    """The mean risk of examples mixed with those of another environment, and of their targets.
+    """The mean risk of examples that are mixed, with their targets, with another environment's.
 
     The environments stand in a ring in an order drawn anew at each step; with m ~ Beta(alpha, alpha),
     one number a pair of neighbours, m x + (1 - m) x' has the loss m l(y) + (1 - m) l(y')
@@ -54,7 +54,7 @@ class Mixup(Algorithm):
 
 @register("OrgMixup", paper="arXiv:1710.09412")
 class OrgMixup(Mixup):
-    """The mean risk of examples mixed with any others of the step, and of their targets.
+    """The mean risk of examples that are mixed, with their targets, with any others of the step.
 
     The original mixup, on the examples of all environments together: with a random permutation p of
     them and one number m ~ Beta(alpha, alpha) a step, as in its authors' code, m x_i + (1 - m) x_p(i)

@@ -15,7 +15,7 @@ from .perturbed import excursion, gradients, trained
 
 @register("MLDG", paper="arXiv:1710.03463")
 class MLDG(CustomStep):
-    """Risks that a step on another environment's risk lowers, too.
+    """The risks, plus the risk of each environment after a step on another one's.
 
     The environments stand in a ring in an order drawn anew at each step. For every pair (i, j) of
     neighbours theta' is theta after a step on R_i, and the gradient is
@@ -40,7 +40,7 @@ class MLDG(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without what the other environments say of a step."""
+        """Without the risks after a step the method is ERM."""
         return {"beta": 0.0}
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:

@@ -19,10 +19,10 @@ def gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
 
 @contextmanager
 def excursion(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """The tensors may be changed inside; afterwards they are what they were, bit for bit.
+    """A context in which the tensors may be changed; afterwards their values are restored.
 
-    With a network's parameters go its buffers, where the running statistics of batch normalisation are
-    to be those of passes at the network's own parameters.
+    Pass a network's buffers with its parameters if the running statistics of batch normalisation should
+    come only from passes at the network's own parameters.
     """
     before = [tensor.detach().clone() for tensor in tensors]
     try:

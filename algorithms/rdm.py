@@ -12,7 +12,7 @@ from .burn_in import BurnIn
 from .mmd import gaussian_kernels
 
 GAMMAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
-"""Of the kernels on losses (the paper's code)."""
+"""The factors g of the Gaussian kernels on losses (the paper's code)."""
 
 
 @register("RDM", paper="arXiv:2310.18598")

@@ -18,7 +18,7 @@ EPSILON = 1e-5
 
 
 def moments(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each feature vector (N, F) what is left without its mean, the mean, and the deviation.
+    """Each feature vector (N, F) minus its mean, the mean, and the standard deviation.
 
     Shapes (N, F), (N, 1), (N, 1); of one feature alone the variance is 0.
     """
@@ -53,10 +53,10 @@ def uniform_losses(task: Task, logits: Tensor) -> Tensor:
 
 @register("SagNet", paper="arXiv:1910.11645")
 class SagNet(CustomStep):
-    """The mean risk at features of a random style, from whose own style no target can be told.
+    """The mean risk at features of a random style, when their own style does not predict the target.
 
-    The style of an example is the mean and the variance of its features, its content what is left when
-    they are normalised by them. In turn, as in algorithm 1, and with `shuffled` for those of another
+    The style of an example is the mean and the variance of its features, its content the features
+    normalised by these. In turn, as in algorithm 1, and with `shuffled` for those of another
     example of the batch:
     network <- a step on l(classifier(content, a style + (1 - a) style shuffled)), a uniform on [0, 1);
     style head <- a step on l(head(content shuffled, style)), of fixed features;

@@ -31,7 +31,7 @@ class SAM(CustomStep):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a way to go the second gradient is the first."""
+        """With rho = 0 the second gradient equals the first."""
         return {"rho": 0.0}
 
     def shift(self, norm: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class SAM(CustomStep):
         return rho / norm.clamp(min=torch.finfo(norm.dtype).tiny)
 
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-        """What the optimizer is given, from the gradients at theta and at the point nearby."""
+        """The gradients for the optimizer, from those at theta and at the point nearby."""
         return second
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:

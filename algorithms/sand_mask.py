@@ -19,10 +19,9 @@ class SANDMask(Algorithm):
     """The mean gradient, weighted by how much signs and magnitudes agree across environments.
 
     A component's weight is max(0, tanh(k / var_e(g_e) * (|mean_e sign(g_e)| - tau))), with the
-    variance not the population's; each tensor is divided by its mean weight. So has it
-    arXiv:2007.01434's code, with two differences. Its default tau = 1 weights everything by zero,
-    and no parameter ever moves: here it is 0.5. Where the variance is zero and the agreement tau,
-    the weight is 0 and not 1e-17.
+    unbiased variance; each tensor is divided by its mean weight. This is arXiv:2007.01434's code with
+    two differences. Its default tau = 1 weights everything by zero, and no parameter ever moves: here
+    it is 0.5. Where the variance is zero and the agreement tau, the weight is 0 and not 1e-17.
     """
 
     changes = "gradient"

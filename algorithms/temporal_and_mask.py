@@ -82,12 +82,12 @@ class TemporalANDMask(torch.optim.Optimizer):
     @staticmethod
     def numbers(group: Mapping[str, Any], count: int) -> dict[str, float]:
         """The numbers of the update `count`: rates, complements of betas, corrections of the moments."""
-        found = {"rate": group["lr"], "decay": group["weight_decay"], "eps": group["eps"]}
-        found["threshold"] = group["tau"] - ROUND_OFF
+        numbers = {"rate": group["lr"], "decay": group["weight_decay"], "eps": group["eps"]}
+        numbers["threshold"] = group["tau"] - ROUND_OFF
         for name, beta in zip("mva", group["betas"], strict=True):
-            found[f"rest_{name}"] = 1 - beta
-            found[f"fix_{name}"] = 1 - beta**count if group["bias_correction"] else 1.0
-        return found
+            numbers[f"rest_{name}"] = 1 - beta
+            numbers[f"fix_{name}"] = 1 - beta**count if group["bias_correction"] else 1.0
+        return numbers
 
     @staticmethod
     def update(

@@ -1,4 +1,4 @@
-"""A sweep file: its keys, its protocol, how it is read, and what is wrong with it."""
+"""A sweep file: its keys and its protocol, read and checked."""
 
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ def _chosen(value: Any) -> Any:
 SEARCH_GUIDE = "docs/guide/search.md shows a parallel search by optuna around `oodbench.run`"
 """Where the key `search` of version 0.2.0 has gone."""
 KIND = "kind: "
-"""How a text starts that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
+"""The beginning of a text that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
 Place = tuple[str | int, ...]
 """The keys and indices that lead to a value of a file."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
@@ -76,7 +76,7 @@ class Component(BaseModel):
 
 
 class Training(BaseModel):
-    """What a sweep says of training on one dataset, under the key `training` of the dataset."""
+    """A sweep's settings of the training on one dataset, under the dataset's key `training`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -107,7 +107,7 @@ class Row(Component):
     """Whether the row shows what could be reached, such as training on grayscale or on clean labels: it
     stands in grey under the others, and is neither ranked nor compared."""
     options: dict[str, Any] = Field(default={}, description="names with values")
-    """Of a ceiling alone: options of its data, laid over those of each dataset."""
+    """Options of a ceiling's data, which override each dataset's; other rows have none."""
 
 
 class Sweep(BaseModel):
@@ -245,7 +245,7 @@ def _file(path: Path) -> dict[str, Any]:
 
 
 def _assign(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set what a path of keys and places with dots between them names; raises UserError.
+    """Set the value at a dotted path of keys and places; raises UserError.
 
     A component that is given by its name alone becomes a mapping, and missing mappings are made.
     """

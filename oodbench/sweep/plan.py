@@ -30,7 +30,7 @@ from oodbench.terminal import Terminal, printable
 MAX_RUNS = 100_000
 """The most runs of one sweep."""
 NO_MEMORY = "allocate memory|Storage size|numel.*overflow|array is too big|allowed dimension"
-"""What the errors of torch and numpy say of arrays that are too large."""
+"""Patterns in the errors of torch and numpy for arrays that are too large."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class _Cell:
 def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = True) -> Plan:
     """Every run of a sweep.
 
-    Raises UserError for names, values and data that cannot be: all unknown names, impossible values of
-    algorithms and networks and wrong environments at once; and, if the runs are to be trained,
-    MissingError for an optional package that a method needs.
+    Raises one UserError for all unknown names, impossible values of algorithms and networks, wrong
+    environments and missing data; and, if the runs are to be trained, MissingError for an optional
+    package that a method needs.
     """
     from oodbench.algorithms import algorithms
 
@@ -135,7 +135,7 @@ def single(
     data_dir: Path | None = None,
     **keys: Any,
 ) -> RunSpec:
-    """The one run of a sweep with one dataset, one algorithm and, unless `keys` say other, trial 0.
+    """The only run of a sweep with one dataset, one algorithm and, by default, trial 0.
 
     Raises UserError as a sweep would.
     """
@@ -156,7 +156,7 @@ def check_requirements(sweep: Sweep, data_dir: Path | None = None) -> None:
 
 
 def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, MissingError]:
-    """Which datasets of a sweep lack data or a package, by label, each with what would get it."""
+    """The datasets of a sweep that lack data or a package, by label, with the command that gets it."""
     absent = {}
     for item in sweep.datasets:
         dataset, label, _ = _made(item, data_dir)
@@ -204,7 +204,7 @@ def _check_packages(rows: Sequence[Row]) -> None:
 
 
 def _sources(sweep: Sweep, data_dir: Path | None, problems: list[UserError]) -> list[Source]:
-    """The datasets of a sweep whose data are there; what is wrong with others is noted."""
+    """The datasets of a sweep whose data are there; the problems of others are noted."""
     by_label: dict[str, Source] = {}
     for item in sweep.datasets:
         with _noted(problems):
@@ -234,12 +234,12 @@ def _made(item: str | dict[str, Any], data_dir: Path | None) -> tuple[Any, str, 
         raise UserError(f"the ceiling of a dataset must be names with values: {short(item)}")
     dataset = make(name, options, data_dir)
     label = facts.label(dataset) if label is None else label
-    said = Training() if training is None else training_of(training, f"the training on {label}")
-    return dataset, label, {"training": said, "ceiling": ceiling}
+    settings = Training() if training is None else training_of(training, f"the training on {label}")
+    return dataset, label, {"training": settings, "ceiling": ceiling}
 
 
 def _with_options(row: Row, source: Source, data_dir: Path | None) -> Source:
-    """The dataset that a row trains on: a ceiling has the `ceiling` options of it, and its own."""
+    """The dataset that a row trains on; a ceiling's has the `ceiling` options and the row's own."""
     from oodbench.datasets import make
 
     options = {**source.ceiling, **row.options} if row.ceiling else {}
@@ -263,7 +263,7 @@ def _cells(
     data_dir: Path | None,
     problems: list[UserError],
 ) -> list[_Cell]:
-    """The cells of a dataset by test environments, then row; what is wrong with them is noted."""
+    """The cells of a dataset by test environments, then row; their problems are noted."""
     by_row: list[list[_Cell]] = []
     for row in rows:
         with _noted(problems):
@@ -273,7 +273,7 @@ def _cells(
 
 
 def _check_size(sweep: Sweep, cells: int) -> None:
-    """Raise UserError if a sweep with so many cells has more runs than anybody can train."""
+    """Raise UserError if a sweep with this number of cells has more than MAX_RUNS runs."""
     trials, draws = (
         value if isinstance(value, int) else len(value)
         for value in (sweep.trials, sweep.hparam_draws)

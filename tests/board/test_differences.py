@@ -107,7 +107,9 @@ def test_trained_again_by_this_version_its_runs_differ_for_a_reason(older: Path)
     assert re.search(
         r"furthest off is \w+ on digits, trial \d, draw \d, by 25\.0 points of acc", text
     )
-    assert re.search(r"Mean accuracy of 3 of these runs: [\d.]+ ± [\d.]+ on the board, [\d.]+ ±", text)
+    assert re.search(
+        r"Mean accuracy of 3 of these runs: [\d.]+ ± [\d.]+ on the board, [\d.]+ ±", text
+    )
     assert re.search(BOTH_SIDES, text)
 
 

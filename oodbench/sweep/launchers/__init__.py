@@ -1,9 +1,9 @@
-"""What a launcher is: it has the runs of a sweep trained somewhere, and says how they stand.
+"""Launchers: each has the runs of a sweep trained somewhere, and reports their states.
 
 A launcher is a subclass of `Launcher` that is registered under a name, by a file of this folder, by an
 entry point of the group `oodbench.launchers` or by a module that `--plugin` names; the guide's page on
-launchers writes one. It is called with a `Job`, which holds the runs, the options of the launch and
-what reads and writes their results.
+launchers writes one. It is called with a `Job`, which holds the runs, the options of the launch and the
+results directory.
 """
 
 import math
@@ -60,11 +60,11 @@ class LaunchOptions(TrainSettings):
     resources: Mapping[str, Any] = field(default_factory=dict)
     """Values over the sweep's own `resources`; each launcher takes the keys that it knows."""
     dry_run: bool = False
-    """Whether what the launcher would submit is only shown."""
+    """Whether the launcher only shows what it would submit."""
     snapshot: bool = False
     """Whether a cluster's jobs run a snapshot of the code."""
     stale: str = ""
-    """What becomes of stale runs: `retrain`, `keep`, or, by default, the launch is refused."""
+    """Stale runs are trained again (`retrain`) or kept (`keep`); by default they refuse the launch."""
     confirm: bool = False
     """Whether to ask before anything is written, if a person can answer."""
     table: bool = True
@@ -92,7 +92,7 @@ class Job:
 
     @property
     def at_once(self) -> int:
-        """How many workers it has use for."""
+        """The number of workers that have a run to train."""
         return min(self.workers, len(self.ids))
 
     def settings_of(self, worker: int) -> TrainSettings:
@@ -111,14 +111,14 @@ class Job:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run's state and what there is to say about it."""
+    """A run's state, with a note on it."""
 
     state: State
     note: str = ""
     log: Path | None = None
-    """What the run's last job has printed, if it had one."""
+    """The output of the run's last job, if it had one."""
     provenance: Provenance = field(default_factory=Provenance, repr=False)
-    """What has trained the run, if the disk says how it stands."""
+    """The run's provenance, if its state is read from the disk."""
 
 
 class Launcher(ABC):
@@ -139,7 +139,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def launch(self, job: Job) -> dict[str, State]:
-        """See to it that each run of `job.ids` is trained, unless another process does that.
+        """Have each run of `job.ids` trained, unless another process trains it.
 
         It never stops for a failed run. Returns the state of each run that it knows of: the final one,
         or `queued` where a cluster trains it later.
@@ -150,7 +150,7 @@ class Launcher(ABC):
         raise UserError("--dry-run shows the jobs of a cluster: add --launcher slurm")
 
     def states(self, results: Results, ids: Collection[str]) -> dict[str, RunStatus]:
-        """The status of those of these runs that the launcher has handed to a cluster."""
+        """The status of each of these runs that the launcher has submitted to a cluster."""
         return {}
 
     def cancel(self, results: Results) -> int:
@@ -159,7 +159,7 @@ class Launcher(ABC):
 
 
 def submitters(results: Results) -> Iterator[Launcher]:
-    """All launchers, among which are those to which runs of a results directory were handed."""
+    """All launchers, also one from a plug-in that the runs of a results directory were submitted by."""
     settings = results.plan()["settings"]
     launchers.find(settings.get("launcher", "local"), settings.get("plugins", ()))
     return (launchers.get(name)() for name in launchers)

@@ -101,7 +101,7 @@ def largest(specs: Iterable[RunSpec]) -> list[RunSpec]:
     """The run of each row, a label on a dataset, that has the largest batches."""
 
     def batch(spec: RunSpec) -> float:
-        return spec.hparams.get("batch_size") or float("inf")  # 0 stands for all that there are
+        return spec.hparams.get("batch_size") or float("inf")  # 0 means all examples
 
     rows: dict[tuple[str, str], RunSpec] = {}
     for spec in sorted(specs, key=batch):

@@ -1,4 +1,4 @@
-"""What a launch shows while it runs: a bar for the sweep and one for each worker.
+"""The progress of a launch: a bar for the sweep and one for each worker.
 
 Where the output is no terminal, a line per ended run with its validation score and the time left.
 """
@@ -25,11 +25,11 @@ from oodbench.sweep.launchers import Job
 from oodbench.terminal import Terminal, terminal
 
 LEAST_BAR = 8
-"""The width below which no bar is shown shorter."""
+"""The least width of a bar."""
 
 
 def progress(console: Terminal, most: int, **options: Any) -> Progress:
-    """Bars that count up to `most` and fit the terminal: of what is too wide, the description is cut."""
+    """Bars that count up to `most` and fit the terminal; long descriptions are cut."""
     counts = 2 * len(str(most)) + 1
     times = 2 * len("0:00:00")
     room = console.width - LEAST_BAR - counts - times - 4  # a blank between two columns
@@ -89,7 +89,7 @@ class Display:
         self._progress.update(self._bars[worker], description=text)
 
     def stepped(self, worker: int, step: int) -> None:
-        """A worker has done so many steps of its runs."""
+        """A worker has done `step` steps of its runs."""
         self._progress.update(self._bars[worker], completed=step)
 
     def idle(self, worker: int) -> None:
@@ -117,7 +117,7 @@ class Display:
         return f"about {duration(left)} left"
 
     def _validation_score(self, run_id: str) -> list[str]:
-        """What selection sees of a run's last record: the mean over the environments that it judges by."""
+        """The validation score of a run's last record: the mean over the environments that judge it."""
         run, spec = self.results.run(run_id), self.specs[run_id]
         info, records = run.info(), run.records()
         if info is None or not records:

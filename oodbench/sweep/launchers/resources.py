@@ -1,4 +1,4 @@
-"""What runs ask of a machine or a cluster: from a file of the user's, the sweep file and flags."""
+"""The resources that runs request: from the user's file, the sweep file and flags."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _GPUS = re.compile(r"(?:(?P<type>[A-Za-z]\w*):)?(?P<count>\d+)")
 
 
 class Resources(BaseModel):
-    """What runs ask for; a launcher whose runs ask for more has a subclass of it."""
+    """The resources that runs request; a launcher with further ones derives a subclass."""
 
     model_config = ConfigDict(extra="forbid")
 

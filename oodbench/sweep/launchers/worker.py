@@ -14,15 +14,15 @@ from oodbench.results.provenance import slurm_job
 from oodbench.train.settings import TrainSettings
 
 SIGNALS = {signal.SIGUSR2, signal.SIGTERM, signal.SIGINT}
-"""What a cluster, or Ctrl-C, sends to every process of a job that has to go."""
+"""The signals with which a cluster, or Ctrl-C, asks every process of a job to end."""
 
 
 def work(
     connection: Connection, results: Path, settings: TrainSettings, environment: Mapping[str, str]
 ) -> None:
-    """The life of a worker: train what comes until the launcher closes the connection or dies."""
+    """Train the runs that the launcher sends, until it closes the connection or dies."""
     end_with_parent()
-    os.environ.clear()  # it may be that of an earlier time
+    os.environ.clear()  # the process that was forked may have an older one
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.registry import load_plugins
