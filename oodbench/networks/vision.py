@@ -183,9 +183,9 @@ class MNISTCNN(Network):
         self.classifier = nn.Linear(inputs, num_outputs)
 
 
-def conv_block(inputs: int, outputs: int) -> nn.Sequential:
-    """A 3 x 3 convolution without bias that keeps the size, batch normalisation, ReLU."""
-    conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+def conv_block(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    """A 3 x 3 convolution without bias, batch normalisation, ReLU; the size is divided by `stride`."""
+    conv = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
@@ -209,6 +209,9 @@ class ConvNet(Network):
 
         width: int = hparam(16, low=1)
         depth: int = hparam(2, low=1)
+        strided: bool = hparam(False, neutral=False)
+        """Whether a convolution halves the image by its stride, at a quarter of the cost of a pooling after
+        it."""
 
     def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hparams: Hparams) -> None:
         super().__init__()
@@ -216,7 +219,10 @@ class ConvNet(Network):
         channels = require_image("ConvNet", input_shape, 2**hparams.depth)
         widths = [channels] + [hparams.width * 2**i for i in range(hparams.depth)]
         blocks = [
-            nn.Sequential(conv_block(i, o), nn.MaxPool2d(2)) for i, o in itertools.pairwise(widths)
+            conv_block(i, o, 2)
+            if hparams.strided
+            else nn.Sequential(conv_block(i, o), nn.MaxPool2d(2))
+            for i, o in itertools.pairwise(widths)
         ]
         self.num_features = widths[-1]
         self.featurizer = nn.Sequential(*blocks, nn.AdaptiveMaxPool2d(1), nn.Flatten())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oodbench.algorithms import BALANCED, Algorithm
 from oodbench.data.facts import training_environments
-from oodbench.data.preparation import fit, fits, fitted, load_checked
+from oodbench.data.preparation import fit, fits, fitted, load_checked, part
 from oodbench.data.streams import Stored, Subset
 from oodbench.datasets import Dataset, Environment, datasets, make
 from oodbench.errors import UserError
@@ -45,8 +45,9 @@ _Source = tuple[str, str, int, float, Path | None, str]
 def load_environments(
     dataset: str,
     options: Mapping[str, Any],
-    held_out: Collection[str] | None,
+    held_out: Collection[str],
     *,
+    changed: bool = True,
     trial: int,
     holdout: float,
     data_dir: Path | None,
@@ -54,15 +55,14 @@ def load_environments(
 ) -> Data:
     """A dataset's environments; those of the last two (dataset, trial) are kept in memory.
 
-    Transformations that are fitted to data are fitted to the environments that are not `held_out`; None
-    means no fit. Examples without any known label are in no split. Raises UserError for data that do
-    not suit their task.
+    Environments that are `held_out` have their unseen examples, the others those that are trained on, where
+    that differs. Inputs are `changed` by what is fitted to the latter, if the dataset fits anything.
+    Examples without any known label are in no split. Raises UserError for data that do not suit their task.
     """
     source = dataset, json.dumps(options, sort_keys=True), trial, holdout, data_dir, device
     data = _load(*source)
-    if held_out is None:
-        return data
-    return _fit(source, training_environments(data.dataset, held_out) if fits(data.dataset) else ())
+    depends = _has_unseen(data) or (changed and fits(data.dataset))
+    return _prepared(source, tuple(sorted(held_out)) if depends else (), changed)
 
 
 def load_data(spec: RunSpec, settings: TrainSettings) -> Data:
@@ -76,9 +76,9 @@ def input_change(
     """The change of a run's inputs before `Dataset.transform`; data are read only if it is fitted."""
     if not fits(dataset):
         return lambda x: x
-    data = load_environments(spec.dataset, spec.options, None, **_origin(spec, settings))
-    training = training_environments(dataset, spec.held_out)
-    return fit(dataset, data.environments, {name: data.splits[name]["in"] for name in training})
+    origin = _origin(spec, settings)
+    data = load_environments(spec.dataset, spec.options, spec.held_out, changed=False, **origin)
+    return fit(dataset, data.environments, _trained_on(data, spec.held_out))
 
 
 def _origin(spec: RunSpec, settings: TrainSettings) -> dict[str, Any]:
@@ -100,16 +100,46 @@ def _load(
         splits[environment] = {half: i[known[i]].to(device) for half, i in indices.items()}
         x = data.x if isinstance(data.x, Stored) else data.x.to(device)
         attributes = None if data.attributes is None else data.attributes.to(device)
-        environments[environment] = Environment(x, data.y.to(device), attributes=attributes)
+        unseen = None if data.unseen is None else data.unseen.to(device)
+        environments[environment] = Environment(
+            x, data.y.to(device), attributes=attributes, unseen=unseen
+        )
     return Data(dataset, environments, splits, groups_of(dataset, environments, splits))
 
 
 @lru_cache(maxsize=2)
-def _fit(source: _Source, training: tuple[str, ...]) -> Data:
-    """The data, transformed as fitted to the `in` splits of the environments `training`."""
+def _prepared(source: _Source, held_out: tuple[str, ...], changed: bool) -> Data:
+    """The data of runs that hold these environments out."""
     data = _load(*source)
-    seen = {name: data.splits[name]["in"] for name in training}
+    if _has_unseen(data):
+        data = _by_role(data, held_out)
+    if not changed:
+        return data
+    seen = _trained_on(data, held_out) if fits(data.dataset) else {}
     return replace(data, environments=fitted(data.dataset, data.environments, seen))
+
+
+def _has_unseen(data: Data) -> bool:
+    return any(environment.unseen is not None for environment in data.environments.values())
+
+
+def _by_role(data: Data, held_out: Collection[str]) -> Data:
+    """The data with the unseen examples of the environments held out, and the others of the rest."""
+    environments, splits = dict(data.environments), dict(data.splits)
+    for name, environment in data.environments.items():
+        if environment.unseen is not None:
+            there = environment.unseen if name in held_out else ~environment.unseen
+            place = there.cumsum(0) - 1
+            environments[name] = part(environment, there.nonzero().squeeze(1))
+            splits[name] = {half: place[i[there[i]]] for half, i in data.splits[name].items()}
+    groups = groups_of(data.dataset, environments, splits)
+    return Data(data.dataset, environments, splits, groups)
+
+
+def _trained_on(data: Data, held_out: Collection[str]) -> dict[str, Tensor]:
+    """The places of the `in` split of each training environment."""
+    training = training_environments(data.dataset, held_out)
+    return {name: data.splits[name]["in"] for name in training}
 
 
 def split(

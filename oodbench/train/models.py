@@ -1,7 +1,7 @@
 """Trained models as modules, and the scores of any module on a dataset's environments."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from numbers import Real
 from os import PathLike
@@ -263,11 +263,14 @@ def evaluate(
     try:
         with torch.no_grad(), kept_generators():
             made = make(dataset, options or {}, None if data_dir is None else Path(data_dir))
-            held_out = {*made.test_environments, *made.validation_environments}
+            held_out: Collection[str] = {*made.test_environments, *made.validation_environments}
+            if isinstance(module, Model) and module.spec.dataset == dataset:
+                held_out = module.spec.held_out
             data = load_environments(
                 dataset,
                 asdict(made.options),
-                None if isinstance(module, Model) else held_out,
+                held_out,
+                changed=not isinstance(module, Model),
                 trial=trial,
                 holdout=holdout,
                 data_dir=made.data_dir,

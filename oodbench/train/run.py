@@ -12,8 +12,7 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.data import facts
-from oodbench.data.preparation import is_discrete
-from oodbench.data.streams import Stored, Subset
+from oodbench.data.preparation import is_discrete, part
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import checked, neutral_values
@@ -223,10 +222,7 @@ class Run:
         environments, places = {}, {}
         for name, index in held_out.items():
             if len(index):
-                whole = self.data.environments[name]
-                x = whole.x
-                part = Subset(x, index.cpu()) if isinstance(x, Stored) else x[index]
-                environments[name] = Environment(part, whole.y[index])
+                environments[name] = part(self.data.environments[name], index)
                 places[name] = {"out": torch.arange(len(index), device=index.device)}
         if not environments:
             raise UserError(f"{self.spec.dataset}: no example is held out to be validated on")

@@ -44,7 +44,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[Environment], None]:
     """Registers `Plain`, and says what its environment `b` is."""
     monkeypatch.setitem(datasets._classes, "Plain", Plain)
     loading._load.cache_clear()
-    loading._fit.cache_clear()
+    loading._prepared.cache_clear()
     return lambda environment: monkeypatch.setattr(Plain, "b", environment, raising=False)
 
 

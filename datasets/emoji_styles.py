@@ -1,0 +1,246 @@
+"""The same emoji as nine sets of them are drawn: is it an animal, a face, a symbol?"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oodbench.data.augment import domainbed
+from oodbench.data.drawn import DrawnPictures, Picture
+from oodbench.data.packages import Files, Package
+from oodbench.data.pictures import rendered
+from oodbench.datasets import IMAGENET, Environment, Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.tasks import Task
+
+GROUPS = (
+    "Smileys & Emotion",
+    "People & Body",
+    "Animals & Nature",
+    "Food & Drink",
+    "Travel & Places",
+    "Activities",
+    "Objects",
+    "Symbols",
+)
+"""Unicode's groups, less flags and what only modifies others."""
+FILES = r"(icons|chars|metadata)\.json"
+
+
+def _set(name: str, version: str, sha256: str, licence: str, author: str) -> Package:
+    name = f"@iconify-json/{name}"
+    return Package("npm", name, version, FILES, sha256, licence, author)
+
+
+MIT, APACHE, CC_BY = "MIT", "Apache 2.0", "CC BY 4.0"
+SETS: Mapping[str, Package] = {
+    "twemoji": _set(
+        "twemoji",
+        "1.2.5",
+        "5c57469f4c2c2243fa92ffd623ccc2142187e964e1e061f6c41f886b25a6b361",
+        CC_BY,
+        "Twitter",
+    ),
+    "noto": _set(
+        "noto",
+        "1.2.9",
+        "067f05289aa4cf451228cb895ee489cb4f23aad917ee38e2d8129e617329f623",
+        APACHE,
+        "Google",
+    ),
+    "noto-v1": _set(
+        "noto-v1",
+        "1.2.5",
+        "b8de1ed774fabd89951de9d7800834e5ae9271432e557a163943406f183c9258",
+        APACHE,
+        "Google",
+    ),
+    "emojione": _set(
+        "emojione",
+        "1.2.3",
+        "f934010461bee12ef23872eb76647816cdbe6fb580463facd7708d8fe2441661",
+        CC_BY,
+        "Emoji One",
+    ),
+    "emojione-mono": _set(
+        "emojione-monotone",
+        "1.2.1",
+        "d0753375ad8f27daf1b34b2d51d745429622b224ceb4b20db7cbaff0365028ae",
+        CC_BY,
+        "Emoji One",
+    ),
+    "fluent": _set(
+        "fluent-emoji",
+        "1.2.7",
+        "c1306f64bce2627e08401b2733c3b5a4006cbb5c6e47fc916f89ea9f760684f2",
+        MIT,
+        "Microsoft",
+    ),
+    "fluent-flat": _set(
+        "fluent-emoji-flat",
+        "1.2.6",
+        "719ea2b821f136a2db81fa214df0fcbb0ba4e6e78ce0138bf3cad38c6caafc15",
+        MIT,
+        "Microsoft",
+    ),
+    "fluent-mono": _set(
+        "fluent-emoji-high-contrast",
+        "1.2.6",
+        "c8cb5002fbcaf80490dad7903c488ead38e2f7bf049c20d05c8fbeed736c14bd",
+        MIT,
+        "Microsoft",
+    ),
+    "openmoji": _set(
+        "openmoji",
+        "1.2.29",
+        "23b6324f45517e5f2635c28c76bc0ac190aa6030ef283aa31640df8f7d75081b",
+        "CC BY-SA 4.0",
+        "OpenMoji",
+    ),
+}
+"""The package of each set of emoji. Sets of one author share a hand: noto-v1, with its blobs, is the older
+one of Google, emojione-mono the other in black and white, fluent-flat and fluent-mono are the shaded one
+without its shades and without its colours; twemoji is flat, openmoji outlined."""
+NAMING = "noto"
+"""The set whose metadata give the groups."""
+
+
+@register(
+    "EmojiStyles",
+    Metadata(
+        paper="none",
+        licence="Apache 2.0, CC BY 4.0, CC BY-SA 4.0 (openmoji), MIT: see `SETS`",
+        family="pictures",
+        shift="who draws",
+        network="ConvNet",
+        steps=400,
+        folder="EmojiStyles",
+        checksums={
+            "EmojiStyles/pictures.csv": "cbba1bfb197b264d51418c09a0fd530e",
+            "EmojiStyles/16/pictures.npy": "98801e74488d9fb5c40d1ce6f97d824a",
+            "EmojiStyles/32/pictures.npy": "5b6f43c2cc4bf2c44545a962c8572be2",
+            "EmojiStyles/64/pictures.npy": "43c09276350f043fb09dc27b8b8105e1",
+            "EmojiStyles/224/pictures.npy": "",
+        },
+        hparams={"batch_size": 8},
+    ),
+)
+class EmojiStyles(DrawnPictures):
+    """To which of Unicode's groups does an emoji belong, drawn by somebody nobody trained on?
+
+    All sets show the same code points, those that every one of nine sets draws, one by one, without skin
+    tones: a set is an environment, a group a class. A trial deals the code points out, one half to be
+    trained on and one to be tested on, in every set, and a fifth of each to the `out` splits: a drawing's
+    identity is never the cue. The sets are packages of npm, which `python -m oodbench.data make
+    EmojiStyles` fetches and draws on white.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(DrawnPictures.Options):
+        """The pictures."""
+
+        shared_identities: bool = hparam(False)
+        """Whether code points that are trained on are tested on, too."""
+        augment: bool = hparam(False)
+        """Whether pictures are augmented in training, see `oodbench.data.augment.domainbed`."""
+
+    packages = tuple(SETS.values())
+    environments = tuple(SETS)
+    test_environments = ("openmoji",)
+    task = Task("multiclass", len(GROUPS))
+    classes = GROUPS
+    normalization = IMAGENET
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Bytes (N, 3, H, W) to standardised floats; in training augmented, if they are to be."""
+        if generator is not None and self.options.augment:
+            x = domainbed(x.float().div_(255), generator).mul_(255)
+        return super().transform(x, None)
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
+        environments = super().load(trial)
+        if self.options.shared_identities:
+            return {name: replace(e, unseen=None) for name, e in environments.items()}
+        return environments
+
+    def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
+        """Every set's drawings of the code points that all sets have; raises UserError."""
+        sets = {name: _Set(name, files[package.name]) for name, package in SETS.items()}
+        group = {icon: each for each, icons in sets[NAMING].groups.items() for icon in icons}
+        listed = [s for s in sets.values() if s.by_point]
+        points = sorted(set.intersection(*(set(s.by_point) for s in listed)), key=_order)
+        pictures: list[Picture] = []
+        used: set[tuple[str, str]] = set()
+        for point in points:
+            target = group.get(sets[NAMING].by_point[point])
+            names = [name for s in listed for name in s.names(s.by_point[point])]
+            icons = {name: s.icon(point, names) for name, s in sets.items()}
+            bodies = {(name, sets[name].drawing(icon)) for name, icon in icons.items() if icon}
+            if target not in GROUPS or "-" in point or None in icons.values() or bodies & used:
+                continue
+            used |= bodies
+            pictures += [
+                Picture(name, GROUPS.index(target), point, self._draw(body, f"{point} of {name}"))
+                for name, body in sorted(bodies)
+            ]
+        return pictures
+
+    def _draw(self, svg: str, what: str) -> Callable[[], NDArray[np.uint8]]:
+        return partial(rendered, svg, self.options.size, f"{self.name}: {what}")
+
+
+class _Set:
+    """The icons of a package, in Iconify's format."""
+
+    def __init__(self, name: str, files: Files) -> None:
+        try:
+            icons = json.loads(files["icons.json"])
+            self.by_point: dict[str, str] = json.loads(files["chars.json"])
+            """The icon of each code point (or several, joined by -), in hexadecimal; empty in old sets."""
+            self.groups: dict[str, list[str]] = json.loads(files["metadata.json"]).get(
+                "categories", {}
+            )
+            self._icons, self._aliases = icons["icons"], icons.get("aliases", {})
+            self._side = {"width": icons["width"], "height": icons["height"]}
+        except (KeyError, ValueError) as error:
+            raise UserError(
+                f"EmojiStyles: the package of {name} holds no icons: {error}"
+            ) from error
+        self._by_name = {_plain(icon): icon for icon in [*self._aliases, *self._icons]}
+
+    def names(self, icon: str) -> list[str]:
+        """The names of an icon, its own first."""
+        return [icon, *(name for name, alias in self._aliases.items() if alias["parent"] == icon)]
+
+    def icon(self, point: str, names: Sequence[str]) -> str | None:
+        """The icon of a code point: as the set says or, in one that does not, the first of some names."""
+        if self.by_point:
+            return self.by_point.get(point)
+        return next((self._by_name[n] for n in map(_plain, names) if n in self._by_name), None)
+
+    def drawing(self, icon: str) -> str:
+        """An icon as SVG, in a square."""
+        while icon in self._aliases:
+            icon = self._aliases[icon]["parent"]
+        body = {"left": 0, "top": 0, **self._side, **self._icons[icon]}
+        box = " ".join(str(body[key]) for key in ("left", "top", "width", "height"))
+        space = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+        return f'<svg {space} viewBox="{box}">{body["body"]}</svg>'
+
+
+def _plain(name: str) -> str:
+    """A name's letters and digits alone."""
+    return re.sub("[^a-z0-9]", "", name)
+
+
+def _order(point: str) -> tuple[int, ...]:
+    """The place of a code point, or of several that are joined."""
+    return tuple(int(part, 16) for part in point.split("-"))

@@ -1,0 +1,194 @@
+"""Datasets of small pictures that are made at the user's from packages: drawn once, then read."""
+
+import csv
+import math
+import shutil
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oodbench.data.facts import label
+from oodbench.data.packages import Files, Package, read, write_licences
+from oodbench.data.pictures import is_blank
+from oodbench.data.streams import MemoryMapped, Rows, Stored, Subset, keep
+from oodbench.datasets import Environment, FileDataset, Normalization, permutation
+from oodbench.errors import UserError, unknown
+from oodbench.files import write_whole
+from oodbench.hparams import hparam
+from oodbench.terminal import terminal
+
+LIST, PICTURES, LICENCES = "pictures.csv", "pictures.npy", "LICENCES.txt"
+IN_MEMORY = 2**29
+"""Pictures of at most so many bytes are held in memory."""
+CHUNK = 64
+"""Pictures that are drawn between two steps of the bar."""
+SHARES = 2, 5
+"""A half of the identities is tested on, and a fifth of both halves is of the `out` splits."""
+
+
+class Picture(NamedTuple):
+    """One picture, before it is drawn."""
+
+    environment: str
+    target: int
+    identity: str
+    """What it shows, or by whom: a trial trains on some identities and tests on others."""
+    draw: Callable[[], NDArray[np.uint8]]
+    """The picture (C, side, side) as bytes; raises UserError for what cannot be drawn."""
+
+
+class DrawnPictures(FileDataset):
+    """Pictures with identities, from packages.
+
+    `make` reads the packages, draws all pictures into one file, lists them in another, and keeps the
+    licences beside them. A trial deals the identities of an environment out: one half to be trained on and
+    one to be tested on, and a fifth of each to the `out` splits.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(FileDataset.Options):
+        """The pictures."""
+
+        size: int = hparam(16, options=(16, 32, 64, 224))
+        """The side of the pictures in pixels."""
+        as_test: str = hparam("")
+        """The environment whose pictures all others have: what could be reached in it as a test."""
+
+    options: Any
+    channels = 3
+    network_hparams: ClassVar[Mapping[str, Any]] = MappingProxyType({"width": 32, "strided": True})
+    """A run of 400 steps at 16 x 16 pixels takes seconds."""
+    normalization: ClassVar[Normalization]
+    packages: ClassVar[Sequence[Package]]
+    """What the pictures are made of."""
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.input_shape = (self.channels, options.size, options.size)
+        self.repeats = bool(options.as_test)
+        if options.as_test and options.as_test not in self.environments:
+            raise unknown("environment", options.as_test, self.environments, "`as_test`")
+
+    @abstractmethod
+    def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
+        """All pictures, given the files of every package by its name; raises UserError."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the pictures of this size below the data directory."""
+        return f"{self.metadata.folder}/{self.options.size}"
+
+    @property
+    def checksums(self) -> Mapping[str, str]:
+        """The md5 of the pictures of this size, and of their list."""
+        read = f"{self.folder}/{PICTURES}", f"{self.metadata.folder}/{LIST}"
+        return {path: self.metadata.checksums[path] for path in read}
+
+    def command(self, data_dir: object) -> str:
+        """The command that makes the data, which names the size where it is not the usual one."""
+        usual = self.options.size == type(self.options).size
+        return super().command(data_dir) + ("" if usual else f" --set size={self.options.size}")
+
+    def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
+        """Draw the pictures unless they are there and right; `source` is a folder of packages."""
+        folder = data_dir / self.folder
+        if folder.is_dir():
+            try:
+                return self.check()
+            except UserError:
+                shutil.rmtree(folder)
+        files = read(self.packages, self.name, source)
+        pictures = self.pictures(files)
+        about = data_dir / self.metadata.folder
+        about.mkdir(parents=True, exist_ok=True)
+        listed = "".join(f"{p.environment},{p.target},{p.identity}\n" for p in pictures)
+        write_whole(about / LIST, listed)
+        terminal().say(write_licences(about / LICENCES, self.packages, files))
+        rows = Rows(len(pictures), self.input_shape, np.uint8, lambda: self._drawn(pictures))
+        keep(folder, label(self), {PICTURES.removesuffix(".npy"): rows})
+
+    def _drawn(self, pictures: Sequence[Picture]) -> Iterator[Tensor]:
+        """All pictures, some at a time; raises UserError for one that shows nothing."""
+        for start in range(0, len(pictures), CHUNK):
+            drawn = []
+            for picture in pictures[start : start + CHUNK]:
+                drawn.append(picture.draw())
+                if is_blank(drawn[-1]):
+                    raise UserError(
+                        f"{self.name}: {picture.identity} of {picture.environment} shows nothing"
+                    )
+            yield torch.from_numpy(np.stack(drawn))
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The environments of a trial; raises UserError if a file is missing or damaged."""
+        made = _read(
+            self.file(f"{self.metadata.folder}/{LIST}"),
+            self.file(f"{self.folder}/{PICTURES}"),
+            self.environments,
+        )
+        rank = permutation(self, len(made.identities), trial)
+        return {
+            name: self._environment(made, self.options.as_test or name, rank)
+            for name in self.environments
+        }
+
+    def _environment(self, made: "_Made", name: str, rank: Tensor) -> Environment:
+        """An environment whose identities are dealt out in the order of their `rank`."""
+        rows = (made.environment == self.environments.index(name)).nonzero().squeeze(1)
+        there, identity = torch.unique(made.identity[rows], return_inverse=True)
+        place = rank[there].argsort().argsort()[identity]
+        halves, fifths = SHARES
+        return Environment(
+            Subset(made.x, rows) if isinstance(made.x, Stored) else made.x[rows],
+            made.y[rows],
+            out=place // halves % fifths == 0,
+            unseen=place % halves == 0,
+        )
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Bytes (N, C, H, W) to standardised floats."""
+        mean, std = self.normalization.on(x.device)
+        return x.float().div_(255).sub_(mean).div_(std)
+
+
+class _Made(NamedTuple):
+    """All pictures of a set, N of them."""
+
+    x: Tensor | Stored
+    """(N, C, side, side) bytes."""
+    y: Tensor
+    """(N,) classes."""
+    environment: Tensor
+    """(N,) places of the environments among those of the dataset."""
+    identity: Tensor
+    """(N,) places among `identities`."""
+    identities: Sequence[str]
+
+
+@lru_cache(maxsize=2)
+def _read(listed: Path, pictures: Path, environments: tuple[str, ...]) -> _Made:
+    """The pictures with what is listed of them; raises UserError where the two do not belong together."""
+    environment, target, identity = zip(*csv.reader(listed.read_text().splitlines()), strict=True)
+    stored = MemoryMapped(pictures)
+    if len(stored) != len(target):
+        raise UserError(f"{pictures} has {len(stored)} pictures, and {listed} lists {len(target)}")
+    every = torch.arange(len(stored))
+    size = math.prod(stored.shape) * len(stored)
+    identities = sorted(set(identity))
+    number = {name: i for i, name in enumerate(identities)}
+    return _Made(
+        stored.read(every) if size <= IN_MEMORY else stored,
+        torch.tensor([int(t) for t in target]),
+        torch.tensor([environments.index(e) for e in environment]),
+        torch.tensor([number[i] for i in identity]),
+        identities,
+    )

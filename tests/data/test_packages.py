@@ -1,0 +1,109 @@
+"""Packages that carry data: read from archives that are whole and of the right version, or refused."""
+
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oodbench.data.packages import Package, digest, read, write_licences
+from oodbench.errors import MissingError, UserError
+from tests.helpers import archives
+
+FILES = {"a.json": b"{}", "sub/b.txt": b"text\n", "LICENSE": b"Do as you like."}
+
+
+@pytest.fixture(params=["npm", "debian"])
+def package(request: pytest.FixtureRequest) -> Package:
+    name = "@ann/drawings" if request.param == "npm" else "ann-drawings"
+    return archives.package(request.param, name, FILES, "LICENSE")
+
+
+def test_the_files_that_are_read_and_the_notice_come_from_the_archive(
+    package: Package, tmp_path: Path
+) -> None:
+    archives.write(package, {**FILES, "other": b"?"}, tmp_path)
+    assert read([package], "Sketches", tmp_path) == {package.name: FILES}
+
+
+def test_licences_are_kept_with_their_texts(package: Package, tmp_path: Path) -> None:
+    told = write_licences(tmp_path / "L.txt", [package], {package.name: FILES})
+    assert told == f"{package.name} 1.0 ({package.registry}), by Ann: MIT"
+    kept = (tmp_path / "L.txt").read_text()
+    assert kept.startswith(told) and "Do as you like." in kept
+
+
+def refusal(package: Package, folder: Path | None) -> str:
+    with pytest.raises(UserError) as caught:
+        read([package], "Sketches", folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_archive_that_is_missing_is_named_with_the_command_that_gets_it(
+    package: Package, tmp_path: Path
+) -> None:
+    with pytest.raises(MissingError) as caught:
+        read([package], "Sketches", tmp_path)
+    command = "npm pack @ann/drawings@1.0" if package.registry == "npm" else "apt-get download "
+    assert f"lacks {package.archive}" in str(caught.value)
+    assert caught.value.command.startswith(command)
+
+
+@pytest.mark.parametrize("left", [0, 20, 0.5, 0.95])
+def test_half_an_archive_is_refused(left: float, package: Package, tmp_path: Path) -> None:
+    path = archives.write(package, {**FILES, "sub/b.txt": bytes(range(256)) * 64}, tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(left * len(content)) if left < 1 else int(left)])
+    assert refusal(package, tmp_path).startswith(f"Sketches: {path} is no whole package (")
+
+
+def test_an_archive_with_other_files_is_refused(package: Package, tmp_path: Path) -> None:
+    for files in ({**FILES, "a.json": b"[]"}, {"a.json": b"{}"}):
+        path = archives.write(package, files, tmp_path)
+        sentence = refusal(package, tmp_path)
+        assert sentence.startswith(f"Sketches is made of {package}, and the files of {path} are ")
+
+
+def test_a_package_of_another_version_is_refused(tmp_path: Path) -> None:
+    package = archives.package("npm", "drawings", FILES)
+    path = archives.write(package, FILES, tmp_path, version="1.1")
+    assert f"and {path} is drawings 1.1; `npm pack drawings@1.0`" in refusal(package, tmp_path)
+    other = path.rename(tmp_path / "drawings-1.1.tgz")
+    assert f"and {other} is another; `npm pack drawings@1.0`" in refusal(package, tmp_path)
+
+
+def test_another_release_of_a_debian_package_will_do_if_its_files_are_the_same(
+    tmp_path: Path,
+) -> None:
+    package = archives.package("debian", "drawings", FILES)
+    archives.write(replace(package, version="1.0-2"), FILES, tmp_path)
+    assert read([package], "Sketches", tmp_path) == {"drawings": FILES}
+
+
+def test_a_digest_knows_paths_and_contents() -> None:
+    digests = [digest(f) for f in ({"a": b"bc"}, {"ab": b"c"}, {"a": b"b", "c": b""}, {})]
+    assert len(set(digests)) == 4
+    assert digest({"a": b"1", "b": b"2"}) == digest({"b": b"2", "a": b"1"})
+
+
+def test_without_the_program_that_fetches_a_folder_is_asked_for(
+    package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = re.escape(package.fetching[0])
+    assert re.search(
+        rf"^Sketches needs {program}, which is not installed; `{program} .*--from FOLDER",
+        refusal(package, None),
+    )
+
+
+@pytest.mark.slow
+def test_without_a_network_npm_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        registry = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("npm_config_registry", registry)
+        sentence = refusal(archives.package("npm", "drawings", FILES), None)
+    assert sentence.startswith("Sketches: npm failed (") and "--from FOLDER" in sentence

@@ -1,0 +1,125 @@
+"""EmojiStyles: the drawings of the code points that every set has, from sets in Iconify's format."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from oodbench.datasets.emoji_styles import GROUPS, SETS, EmojiStyles
+from typer.testing import CliRunner
+
+from oodbench.data.cli import app
+from oodbench.data.drawn import DrawnPictures
+from oodbench.data.packages import Files
+from oodbench.datasets import Environment, make, md5
+from oodbench.errors import UserError
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+
+POINTS = {"1f600": "grinning-face", "1f3cf": "cricket-game", "1f997": "cricket", "1f984": "unicorn"}
+FACES = {"Smileys & Emotion": ["grinning-face"], "Animals & Nature": ["cricket", "unicorn"]}
+CATEGORIES = {**FACES, "Activities": ["cricket-game"]}
+
+
+def emoji_set(place: int, by_point: bool) -> Files:
+    """A set in which an older one lacks code points, and calls the game what newer ones call the insect."""
+    names = list(POINTS.values())
+    bodies = {
+        name: {"body": f'<circle cx="8" cy="8" r="{1 + i + place / 10}"/>'}
+        for i, name in enumerate(names)
+    }
+    if not by_point:
+        bodies["Cricket_"] = bodies.pop("cricket-game")
+        del bodies["cricket"]
+    aliases = {} if by_point else {"cricketgame": {"parent": "Cricket_"}}
+    icons = {"icons": bodies, "aliases": aliases, "width": 16, "height": 16}
+    return {
+        "icons.json": json.dumps(icons).encode(),
+        "chars.json": json.dumps(POINTS if by_point else {}).encode(),
+        "metadata.json": json.dumps({"categories": CATEGORIES} if by_point else {}).encode(),
+    }
+
+
+@pytest.fixture
+def files() -> dict[str, Files]:
+    old = ("noto-v1", "emojione", "emojione-mono", "fluent")
+    return {
+        package.name: emoji_set(place, name not in old)
+        for place, (name, package) in enumerate(SETS.items())
+    }
+
+
+def emoji(**options: Any) -> EmojiStyles:
+    return EmojiStyles(EmojiStyles.Options(**options))
+
+
+def test_every_set_draws_the_same_code_points(files: dict[str, Files]) -> None:
+    pictures = emoji().pictures(files)
+    for name in SETS:
+        drawn = [(p.identity, GROUPS[p.target]) for p in pictures if p.environment == name]
+        assert drawn == [
+            ("1f3cf", "Activities"),
+            ("1f600", "Smileys & Emotion"),
+            ("1f984", "Animals & Nature"),
+        ]
+    sizes = {p.draw().shape for p in pictures}
+    assert sizes == {(3, 16, 16)}
+    assert len({p.draw().tobytes() for p in pictures if p.identity == "1f984"}) == len(SETS)
+
+
+def test_a_code_point_with_the_drawing_of_another_is_left_out(files: dict[str, Files]) -> None:
+    """In the old sets the insect has the bat's drawing, by its name."""
+    assert "1f997" not in {p.identity for p in emoji().pictures(files)}
+
+
+def test_a_code_point_that_a_set_lacks_is_left_out(files: dict[str, Files]) -> None:
+    chars = {k: v for k, v in POINTS.items() if v != "unicorn"}
+    files[SETS["openmoji"].name]["chars.json"] = json.dumps(chars).encode()
+    assert "1f984" not in {p.identity for p in emoji().pictures(files)}
+
+
+def test_a_package_without_icons_is_refused(files: dict[str, Files]) -> None:
+    files[SETS["noto"].name]["icons.json"] = b'{"icons": {'
+    with pytest.raises(UserError, match="the package of noto holds no icons"):
+        emoji().pictures(files)
+
+
+def test_shared_identities_are_trained_on_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = torch.tensor([True, False])
+    given = Environment(torch.zeros(2, 3, 16, 16), torch.zeros(2), out=flags, unseen=flags)
+    monkeypatch.setattr(DrawnPictures, "load", lambda self, trial: {"noto": given})
+    assert emoji().load(0)["noto"] == given
+    assert emoji(shared_identities=True).load(0)["noto"] == replace(given, unseen=None)
+
+
+def test_pictures_are_augmented_in_training_alone_if_the_option_says_so() -> None:
+    x = torch.randint(256, (8, 3, 16, 16), dtype=torch.uint8)
+    plain = emoji().transform(x, None)
+    for augment in (False, True):
+        dataset = emoji(augment=augment)
+        assert torch.equal(dataset.transform(x, None), plain)
+        first, again = (dataset.transform(x, torch.Generator().manual_seed(0)) for _ in range(2))
+        assert torch.equal(first, again)
+        assert torch.equal(first, plain) != augment
+    assert x.dtype == torch.uint8
+
+
+def test_a_plan_without_the_pictures_says_what_makes_them(tmp_path: Path) -> None:
+    sweep = {"name": "s", "datasets": [{"name": "EmojiStyles", "size": 32}], "algorithms": ["ERM"]}
+    command = f"python -m oodbench.data make EmojiStyles --data-dir {tmp_path} --set size=32"
+    with pytest.raises(UserError, match=f"is missing; get it with `{command}`"):
+        make_plan(validate(sweep, "s"), tmp_path)
+
+
+@pytest.mark.nightly
+def test_the_set_that_is_made_from_npm_is_the_one_whose_checksums_are_known(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["make", "EmojiStyles", "--data-dir", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    dataset = make("EmojiStyles", {}, tmp_path)
+    environments = dataset.load(0)
+    assert {len(e.y) for e in environments.values()} == {1053}
+    assert all(set(e.y.tolist()) == {*range(len(GROUPS))} for e in environments.values())
+    file = tmp_path / "EmojiStyles" / "16" / "pictures.npy"
+    assert md5(file) == dataset.metadata.checksums["EmojiStyles/16/pictures.npy"]

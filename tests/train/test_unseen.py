@@ -1,0 +1,125 @@
+"""Examples that are there only where their environment is held out, and those only where it is not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import oodbench
+from oodbench.data.preparation import load_checked
+from oodbench.data.streams import Stored
+from oodbench.datasets import Environment, make
+from oodbench.errors import UserError
+from oodbench.sweep.file import validate
+from oodbench.sweep.plan import make_plan
+from oodbench.train.loading import Data, load_environments
+from tests.helpers.sweeps import trained
+from tests.helpers.unseen_data import PEOPLE, People
+
+UNSEEN = 3 * PEOPLE // 4
+
+
+@pytest.fixture(params=[False, True], ids=["in memory", "stored"])
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"stored": request.param}
+
+
+def loaded(options: dict[str, Any], *held_out: str, holdout: float = 0.2) -> Data:
+    return load_environments(
+        "People", options, held_out, trial=1, holdout=holdout, data_dir=None, device="cpu"
+    )
+
+
+def inputs(environment: Environment) -> Tensor:
+    x = environment.x
+    return x.read(torch.arange(len(x))) if isinstance(x, Stored) else x
+
+
+def people(data: Data, name: str, *splits: str) -> list[int]:
+    x = inputs(data.environments[name])[:, 0]
+    places = [data.splits[name][split] for split in splits] if splits else [torch.arange(len(x))]
+    return sorted(int(p) for p in x[torch.cat(places)].round())
+
+
+def test_a_run_is_tested_on_nobody_that_it_was_trained_on(options: dict[str, Any]) -> None:
+    data = loaded(options, "c")
+    seen, tested = people(data, "a"), people(data, "c")
+    assert (len(seen), len(tested)) == (PEOPLE - UNSEEN, UNSEEN)
+    assert seen == people(data, "b") and not {*seen} & {*tested}
+
+
+@pytest.mark.parametrize("held_out", ["a", "b", "c"])
+def test_an_environment_has_its_unseen_examples_wherever_it_is_held_out(
+    held_out: str, options: dict[str, Any]
+) -> None:
+    data = loaded(options, held_out)
+    sizes = {name: len(e.y) for name, e in data.environments.items()}
+    assert sizes == {n: UNSEEN if n == held_out else PEOPLE - UNSEEN for n in ("a", "b", "c")}
+
+
+def test_the_splits_and_groups_are_those_of_the_examples_that_are_there(
+    options: dict[str, Any],
+) -> None:
+    data = loaded(options, "c")
+    given = make("People", options).load(1)
+    for name, environment in data.environments.items():
+        whole = given[name]
+        assert whole.out is not None and whole.unseen is not None
+        there = whole.unseen if name == "c" else ~whole.unseen
+        for split, chosen in (("out", there & whole.out), ("in", there & ~whole.out)):
+            assert people(data, name, split) == chosen.nonzero().squeeze(1).tolist()
+            assert sum(data.groups[name][split].counts) == int(chosen.sum())
+        numbers = inputs(environment)[:, 0].round()
+        assert torch.equal(environment.y, numbers % 2)
+        assert environment.attributes is not None
+        assert torch.equal(environment.attributes, numbers.long() // 2 % 2)
+
+
+def test_what_is_fitted_is_fitted_to_the_in_splits_that_are_trained_on(
+    options: dict[str, Any],
+) -> None:
+    data, given = loaded(options, "c"), make("People", options).load(1)
+    trained_on = people(data, "a", "in") + people(data, "b", "in")
+    expected = len(trained_on) - 0.1 * sum(trained_on)
+    unseen = given["c"].unseen
+    assert unseen is not None
+    change = inputs(data.environments["c"]) - inputs(given["c"])[unseen]
+    torch.testing.assert_close(change[:, 1], torch.full((UNSEEN,), expected), atol=1e-4, rtol=0)
+
+
+def test_without_a_holdout_the_examples_keep_their_roles(options: dict[str, Any]) -> None:
+    data = loaded(options, "c", holdout=0)
+    assert [len(people(data, name, "in")) for name in ("a", "c")] == [PEOPLE - UNSEEN, UNSEEN]
+
+
+def test_a_loaded_model_has_the_numbers_of_its_record_whatever_was_held_out(tmp_path: Path) -> None:
+    sweep = {"name": "s", "datasets": ["People"], "algorithms": ["ERM"], "trials": 1, "steps": 4}
+    plan = make_plan(validate({**sweep, "test_environments": "each", "evaluate_every": 4}, "s"))
+    results = trained(tmp_path, plan, keep_weights=("last",))
+    for name in ("a", "c"):
+        model = oodbench.load_model(results.path, test_environment=name, rule="last")
+        found = oodbench.evaluate(model, "People", trial=0, holdout=0.2)
+        (record,) = results.run(model.spec.id).records()
+        assert found.to_dict("records") == record["evaluations"]
+        counts = found[found["metric"] == "accuracy"].groupby("environment")["count"].sum()
+        assert counts[name] == UNSEEN and counts["b"] == PEOPLE - UNSEEN
+
+
+@pytest.mark.parametrize(
+    ("unseen", "problem"),
+    [
+        (torch.zeros(3, dtype=torch.bool), "it has 40 inputs and 3 unseen"),
+        (torch.zeros(PEOPLE), "`unseen` is true or false of each example, not torch.float32"),
+    ],
+)
+def test_wrong_flags_are_refused(
+    unseen: Tensor, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make("People", {})
+    given = dataset.load(0)
+    wrong = Environment(given["a"].x, given["a"].y, attributes=given["a"].attributes, unseen=unseen)
+    monkeypatch.setattr(People, "load", lambda self, trial: {**given, "a": wrong})
+    with pytest.raises(UserError, match=problem):
+        load_checked(dataset, 0)
