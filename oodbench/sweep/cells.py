@@ -104,8 +104,8 @@ def with_environments(sweep: Sweep, source: Source) -> Source:
     Raises UserError for unknown names, for sets that are empty or stand twice, and where validation
     environments are test environments or leave none to train on.
     """
-    dataset, wanted = source.dataset, source.training.validation_environments
-    wanted = sweep.validation_environments if wanted is None else wanted
+    dataset, for_dataset = source.dataset, source.training.validation_environments
+    wanted = sweep.validation_environments if for_dataset is None else for_dataset
     if sweep.test_environments == "default":
         tests = [dataset.test_environments]
     elif sweep.test_environments in ("each", "pairs"):
