@@ -162,7 +162,7 @@ def test_rows_whose_ranges_are_not_those_of_the_others_are_named(
     rows = [{"name": "VREx", "label": "fast", "hparams": {"lr": 0.9, "weight_decay": 0.0}}]
     mine = trained(tmp_path, "mine", **ONE_RUN | {"algorithms": rows})
     kinds = "The search ranges of IRM depend on the kind of data."
-    assert beside_board(str(board), []).notes[:-1] == (f"IRM: {kinds}",)
+    assert beside_board(str(board), []).notes[:-1] == (kinds,)
     (_, *notes, _) = beside_board(str(board), [mine]).notes
     assert notes == [kinds, "In the same draw, other values of lr than ERM's: fast."]
 
