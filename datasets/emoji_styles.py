@@ -133,7 +133,7 @@ NAMING = "noto"
     ),
 )
 class EmojiStyles(DrawnPictures):
-    """To which of Unicode's groups does an emoji belong, drawn by somebody nobody trained on?
+    """Unicode's group of an emoji, drawn in a style that no training environment has.
 
     All sets show the same code points, those that every one of nine sets draws, one by one, without skin
     tones: a set is an environment, a group a class. A trial deals the code points out, one half to be

@@ -21,7 +21,8 @@ from tests.helpers.boards import ONE_RUN, SEM, invoke, trained
 
 OLDER = {"oodbench": "0.1.9", "commit": "0123456789abcdef", "machine": "x86_64, A(R) Chip @ 2 GHz"}
 BOTH_SIDES = (
-    r"The board was trained by oodbench 0\.1\.9, torch [^,]*, A Chip; the runs here by oodbench"
+    r"The board was trained by oodbench 0\.1\.9, torch [^,]*, A Chip, portable arithmetic; "
+    r"the runs here by oodbench"
 )
 
 
