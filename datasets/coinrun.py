@@ -30,7 +30,6 @@ from oodbench.datasets import Environment, FileDataset, Metadata, md5, register
 from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
-from oodbench.terminal import terminal
 
 
 @register(
@@ -149,6 +148,8 @@ class CoinRun(FileDataset):
         options = self.options
         settings = Settings(options.levels, options.states, options.test_levels, expert)
         folder = make(data_dir, settings, source, workers)
+        from oodbench.terminal import terminal  # rich draws random numbers as it is imported
+
         terminal().say(
             f"{options.levels} levels of {options.states} states and {options.test_levels} test levels "
             f"are in {folder}"

@@ -2,10 +2,11 @@
 
 import gzip
 import hashlib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
@@ -295,7 +296,9 @@ def make(name: str, options: Mapping[str, object], data_dir: Path | None = None)
     values = {**defaults(cls.Options), **options}
     dataset: Dataset = cls(checked(cls.Options, values, f"the options of {name}"), data_dir)
     for attribute, wanted in {"environments": tuple, "input_shape": tuple, "task": Task}.items():
-        if not isinstance(value := getattr(dataset, attribute), wanted):
+        value = inspect.getattr_static(dataset, attribute, None)
+        # what a dataset computes may need its data, which the plan of a sweep asks for
+        if not isinstance(value, (wanted, property, cached_property)):
             raise UserError(f"`{attribute}` of {name} is a {wanted.__name__}, not {value!r}")
     return dataset
 

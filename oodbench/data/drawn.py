@@ -24,7 +24,6 @@ from oodbench.datasets import Environment, FileDataset, Normalization, permutati
 from oodbench.errors import UserError, unknown
 from oodbench.files import write_whole
 from oodbench.hparams import hparam
-from oodbench.terminal import terminal
 
 LIST, PICTURES, LICENCES = "pictures.csv", "pictures.npy", "LICENCES.txt"
 IN_MEMORY = 2**29
@@ -112,6 +111,8 @@ class DrawnPictures(FileDataset):
         about.mkdir(parents=True, exist_ok=True)
         listed = "".join(f"{p.environment},{p.target},{p.identity}\n" for p in pictures)
         write_whole(about / LIST, listed)
+        from oodbench.terminal import terminal  # rich draws random numbers as it is imported
+
         terminal().say(write_licences(about / LICENCES, self.packages, files))
         rows = Rows(len(pictures), self.input_shape, np.uint8, lambda: self._drawn(pictures))
         keep(folder, label(self), {PICTURES.removesuffix(".npy"): rows})

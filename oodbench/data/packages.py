@@ -15,7 +15,6 @@ from pathlib import Path
 
 from oodbench.errors import MissingError, UserError
 from oodbench.files import write_whole
-from oodbench.terminal import terminal
 
 SECONDS = 300
 """The longest that a package is waited for."""
@@ -140,6 +139,8 @@ def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
     if shutil.which(program) is None:
         raise MissingError(f"{who} needs {program}, which is not installed; {elsewhere}")
     options = ["--silent", "--fetch-retries=0"] if program == "npm" else ["-q"]
+    from oodbench.terminal import terminal  # rich draws random numbers as it is imported
+
     terminal().say(f"fetching {len(packages)} packages with {program}")
     try:
         done = subprocess.run(

@@ -50,7 +50,9 @@ def older(copy: Path) -> Path:
 @pytest.mark.parametrize("command", ["show", "compare", "page"])
 def test_its_tables_say_what_trained_it(older: Path, command: str) -> None:
     text = " ".join(invoke(command, older).split())
-    assert re.search(r"Trained by oodbench 0\.1\.9, torch [^,]*, A Chip\.", text)
+    assert re.search(
+        r"Trained by oodbench 0\.1\.9, torch [^,]*, A Chip, portable arithmetic\.", text
+    )
 
 
 def test_it_is_valid_whatever_methods_and_data_are_today(

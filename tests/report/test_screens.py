@@ -174,7 +174,7 @@ def test_the_help_of_launch_is_plain_text(width: int) -> None:
     text = CliRunner().invoke(main, arguments, env={"COLUMNS": str(width)}).output
     assert max(len(line) for line in text.splitlines()) <= width
     assert re.search(r"--resource KEY=VALUE .*\s+runs_per_gpu=4", text)
-    assert "<bool>" not in text and re.search("--yes +Ask nothing", text)
+    assert "<bool>" not in text and re.search("--yes +Do not ask", text)
 
 
 if __name__ == "__main__":

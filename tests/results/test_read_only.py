@@ -22,8 +22,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         with mounted(tmp_path / "disk", "size=2m") as disk:
             made = Made(disk / "out")
             for label in ("ERM", "IRM"):
-                made.add("D", label, ("a",), 0, flat(0.5))
-            broken = made.results.run(made.add("D", "ERM", ("a",), 1, flat(0.5)))
+                made.add("FourPoints", label, ("a",), 0, flat(0.5))
+            broken = made.results.run(made.add("FourPoints", "ERM", ("a",), 1, flat(0.5)))
             with (broken.path / "metrics.jsonl").open("a") as file:
                 file.write("{")
             made.results.run(next(iter(made.runs))).checkpoint.write_bytes(b"")

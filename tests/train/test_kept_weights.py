@@ -18,6 +18,7 @@ from oodbench.sweep.plan import Plan
 from oodbench.train import loop
 from oodbench.train.evaluate import evaluate
 from oodbench.train.execute import execute, execute_bundle
+from oodbench.train.process import clean_process
 from oodbench.train.run import Run
 from oodbench.train.settings import Interrupts, TrainSettings
 from tests.helpers.kills import Killed
@@ -84,7 +85,8 @@ def test_they_are_the_weights_that_the_record_is_of(kept: Results) -> None:
         for (rule, step), path in kept_weights(kept.run(run_id)).items():
             run = with_weights(spec, path)
             (record,) = (r for r in kept.run(run_id).records() if r["step"] == step)
-            assert [vars(e) for e in run.evaluate()] == record["evaluations"]
+            with clean_process(1):
+                assert [vars(e) for e in run.evaluate()] == record["evaluations"]
             with safe_open(path, "pt") as file:
                 about = json.loads(file.metadata()["oodbench"])
                 assert about.pop("sizes") == list(run.problem.sizes)

@@ -91,7 +91,9 @@ def test_a_damaged_shard_is_made_anew(coinrun_dir: Path, tmp_path: Path) -> None
     assert result.exit_code == 0
     where = tmp_path / "CoinRun"
     said = " ".join(result.stdout.split())
-    assert said == f"3 levels of 20 states and 4 test levels are in {where}"
+    assert said == (
+        f"3 levels of 20 states and 4 test levels are in {where} CoinRun: 14 files in {tmp_path} are right"
+    )
     assert read_manifest(where) == read_manifest(coinrun_dir / "CoinRun")
     assert md5(file) == md5(coinrun_dir / "CoinRun" / Shard(UNSEEN, 1).files[1])
 
