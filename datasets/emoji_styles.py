@@ -127,7 +127,7 @@ NAMING = "noto"
             "EmojiStyles/16/pictures.npy": "98801e74488d9fb5c40d1ce6f97d824a",
             "EmojiStyles/32/pictures.npy": "5b6f43c2cc4bf2c44545a962c8572be2",
             "EmojiStyles/64/pictures.npy": "43c09276350f043fb09dc27b8b8105e1",
-            "EmojiStyles/224/pictures.npy": "",
+            "EmojiStyles/224/pictures.npy": "0355fb12227e40a358653a492d5bf2ee",
         },
         hparams={"batch_size": 8},
     ),

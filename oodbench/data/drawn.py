@@ -30,8 +30,8 @@ IN_MEMORY = 2**29
 """Pictures of at most so many bytes are held in memory."""
 CHUNK = 64
 """Pictures that are drawn between two steps of the bar."""
-SHARES = 2, 5
-"""A half of the identities is tested on, and a fifth of both halves is of the `out` splits."""
+FIFTH = 5
+"""One in so many identities, of those that are trained on and of those that are tested on, is of `out`."""
 
 
 class Picture(NamedTuple):
@@ -49,8 +49,8 @@ class DrawnPictures(FileDataset):
     """Pictures with identities, from packages.
 
     `make` reads the packages, draws all pictures into one file, lists them in another, and keeps the
-    licences beside them. A trial deals the identities of an environment out: one half to be trained on and
-    one to be tested on, and a fifth of each to the `out` splits.
+    licences beside them. A trial deals the identities of an environment out: some, by default a half, to be
+    tested on, the others to be trained on, and a fifth of both to the `out` splits.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,8 @@ class DrawnPictures(FileDataset):
     network_hparams: ClassVar[Mapping[str, Any]] = MappingProxyType({"width": 32, "strided": True})
     """A run of 400 steps at 16 x 16 pixels takes seconds."""
     normalization: ClassVar[Normalization]
+    one_unseen_in = 2
+    """One in so many identities of an environment is there where it is held out, and only there."""
     packages: ClassVar[Sequence[Package]]
     """What the pictures are made of."""
 
@@ -147,12 +149,14 @@ class DrawnPictures(FileDataset):
         rows = (made.environment == self.environments.index(name)).nonzero().squeeze(1)
         there, identity = torch.unique(made.identity[rows], return_inverse=True)
         place = rank[there].argsort().argsort()[identity]
-        halves, fifths = SHARES
+        unseen = place % self.one_unseen_in == 0
+        tested = place // self.one_unseen_in
+        of_role = torch.where(unseen, tested, place - tested - 1)
         return Environment(
             Subset(made.x, rows) if isinstance(made.x, Stored) else made.x[rows],
             made.y[rows],
-            out=place // halves % fifths == 0,
-            unseen=place % halves == 0,
+            out=of_role % FIFTH == 0,
+            unseen=unseen,
         )
 
     def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:

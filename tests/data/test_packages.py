@@ -82,6 +82,23 @@ def test_another_release_of_a_debian_package_will_do_if_its_files_are_the_same(
     assert read([package], "Sketches", tmp_path) == {"drawings": FILES}
 
 
+def test_a_python_package_is_read_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = {"fonts/a.ttf": b"A", "fonts/b.ttf": b"B"}
+    package = replace(archives.package("python", "sketches", files), files=r"fonts/.*")
+    assert "needs the package sketches" in refusal(package, tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for path, content in {**files, "__init__.py": b""}.items():
+        file = tmp_path / "sketches" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    assert read([package], "Sketches", tmp_path) == {"sketches": files}
+    (tmp_path / "sketches" / "fonts" / "b.ttf").unlink()
+    sentence = refusal(package, tmp_path)
+    assert f"the files of {tmp_path / 'sketches'} are others; `pip install sketches`" in sentence
+
+
 def test_a_digest_knows_paths_and_contents() -> None:
     digests = [digest(f) for f in ({"a": b"bc"}, {"ab": b"c"}, {"a": b"b", "c": b""}, {})]
     assert len(set(digests)) == 4

