@@ -57,7 +57,7 @@ MARGIN = 1.1
     ),
 )
 class DigitSources(DrawnPictures):
-    """Which digit is it, in a display font, to a network that has seen handwriting and fonts of text?
+    """Digits of display fonts, for a network that was trained on handwriting and fonts of text.
 
     Environments are the 1,797 scans of optdigits (`sklearn.datasets.load_digits`), the first 2,000 test
     images of MNIST, and the ten digits of each of LetterFonts' faces of text (monospaced ones among them)

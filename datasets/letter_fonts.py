@@ -59,6 +59,8 @@ FONTSOURCE: Mapping[str, Mapping[str, str]] = {
     },
 }
 """The digests of the packages of npm `@fontsource/NAME`, by kind: one family each, regular and bold."""
+APACHE = "homemade-apple", "rock-salt"
+"""Those under the Apache licence; the others are under the SIL Open Font License."""
 MATPLOTLIB = Package(
     "python",
     "matplotlib",
@@ -91,31 +93,11 @@ DUSTIN = Package(
 )
 EVERY = 3
 """Of the faces of AEnigma, many of which share a family, every third is taken, by name."""
-NO_LETTERS = {
-    *(
-        "18holes",
-        "bin01st",
-        "binaryt",
-        "binaryx",
-        "binx01s",
-        "bitbttf",
-        "bloktilt",
-        "candystr",
-        "fauxsnow",
-    ),
-    *(
-        "graviseg",
-        "graze",
-        "hdmaker",
-        "inkswipe",
-        "lineding",
-        "mobilize",
-        "qbicle1",
-        "qbicle2",
-        "qbicle3",
-    ),
-    *("qbicle4", "snailets", "symmetry", "tearful", "weaver", "wincing"),
-}
+NO_LETTERS = (
+    "18holes bin01st binaryt binaryx binx01s bitbttf bloktilt candystr fauxsnow graviseg graze "
+    "hdmaker inkswipe lineding mobilize qbicle1 qbicle2 qbicle3 qbicle4 snailets symmetry "
+    "tearful weaver wincing"
+).split()
 """Faces of AEnigma that show no letters, or hide them in other drawings."""
 
 
@@ -128,7 +110,9 @@ class Face(NamedTuple):
 
 
 def faces(files: Mapping[str, Files], characters: str, who: str) -> list[Face]:
-    """The faces that have all characters; raises UserError for a font that cannot be read."""
+    """The faces that have all characters, and says which lack one; raises UserError for what is no font."""
+    from oodbench.terminal import terminal  # rich draws random numbers as it is imported
+
     chosen: list[tuple[str, str, bytes]] = []
     for package, contents in files.items():
         fonts = {PurePath(p).stem: c for p, c in contents.items() if p.endswith((".ttf", ".woff"))}
@@ -136,12 +120,16 @@ def faces(files: Mapping[str, Files], characters: str, who: str) -> list[Face]:
             taken = [name for name in sorted(fonts) if name not in NO_LETTERS][::EVERY]
             fonts = {name: fonts[name] for name in taken}
         chosen += [(_kind(package, name), name, content) for name, content in fonts.items()]
-    found = []
+    whole, lacking = [], []
     for kind, name, content in chosen:
         drawings = outlines(content, characters, f"{who}: {name}")
-        if drawings is not None:
-            found.append(Face(kind, name, drawings))
-    return found
+        if drawings is None:
+            lacking.append(name)
+        else:
+            whole.append(Face(kind, name, drawings))
+    if lacking:
+        terminal().say(f"left out, as they lack one of {characters}: {', '.join(lacking)}")
+    return whole
 
 
 def _kind(package: str, face: str) -> str:
@@ -157,9 +145,17 @@ def _kind(package: str, face: str) -> str:
 
 def fontsource(kinds: Sequence[str] = tuple(FONTSOURCE)) -> tuple[Package, ...]:
     """The packages of some kinds of Fontsource's fonts."""
-    pattern = r"files/.*-latin-(400|700)-normal\.woff"
     return tuple(
-        Package("npm", f"@fontsource/{name}", "5.3.0", pattern, sha256, "OFL 1.1", name, "LICENSE")
+        Package(
+            "npm",
+            f"@fontsource/{name}",
+            "5.3.0",
+            r"files/.*-latin-(400|700)-normal\.woff",
+            sha256,
+            "Apache 2.0" if name in APACHE else "SIL OFL 1.1",
+            "the authors that its licence names",
+            "LICENSE",
+        )
         for kind in kinds
         for name, sha256 in FONTSOURCE[kind].items()
     )
@@ -169,7 +165,7 @@ def fontsource(kinds: Sequence[str] = tuple(FONTSOURCE)) -> tuple[Package, ...]:
     "LetterFonts",
     Metadata(
         paper="none",
-        licence="free fonts' own: SIL OFL, Bitstream Vera, GPL, AEnigma's",
+        licence="free fonts' own: SIL OFL, Apache 2.0, Bitstream Vera, GPL, AEnigma's",
         family="pictures",
         shift="the kind of font",
         network="ConvNet",
@@ -183,11 +179,13 @@ def fontsource(kinds: Sequence[str] = tuple(FONTSOURCE)) -> tuple[Package, ...]:
     ),
 )
 class LetterFonts(DrawnPictures):
-    """Which capital letter is it, in a kind of font that nobody trained on?
+    """Capital letters in a kind of font that was not trained on.
 
     Every environment is a kind of font, with the 26 letters of each of its faces, black on white and as
-    large as fits. A trial keeps a quarter of the faces of each kind for where it is held out, and a fifth
-    of the others for the `out` splits.
+    large as fits: 22 faces of text, 27 monospaced, 14 of handwriting, 9 of pixels and 159 display faces. A
+    trial keeps a quarter of the faces of each kind for where it is held out, and a fifth of the others for
+    the `out` splits. The faces are packages of npm and Debian, and those that matplotlib brings, which
+    `python -m oodbench.data make LetterFonts` fetches and draws.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -101,6 +101,8 @@ class DrawnPictures(FileDataset):
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:
         """Draw the pictures unless they are there and right; `source` is a folder of packages."""
+        from oodbench.terminal import terminal  # rich draws random numbers as it is imported
+
         folder = data_dir / self.folder
         if folder.is_dir():
             try:
@@ -113,8 +115,6 @@ class DrawnPictures(FileDataset):
         about.mkdir(parents=True, exist_ok=True)
         listed = "".join(f"{p.environment},{p.target},{p.identity}\n" for p in pictures)
         write_whole(about / LIST, listed)
-        from oodbench.terminal import terminal  # rich draws random numbers as it is imported
-
         terminal().say(write_licences(about / LICENCES, self.packages, files))
         rows = Rows(len(pictures), self.input_shape, np.uint8, lambda: self._drawn(pictures))
         keep(folder, label(self), {PICTURES.removesuffix(".npy"): rows})

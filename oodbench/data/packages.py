@@ -19,7 +19,13 @@ from oodbench.files import write_whole
 
 SECONDS = 300
 """The longest that a package is waited for."""
-UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, KeyError)
+COMMANDS = {
+    "npm": ("npm", "pack"),
+    "debian": ("apt-get", "download"),
+    "python": ("pip", "install"),
+}
+"""What fetches a package of each registry."""
+UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, KeyError, TypeError)
 """What Python raises for an archive that is not whole or none at all."""
 
 
@@ -55,18 +61,9 @@ class Package:
 
     @property
     def fetching(self) -> tuple[str, ...]:
-        """The command that fetches the archive into the working directory."""
-        if self.registry == "npm":
-            return "npm", "pack", f"{self.name}@{self.version}"
-        return (
-            ("pip", "install", self.name)
-            if self.registry == "python"
-            else (
-                "apt-get",
-                "download",
-                self.name,
-            )
-        )
+        """The command that fetches the archive into the working directory, or installs the package."""
+        version = f"@{self.version}" if self.registry == "npm" else ""
+        return *COMMANDS[self.registry], self.name + version
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -92,38 +89,46 @@ def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str
 
 
 def _read(package: Package, who: str, folder: Path) -> Files:
-    place, members = _contents(package, who, folder)
-    if package.registry == "npm":
-        about = json.loads(members["package.json"])
-        if (about.get("name"), about.get("version")) != (package.name, package.version):
-            what = f"{place} is {about.get('name')} {about.get('version')}"
-            raise _other_version(package, who, what)
+    """The files of a package that are read; raises UserError."""
+    if package.registry == "python":
+        place, members = _installed(package, who)
+    else:
+        place = _archive(package, who, folder)
+        members = _unpacked(package, who, place)
     wanted = re.compile(package.files)
     files = {path: members[path] for path in sorted(members) if wanted.fullmatch(path)}
     if digest(files) != package.sha256:
         raise _other_version(package, who, f"the files of {place} are others")
     if package.notice:
-        files[package.notice] = members[package.notice]
+        files[package.notice] = members.get(package.notice, b"")
     return files
 
 
-def _contents(package: Package, who: str, folder: Path) -> tuple[Path, Files]:
-    """Where a package is, and all its files; raises UserError where it is not, or is not whole."""
-    if package.registry == "python":
-        spec = importlib.util.find_spec(package.name)
-        if spec is None or spec.origin is None:
-            raise MissingError(
-                f"{who} needs the package {package.name}", f"pip install {package.name}"
-            )
-        root, wanted = Path(spec.origin).parent, re.compile(package.files)
-        paths = {str(file.relative_to(root)): file for file in root.rglob("*") if file.is_file()}
-        return root, {path: f.read_bytes() for path, f in paths.items() if wanted.fullmatch(path)}
-    archive = _archive(package, who, folder)
+def _installed(package: Package, who: str) -> tuple[Path, Files]:
+    """Where a package of Python is installed, and its files; raises MissingError if it is not."""
+    spec = importlib.util.find_spec(package.name)
+    if spec is None or spec.origin is None:
+        command = shlex.join(package.fetching)
+        raise MissingError(f"{who} needs {package.name}; get it with `{command}`", command)
+    root, wanted = Path(spec.origin).parent, re.compile(package.files)
+    paths = {file.relative_to(root).as_posix(): file for file in root.rglob("*")}
+    return root, {path: f.read_bytes() for path, f in paths.items() if wanted.fullmatch(path)}
+
+
+def _unpacked(package: Package, who: str, archive: Path) -> Files:
+    """All files of an archive; raises UserError if it is not whole, or of another version."""
     try:
-        return archive, _of_npm(archive) if package.registry == "npm" else _of_debian(archive)
+        if package.registry == "debian":
+            return _of_debian(archive)
+        members = _of_npm(archive)
+        about = json.loads(members["package.json"])
+        name, version = about["name"], about["version"]
     except UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise UserError(f"{who}: {archive} is no whole package ({reason})") from error
+    if (name, version) != (package.name, package.version):
+        raise _other_version(package, who, f"{archive} is {name} {version}")
+    return members
 
 
 def digest(files: Mapping[str, bytes]) -> str:
@@ -158,14 +163,14 @@ def _archive(package: Package, who: str, folder: Path) -> Path:
 
 def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
     """Fetch the archives of packages of one registry; raises UserError where that fails."""
+    from oodbench.terminal import terminal  # rich draws random numbers as it is imported
+
     program, verb, _ = packages[0].fetching
-    command = [program, verb, *(package.fetching[2] for package in packages)]
+    command = [program, verb, *(package.fetching[-1] for package in packages)]
     elsewhere = f"`{shlex.join(command)}` on another machine and `--from FOLDER` here do as well"
     if shutil.which(program) is None:
         raise MissingError(f"{who} needs {program}, which is not installed; {elsewhere}")
     options = ["--silent", "--fetch-retries=0"] if program == "npm" else ["-q"]
-    from oodbench.terminal import terminal  # rich draws random numbers as it is imported
-
     terminal().say(f"fetching {len(packages)} packages with {program}")
     try:
         done = subprocess.run(
@@ -193,11 +198,9 @@ def _of_debian(archive: Path) -> dict[str, bytes]:
         raise ValueError("not a Debian package")
     while place < len(
         content
-    ):  # members of 60 bytes of header: name, ..., size, `\n, padded to two
-        name, size = (
-            content[place : place + 16].decode().strip(" /"),
-            int(content[place + 48 : place + 58]),
-        )
+    ):  # a header of 60 bytes with name and size, then what it heads, to an even place
+        name = content[place : place + 16].decode().strip(" /")
+        size = int(content[place + 48 : place + 58])
         start, place = place + 60, place + 60 + size + size % 2
         if place > len(content) + size % 2:
             raise ValueError("it ends early")

@@ -59,6 +59,13 @@ def test_half_an_archive_is_refused(left: float, package: Package, tmp_path: Pat
     assert refusal(package, tmp_path).startswith(f"Sketches: {path} is no whole package (")
 
 
+def test_an_archive_that_does_not_say_what_it_is_is_refused(tmp_path: Path) -> None:
+    package = archives.package("npm", "drawings", FILES)
+    for about in (b"{", b"{}", b"[]"):
+        path = archives.write(package, FILES, tmp_path, about=about)
+        assert refusal(package, tmp_path).startswith(f"Sketches: {path} is no whole package (")
+
+
 def test_an_archive_with_other_files_is_refused(package: Package, tmp_path: Path) -> None:
     for files in ({**FILES, "a.json": b"[]"}, {"a.json": b"{}"}):
         path = archives.write(package, files, tmp_path)
@@ -87,7 +94,9 @@ def test_a_python_package_is_read_where_it_is_installed(
 ) -> None:
     files = {"fonts/a.ttf": b"A", "fonts/b.ttf": b"B"}
     package = replace(archives.package("python", "sketches", files), files=r"fonts/.*")
-    assert "needs the package sketches" in refusal(package, tmp_path)
+    assert (
+        refusal(package, tmp_path) == "Sketches needs sketches; get it with `pip install sketches`"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     for path, content in {**files, "__init__.py": b""}.items():
         file = tmp_path / "sketches" / path

@@ -16,11 +16,20 @@ def package(registry: str, name: str, files: Mapping[str, bytes], notice: str = 
     return Package(registry, name, "1.0", pattern, digest(read), "MIT", "Ann", notice)
 
 
-def write(package: Package, files: Mapping[str, bytes], folder: Path, version: str = "1.0") -> Path:
-    """The archive of a package with these files, under the name that its version 1.0 has."""
+def write(
+    package: Package,
+    files: Mapping[str, bytes],
+    folder: Path,
+    version: str = "1.0",
+    about: bytes = b"",
+) -> Path:
+    """The archive of a package with these files, under the name that its version 1.0 has.
+
+    `about` is the file in which a package of npm says what it is.
+    """
     path = folder / package.archive
     if package.registry == "npm":
-        about = json.dumps({"name": package.name, "version": version}).encode()
+        about = about or json.dumps({"name": package.name, "version": version}).encode()
         path.write_bytes(_tar({**files, "package.json": about}, "package/", "w:gz"))
     else:
         content = b"!<arch>\n"

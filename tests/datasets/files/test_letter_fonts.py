@@ -52,10 +52,13 @@ def test_every_face_is_of_its_kind() -> None:
     assert letters(FILES) == {kind: 26 * count for kind, count in faces.items()}
 
 
-def test_faces_without_a_letter_and_those_that_show_none_are_left_out() -> None:
+def test_faces_without_a_letter_and_those_that_show_none_are_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lacking = {"face0.ttf": font(ascii_uppercase[:-1]), "face1.ttf": EVERYTHING}
     dings = {f"{name}.ttf": EVERYTHING for name in NO_LETTERS}
     assert letters({AENIGMA.name: lacking}) == {}
+    assert capsys.readouterr().out.rstrip().endswith(f"one of {ascii_uppercase}: face0")
     assert letters({AENIGMA.name: dings}) == {}
 
 
