@@ -263,6 +263,8 @@ class FileDataset(Dataset):
 
     def download(self, data_dir: Path) -> None:
         """Fetch what is missing or damaged into `data_dir`; raises UserError where that cannot be."""
+        if type(self).make is not FileDataset.make:
+            raise UserError(f"{self.name} is made: `{self.command(data_dir)}`")
         raise UserError(f"{self.name} has nothing to download")
 
     def make(self, data_dir: Path, source: Path | None, workers: int) -> None:

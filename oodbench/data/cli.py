@@ -41,10 +41,26 @@ Plugins = Annotated[
 
 @app.command()
 @exit_on_user_error
-def download(name: Name, data_dir: DataDir, set_: Settings = None, plugin: Plugins = None) -> None:
+def download(
+    name: Name,
+    data_dir: DataDir,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="MIRROR|FOLDER", help="Where else the files or archive are."
+        ),
+    ] = None,
+    set_: Settings = None,
+    plugin: Plugins = None,
+) -> None:
     """Fetch the files of a dataset, then verify them."""
-    dataset = _dataset(name, data_dir, set_, plugin)
-    facts.require_files(dataset).download(data_dir)
+    dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
+    if source is None:
+        dataset.download(data_dir)
+    else:
+        from oodbench.data.mirrors import fetch
+
+        fetch(dataset, source, data_dir)
     _verify(dataset)
 
 

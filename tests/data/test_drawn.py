@@ -117,6 +117,11 @@ def test_what_is_there_and_right_is_not_made_again_and_what_is_damaged_is(
     assert file.read_bytes() == content
 
 
+def test_what_is_made_is_not_downloaded(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^Shapes is made: `python -m oodbench.data make Shapes "):
+        shapes(tmp_path).download(tmp_path)
+
+
 def test_the_licences_stand_beside_the_pictures(made: Path) -> None:
     assert (made / "Shapes" / "LICENCES.txt").read_text().count("by Ann: MIT") == len(COLOURS)
 

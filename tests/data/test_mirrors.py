@@ -1,0 +1,170 @@
+"""Files of datasets from mirrors and folders: digests are compared, and only whole files are kept."""
+
+import gzip
+import hashlib
+import tarfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from oodbench.data import facts
+from oodbench.data.cli import app
+from oodbench.data.mirrors import fetch
+from oodbench.datasets import Environment, FileDataset, Metadata, make
+from oodbench.errors import UserError
+from tests.helpers.wilds_copies import COPIES
+
+CONTENTS = {"Sketches/a.npy": b"a" * 3000, "Sketches/b.csv": b"b\n"}
+
+
+class Sketches(FileDataset):
+    """Two files with checksums."""
+
+    name = "Sketches"
+    metadata = Metadata(
+        paper="none",
+        licence="MIT",
+        family="synthetic",
+        shift="colour",
+        network="MLP",
+        steps=1,
+        checksums={
+            path: hashlib.md5(content, usedforsecurity=False).hexdigest()
+            for path, content in CONTENTS.items()
+        },
+    )
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """Nothing: the files are not read here."""
+        raise NotImplementedError
+
+
+def sketches(data_dir: Path) -> Sketches:
+    return Sketches(Sketches.Options(), data_dir)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A server of a folder that prints nothing."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of files: one under its path, one packed under its name."""
+    folder = tmp_path / "source"
+    (folder / "Sketches").mkdir(parents=True)
+    (folder / "Sketches" / "a.npy").write_bytes(CONTENTS["Sketches/a.npy"])
+    (folder / "b.csv.gz").write_bytes(gzip.compress(CONTENTS["Sketches/b.csv"]))
+    return folder
+
+
+@pytest.fixture(params=["folder", "mirror"])
+def source(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    """The folder, or the address of a server that has its files."""
+    if request.param == "folder":
+        yield str(folder)
+        return
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def refusal(dataset: Any, source: str, data_dir: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        fetch(dataset, source, data_dir)
+    assert "\n" not in str(caught.value)
+    assert not [*data_dir.rglob(".*")]
+    return str(caught.value)
+
+
+def test_files_are_taken_by_path_or_name_packed_or_not(source: str, tmp_path: Path) -> None:
+    fetch(sketches(tmp_path), source, tmp_path)
+    for path, content in CONTENTS.items():
+        assert (tmp_path / path).read_bytes() == content
+
+
+def test_what_is_there_and_right_stays_and_what_is_damaged_is_replaced(
+    source: str, folder: Path, tmp_path: Path
+) -> None:
+    fetch(sketches(tmp_path), source, tmp_path)
+    (tmp_path / "Sketches" / "a.npy").write_bytes(b"?")
+    (folder / "b.csv.gz").unlink()
+    fetch(sketches(tmp_path), source, tmp_path)
+    sketches(tmp_path).check()
+
+
+@pytest.mark.parametrize("content", [b"", b"a" * 2999, b"a" * 3001])
+def test_another_file_is_not_kept(
+    content: bytes, source: str, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "Sketches" / "a.npy").write_bytes(content)
+    sentence = refusal(sketches(tmp_path), source, tmp_path)
+    assert f"Sketches: Sketches/a.npy of {source} is another file: its md5 is " in sentence
+    assert not (tmp_path / "Sketches" / "a.npy").exists()
+
+
+def test_half_a_packed_file_is_not_kept(source: str, folder: Path, tmp_path: Path) -> None:
+    whole = (folder / "b.csv.gz").read_bytes()
+    (folder / "b.csv.gz").write_bytes(whole[:-4])
+    assert f"Sketches: {source} cannot be read (" in refusal(sketches(tmp_path), source, tmp_path)
+    assert not (tmp_path / "Sketches" / "b.csv").exists()
+
+
+def test_a_file_that_is_missing_is_named(source: str, folder: Path, tmp_path: Path) -> None:
+    (folder / "b.csv.gz").unlink()
+    sentence = refusal(sketches(tmp_path), source, tmp_path)
+    assert (
+        sentence
+        == f"Sketches: {source} has no Sketches/b.csv, nor b.csv, Sketches/b.csv.gz, b.csv.gz"
+    )
+
+
+@pytest.mark.parametrize("source", ["nowhere", "ftp://somewhere", "http://127.0.0.1:1"])
+def test_a_source_that_cannot_be_read_is_named(source: str, tmp_path: Path) -> None:
+    assert refusal(sketches(tmp_path), source, tmp_path).startswith(f"Sketches: {source} ")
+
+
+@pytest.fixture(params=["in a folder", "bare"])
+def archive(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Path:
+    """A set of WILDS as an archive, with its folder or without."""
+    COPIES["Camelyon17"](tmp_path / "copy")
+    path = folder / "camelyon17_v1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        inside = "camelyon17_v1.0" if request.param == "in a folder" else "."
+        tar.add(tmp_path / "copy" / "camelyon17_v1.0", inside)
+    return path
+
+
+def test_a_folder_is_unpacked_from_an_archive_of_its_name(
+    archive: Path, source: str, tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "data"
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    archive.with_name(f"{archive.name}.sha256").write_text(f"{digest}  {archive.name}\n")
+    command = ["download", "Camelyon17", "--data-dir", str(data_dir), "--from", source]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert f"has the SHA-256 {digest}, as its .sha256 says" in " ".join(result.output.split())
+    assert [path.name for path in data_dir.iterdir()] == ["camelyon17_v1.0"]
+
+
+def test_a_damaged_archive_is_not_unpacked(archive: Path, source: str, tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    dataset = facts.require_files(make("Camelyon17", {}, data_dir))
+    archive.write_bytes(archive.read_bytes()[:-1000])
+    assert "cannot be read (" in refusal(dataset, source, data_dir)
+    archive.with_name(f"{archive.name}.sha256").write_text("0" * 64)
+    assert "is damaged: its SHA-256 is " in refusal(dataset, source, data_dir)
+    assert not [*data_dir.iterdir()]
