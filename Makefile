@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 GAME := "procgen-mirror==0.10.7; python_version < '3.13'" "procgen-gym==0.1.1; python_version >= '3.13'" \
   gym3==0.3.3 gym==0.26.2 gym-notices gymnasium farama-notifications cloudpickle cffi pycparser imageio
 
-.PHONY: quickstart install test check nightly bench gpu race
+.PHONY: quickstart install test check nightly docs bench gpu race
 
 quickstart: install
 	$(BIN)/python -m oodbench.board quickstart
@@ -19,7 +19,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 $(VENV)/tested: $(VENV)/installed
-	$(BIN)/pip install --quiet --group dev
+	$(BIN)/pip install --quiet --group dev --group docs
 	$(BIN)/pip install --quiet --no-deps $(GAME)
 	touch $@
 
@@ -39,6 +39,14 @@ check: $(VENV)/tested
 # what takes long and seldom breaks: full grids, the wheel, torture; .ci/run deals a few of them
 nightly: $(VENV)/tested
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 20 -m nightly
+
+$(VENV)/documented: $(VENV)/installed
+	$(BIN)/pip install --quiet --group docs
+	touch $@
+
+# the site, in docs/_build/html; a warning is an error
+docs: $(VENV)/documented
+	$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 bench: $(VENV)/tested
 	$(BIN)/python -m oodbench.bench

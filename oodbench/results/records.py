@@ -3,9 +3,9 @@
 What the numbers of a record are of is the same at nearly every evaluation of a run. A line says it
 (`columns`) only where it is not that of the line before:
 
-{"step":20,"columns":[{"metrics":["accuracy","loss"],"splits":[["0.2","in",[720,720]]]}],
- "counted":["accuracy"],"values":[581,0.4455]}
-{"step":40,"values":[640,0.3011]}
+    {"step":20,"columns":[{"metrics":["accuracy","loss"],"splits":[["0.2","in",[720,720]]]}],
+     "counted":["accuracy"],"values":[581,0.4455]}
+    {"step":40,"values":[640,0.3011]}
 
 A `counted` metric is a proportion: its number is how many of the `count` examples are right, 581 of 720.
 A line of version 0.2.0 has `evaluations` instead, with all names beside every number.

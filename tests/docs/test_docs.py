@@ -21,7 +21,8 @@ from tests.install.lowest import lowest
 
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "CHANGELOG.md",
+    *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts),
     *sorted((ROOT / ".github").rglob("*.md")),
 ]
 
@@ -43,14 +44,19 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{target} in {page}"
 
 
-def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text()
-    for page in PAGES:
-        inner = page.is_relative_to(ROOT / "docs" / "papers") and page.name != "README.md"
-        if page.is_relative_to(ROOT / "docs") and page != ROOT / "docs" / "README.md" and not inner:
-            assert (
-                f"]({page.relative_to(ROOT / 'docs')})" in index or page.parent.name == "own_data"
-            )
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_index_above_every_page_leads_to_it(page: Path) -> None:
+    docs = ROOT / "docs"
+    if page.is_relative_to(docs) and page != docs / "README.md":
+        start = page.parent.parent if page.name == "README.md" else page.parent
+        indexes = [folder / "README.md" for folder in (start, *start.parents)]
+        linked = {
+            (index.parent / target).resolve()
+            for index in indexes
+            if index.is_file() and index.is_relative_to(docs)
+            for target in re.findall(r"\]\(([^)\s#]+)", index.read_text())
+        }
+        assert page.resolve() in linked
 
 
 def test_the_page_of_extras_has_those_of_the_project() -> None:

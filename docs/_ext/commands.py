@@ -1,0 +1,55 @@
+"""A page with every command and its options, from the same texts as `--help`."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import typer.main
+from docstrings import escaped
+
+import oodbench
+
+HEAD = """Commands
+========
+
+``python -m oodbench.ROOM VERB --help`` prints the same. ``oodbench ROOM VERB`` is the same command.
+"""
+
+
+def page() -> str:
+    """The page, as reStructuredText."""
+    lines = [HEAD]
+    for room in rooms():
+        app = importlib.import_module(f"oodbench.{room}.cli").app
+        lines += [room, "-" * len(room), ""]
+        for name, command in verbs(typer.main.get_command(app), f"python -m oodbench.{room}"):
+            lines += described(name, command)
+    return "\n".join(lines)
+
+
+def rooms() -> list[str]:
+    """The rooms of the package that have commands."""
+    return sorted(file.parent.name for file in Path(oodbench.__file__).parent.glob("*/cli.py"))
+
+
+def verbs(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    """Each command with what is typed before its arguments."""
+    if isinstance(command, click.Group):
+        for verb, inner in command.commands.items():
+            yield from verbs(inner, f"{name} {verb}")
+    else:
+        yield name, command
+
+
+def described(name: str, command: click.Command) -> list[str]:
+    """A command's heading, usage, sentence and options."""
+    context = click.Context(command, info_name=name)
+    usage = " ".join(command.collect_usage_pieces(context))
+    text = (command.help or "").partition("\f")[0]
+    lines = [name, "~" * len(name), "", "::", "", f"    {name} {usage}", "", escaped(text), ""]
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    for option in options:
+        if (record := option.get_help_record(context)) is not None:
+            lines += [f"``{record[0]}``", f"    {escaped(record[1]) or 'A switch.'}", ""]
+    return lines

@@ -1,0 +1,47 @@
+"""Docstrings are plain sentences with `code` in them: Sphinx gets them as reStructuredText."""
+
+import re
+
+from sphinx.application import Sphinx
+
+SPECIAL = re.compile(r"([\\*|_<>\[\]])")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Sphinx calls this."""
+    app.connect("autodoc-process-docstring", process)
+    return {"parallel_read_safe": True}
+
+
+def process(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Change a docstring's lines in place, as autodoc asks."""
+    lines[:] = restructured("\n".join(lines)).splitlines()
+
+
+def restructured(text: str) -> str:
+    """A docstring as reStructuredText; blocks that are indented by four are shown as they are."""
+    blocks = re.split(r"\n\s*\n", text.strip("\n"))
+    return "\n\n".join(map(_block, blocks)) + "\n"
+
+
+def _block(block: str) -> str:
+    if block.startswith("    ") or block.startswith("|"):
+        return "::\n\n" + "\n".join(f"    {line}" for line in block.splitlines())
+    lines: list[str] = []
+    for line in block.splitlines():
+        item = re.match(r"- |\d+\. ", line)
+        inside = lines and re.match(r"- |\d+\. |  ", lines[-1])
+        if lines and ((item and not inside) or (inside and not item and not line.startswith("  "))):
+            lines.append("")
+        lines.append(line)
+    return escaped("\n".join(lines))
+
+
+def escaped(text: str) -> str:
+    """Plain text in which only `code` means something."""
+    parts = re.split(r"`+([^`]+)`+", text)
+    plain = [SPECIAL.sub(r"\\\1", part).replace("`", r"\`") for part in parts[::2]]
+    code = [rf"\ ``{' '.join(part.split())}``\ " for part in parts[1::2]]
+    return plain[0] + "".join(c + p for c, p in zip(code, plain[1:], strict=True))

@@ -1,0 +1,68 @@
+"""The site that `make docs` builds."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from oodbench.algorithms import algorithms
+from oodbench.datasets import datasets
+from oodbench.version import __version__
+from tests.helpers.paths import ROOT
+
+LOADED = re.compile(r'<(?:script|link|img)\b[^>]*\b(?:src|href)="(https?:[^"]+)"')
+
+
+def ours(cls: type) -> bool:
+    """Whether a class is the package's, not a test's."""
+    return cls.__module__.startswith("oodbench.")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` does: a warning is an error."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
+    done = subprocess.run(
+        [*command, "--jobs", "2", str(ROOT / "docs"), str(out)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.nightly
+def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+    texts = {page: page.read_text() for page in site.rglob("*.html")}
+    names = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in texts.items()}
+    dead = []
+    for page, text in texts.items():
+        for target in set(re.findall(r'<a\b[^>]*\bhref="([^"]*)"', text)):
+            path, _, anchor = unquote(target).partition("#")
+            if re.match(r"[a-z]+:", path):
+                continue
+            leads_to = (page.parent / path).resolve() if path else page
+            there = leads_to.is_file() and (not anchor or anchor in names.get(leads_to, {anchor}))
+            dead += [] if there else [f"{page.relative_to(site)}: {target}"]
+    assert not dead and len(texts) > 300
+
+
+@pytest.mark.nightly
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    assert {
+        url for page in site.rglob("*.html") for url in LOADED.findall(page.read_text())
+    } == set()
+
+
+@pytest.mark.nightly
+def test_every_method_and_dataset_has_a_page_that_says_the_version(site: Path) -> None:
+    shown = [("algorithms", n) for n in algorithms if ours(algorithms.get(n))]
+    shown += [("datasets", n) for n in datasets if ours(datasets.get(n))]
+    for kind, name in shown:
+        assert f"oodbench {__version__}" in (site / "api" / kind / f"{name}.html").read_text()
+    method = (site / "api" / "algorithms" / "IRM.html").read_text()
+    assert {"arXiv:1907.02893", "62.7 ± 3.3", "penalty_weight"} <= set(
+        re.findall(r"arXiv:1907.02893|62\.7 ± 3\.3|penalty_weight", method)
+    )

@@ -1,0 +1,78 @@
+"""The step-by-step pages, followed to the letter in a copy of the project."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.paths import ROOT
+
+STEPS = ROOT / "docs" / "tutorials"
+LEFT_OUT = ("git ", "make ", "python -m pytest", "python -m oodbench.board rerun")
+"""What needs a repository or takes long; the copy has neither history nor an environment of its own."""
+SHORTER = {
+    "board run small.v1 --algorithm RiskRange --out": (
+        "board run small.v1 --algorithm RiskRange --dataset 'colored digits' --out"
+    )
+}
+
+
+def follow(page: str, copy: Path) -> str:
+    """Save the page's files in `copy`, then run its commands there; what they printed."""
+    text = (STEPS / f"{page}.md").read_text()
+    saved = re.findall(r"[Ss]ave this as `([^`]+)`.*?```\w+\n(.*?)```", text, re.S)
+    for path, content in saved:
+        (copy / path).write_text(content)
+    printed = ""
+    environment = os.environ | {"PYTHONPATH": str(copy)}
+    for line in re.findall(r"^    (.*)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M):
+        if line.startswith(LEFT_OUT):
+            continue
+        for long, short in SHORTER.items():
+            line = line.replace(long, short)
+        command = re.sub(r"^python ", f"{sys.executable} ", line)
+        done = subprocess.run(
+            command, shell=True, cwd=copy, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        printed += done.stdout
+    return printed
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project's files."""
+    folder = tmp_path_factory.mktemp("steps") / "oodbench"
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv", "_build", "api", "results", "__pycache__", ".*_cache"
+    )
+    shutil.copytree(ROOT, folder, ignore=ignored)
+    return folder
+
+
+@pytest.mark.nightly
+def test_the_steps_add_a_method_that_enters_the_board(copy: Path) -> None:
+    lists = ("docs/catalogue.md", "tests/golden/defaults.json", "tests/golden/hparams.json")
+    before = {name: (copy / name).read_text() for name in lists}
+    printed = follow("add_a_method", copy)
+    assert "RiskRange keeps 13 of 16 requirements." in printed and "\nbroken" not in printed
+    assert re.search(r"RiskRange .* here", printed)
+    for name, text in before.items():
+        lines = {line.rstrip(",") for line in (copy / name).read_text().splitlines()}
+        assert {line.rstrip(",") for line in text.splitlines()} < lines
+    printed = follow("enter_the_board", copy)
+    assert "results/enter is as it must be." in printed and "small.v1 is as it must be." in printed
+    parts = copy / "oodbench" / "board" / "frozen" / "small.v1" / "parts"
+    assert (parts / "colored digits" / "RiskRange.parquet").is_file()
+
+
+@pytest.mark.nightly
+def test_the_steps_add_a_dataset(copy: Path) -> None:
+    printed = follow("add_a_dataset", copy)
+    assert "TurningLine: all 1,600 examples can be read" in printed
+    accuracy = dict(re.findall(r"^(ERM|IRM|constant) +([\d.]+) ±", printed, re.M))
+    assert float(accuracy["ERM"]) > float(accuracy["constant"])
