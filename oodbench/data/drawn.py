@@ -18,7 +18,7 @@ from torch import Tensor
 
 from oodbench.data.facts import label
 from oodbench.data.packages import Files, Package, read, write_licences
-from oodbench.data.pictures import is_blank
+from oodbench.data.pictures import is_blank, renderer
 from oodbench.data.streams import MemoryMapped, Rows, Stored, Subset, keep
 from oodbench.datasets import Environment, FileDataset, Normalization, permutation
 from oodbench.errors import UserError, unknown
@@ -109,6 +109,7 @@ class DrawnPictures(FileDataset):
                 return self.check()
             except UserError:
                 shutil.rmtree(folder)
+        renderer()  # or an error, before packages are fetched
         files = read(self.packages, self.name, source)
         pictures = self.pictures(files)
         about = data_dir / self.metadata.folder

@@ -80,6 +80,7 @@ def read(packages: Sequence[Package], who: str, folder: Path | None) -> dict[str
     version.
     """
     if folder is not None:
+        _require(packages, who, folder)
         return {package.name: _read(package, who, folder) for package in packages}
     with tempfile.TemporaryDirectory() as temporary:
         for registry in ("npm", "debian"):
@@ -93,7 +94,7 @@ def _read(package: Package, who: str, folder: Path) -> Files:
     if package.registry == "python":
         place, members = _installed(package, who)
     else:
-        place = _archive(package, who, folder)
+        place = _archive(package, who, folder) or folder / package.archive
         members = _unpacked(package, who, place)
     wanted = re.compile(package.files)
     files = {path: members[path] for path in sorted(members) if wanted.fullmatch(path)}
@@ -145,32 +146,51 @@ def _other_version(package: Package, who: str, what: str) -> UserError:
     return UserError(f"{who} is made of {package}, and {what}; `{command}` fetches the right one")
 
 
-def _archive(package: Package, who: str, folder: Path) -> Path:
-    """The archive of a package in `folder`; raises UserError if there is none of its version."""
+def _archive(package: Package, who: str, folder: Path) -> Path | None:
+    """The archive of a package in `folder`, if there is one; raises UserError for another version."""
     exact = folder / package.archive
     if exact.is_file():
         return exact
     others = sorted(folder.glob(f"{package.stem}[0-9]*{exact.suffix}"))
-    if others and package.registry == "debian":  # another release may have the same files
-        return others[-1]
-    if others:
+    if others and package.registry == "npm":  # another release of Debian's may have the same files
         raise _other_version(package, who, f"{others[-1]} is another")
-    command = shlex.join(package.fetching)
-    raise MissingError(
-        f"{who}: {folder} lacks {package.archive}; get it there with `{command}`", command
-    )
+    return others[-1] if others else None
+
+
+def _require(packages: Sequence[Package], who: str, folder: Path) -> None:
+    """Raise UserError for a folder that lacks archives of packages."""
+    if not folder.is_dir():
+        raise UserError(f"{who}: there is no folder {folder}")
+    archives = [package for package in packages if package.registry != "python"]
+    if missing := [package for package in archives if _archive(package, who, folder) is None]:
+        commands = " && ".join(
+            shlex.join(_command(of_one))
+            for registry in COMMANDS
+            if (of_one := [package for package in missing if package.registry == registry])
+        )
+        others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise MissingError(
+            f"{who}: {folder} lacks {missing[0].archive}{others}; get them there with `{commands}`",
+            commands,
+        )
+
+
+def _command(packages: Sequence[Package]) -> list[str]:
+    """The command that fetches packages of one registry."""
+    *program, _ = packages[0].fetching
+    return [*program, *(package.fetching[-1] for package in packages)]
 
 
 def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
     """Fetch the archives of packages of one registry; raises UserError where that fails."""
     from oodbench.terminal import terminal  # rich draws random numbers as it is imported
 
-    program, verb, _ = packages[0].fetching
-    command = [program, verb, *(package.fetching[-1] for package in packages)]
+    command = _command(packages)
+    program = command[0]
     elsewhere = f"`{shlex.join(command)}` on another machine and `--from FOLDER` here do as well"
     if shutil.which(program) is None:
         raise MissingError(f"{who} needs {program}, which is not installed; {elsewhere}")
-    options = ["--silent", "--fetch-retries=0"] if program == "npm" else ["-q"]
+    options = ["--loglevel=error", "--fetch-retries=0"] if program == "npm" else ["-q"]
     terminal().say(f"fetching {len(packages)} packages with {program}")
     try:
         done = subprocess.run(
@@ -179,8 +199,9 @@ def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise UserError(f"{who}: {program} was waited for {SECONDS} s; {elsewhere}") from error
     if done.returncode:
+        codes = re.findall(r"^npm \S+ code (\S+)", done.stderr, re.MULTILINE)
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reason = lines[-1] if lines else f"exit code {done.returncode}"
+        reason = [*codes, *lines[-1:], f"exit code {done.returncode}"][0]
         raise UserError(f"{who}: {program} failed ({reason}); {elsewhere}")
 
 

@@ -49,6 +49,16 @@ def test_an_archive_that_is_missing_is_named_with_the_command_that_gets_it(
     command = "npm pack @ann/drawings@1.0" if package.registry == "npm" else "apt-get download "
     assert f"lacks {package.archive}" in str(caught.value)
     assert caught.value.command.startswith(command)
+    assert refusal(package, tmp_path / "sub") == f"Sketches: there is no folder {tmp_path / 'sub'}"
+
+
+def test_all_archives_that_are_missing_are_asked_for_at_once(tmp_path: Path) -> None:
+    registries = {"a": "npm", "b": "npm", "c": "debian", "d": "debian"}
+    packages = [archives.package(registry, name, FILES) for name, registry in registries.items()]
+    archives.write(packages[3], FILES, tmp_path)
+    with pytest.raises(MissingError, match=r"lacks a-1\.0\.tgz and 2 others; ") as caught:
+        read(packages, "Sketches", tmp_path)
+    assert caught.value.command == "npm pack a@1.0 b@1.0 && apt-get download c"
 
 
 @pytest.mark.parametrize("left", [0, 20, 0.5, 0.95])
@@ -132,4 +142,7 @@ def test_without_a_network_npm_is_quoted(monkeypatch: pytest.MonkeyPatch) -> Non
         registry = f"http://127.0.0.1:{closed.getsockname()[1]}"
         monkeypatch.setenv("npm_config_registry", registry)
         sentence = refusal(archives.package("npm", "drawings", FILES), None)
-    assert sentence.startswith("Sketches: npm failed (") and "--from FOLDER" in sentence
+    assert (
+        sentence.startswith("Sketches: npm failed (ECONNREFUSED); `npm pack")
+        and "--from FOLDER" in sentence
+    )
