@@ -46,8 +46,8 @@ class WiSEFT(CustomStep):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """The start has a head that was trained."""
-        if not problem.hparams["head_only"]:
+        """The start has a head that was trained, or one that is made of texts."""
+        if not problem.hparams["head_only"] and not problem.zero_shot:
             return "it starts from a trained head, and `head_only` is 0"
         return super().skip(problem)
 

@@ -133,6 +133,8 @@ class Problem:
     """How many examples each training environment has to train on."""
     pretrained: bool = False
     """Whether the network has weights that were trained on other data."""
+    zero_shot: bool = False
+    """Whether the network's head predicts classes before any training, as one made of texts does."""
     seed: int = 0
     """Seed of everything that all runs of a trial have in common: data noise, splits, initial
     weights, order of batches."""
@@ -240,6 +242,8 @@ class Needs:
     others. The network sees them in the same pass; losses and risks are those of the first view."""
     pretrained: bool = False
     """Whether the network has to start from pretrained weights."""
+    zero_shot: bool = False
+    """Whether the network's head has to predict classes before any training."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """The optional packages that it imports, each with the command that installs it."""
 
@@ -451,6 +455,8 @@ def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
     """What the method needs, whatever its hyperparameters, and `problem` does not have, or None."""
     if cls.needs.pretrained and not problem.pretrained:
         return "it needs a pretrained network"
+    if cls.needs.zero_shot and not problem.zero_shot:
+        return "it needs a head that is made of texts (`head_init: text` of the network CLIP)"
     if problem.task.kind == "boxes" and cls.combine is not Algorithm.combine:
         return "a detector's losses have no gradient for each environment in one pass"
     if problem.task.kind == "boxes" and cls.needs.views:

@@ -55,7 +55,8 @@ class Network(nn.Module):
         cls.check(values)
         if cls.check_by_building:
             network: Any = cls
-            _build_once(network, tuple(sorted(values.items())), dataset.input_shape)
+            known = tuple(sorted(values.items()))
+            _build_once(network, known, dataset.input_shape, dataset.task.num_outputs)
         return dict(values)
 
     @classmethod
@@ -65,6 +66,11 @@ class Network(nn.Module):
         Learning rate, weight decay, batch size and augmentation have other defaults then.
         """
         return values.get("weights", "none") != "none"
+
+    @classmethod
+    def is_zero_shot(cls, values: Mapping[str, object]) -> bool:
+        """Whether these hyperparameters give it a head that predicts classes before any training."""
+        return False
 
     featurizer: nn.Module
     classifier: nn.Module
@@ -112,8 +118,12 @@ def build(
 
 @lru_cache
 def _build_once(
-    cls: Any, values: tuple[tuple[str, object], ...], input_shape: tuple[int, ...]
+    cls: Any,
+    values: tuple[tuple[str, object], ...],
+    input_shape: tuple[int, ...],
+    num_outputs: int,
 ) -> None:
     with torch.random.fork_rng(devices=()):
         known = {**neutral_values(cls.Hparams), **dict(values)}
-        cls(input_shape, 2, checked(cls.Hparams, known, f"the hyperparameters of {cls.__name__}"))
+        hparams = checked(cls.Hparams, known, f"the hyperparameters of {cls.__name__}")
+        cls(input_shape, num_outputs, hparams)

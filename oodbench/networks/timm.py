@@ -22,7 +22,7 @@ FILES = ("model.safetensors", "pytorch_model.bin")
 """The names of a model's weights on Hugging Face's hub, in the order in which timm looks for them."""
 
 
-class _Inputs(nn.Module):
+class ModelInputs(nn.Module):
     """Resize and standardise a dataset's images as a model's configuration says."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Timm(Network):
             raise UserError("the network timm has no statistics to freeze without `weights`")
         body = _body(hparams, config, channels, input_shape[1:])
         self.num_features = int(getattr(body, "head_hidden_size", None) or body.num_features)
-        inputs = _Inputs(config, channels, hparams.size, bool(hparams.normalized))
+        inputs = ModelInputs(config, channels, hparams.size, bool(hparams.normalized))
         self.featurizer = nn.Sequential(inputs, body, nn.Dropout(hparams.dropout))
         self.classifier = nn.Linear(self.num_features, num_outputs)
         self._scales: dict[str, float] = {}

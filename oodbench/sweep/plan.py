@@ -137,10 +137,13 @@ def single(
 ) -> RunSpec:
     """The only run of a sweep with one dataset, one algorithm and, by default, trial 0.
 
-    Raises UserError as a sweep would.
+    Raises UserError as a sweep would, and where the algorithm cannot be run on the dataset.
     """
     values = {"name": "single", "datasets": [dataset], "algorithms": [algorithm], "trials": [0]}
-    (run,) = make_plan(validate(values | keys, "a single run"), data_dir).runs.values()
+    plan = make_plan(validate(values | keys, "a single run"), data_dir)
+    for cell in plan.impossible:
+        raise UserError(f"{cell.algorithm} on {cell.dataset}: {cell.reason}")
+    (run,) = plan.runs.values()
     return run
 
 
@@ -357,6 +360,7 @@ def _reason_against(cell: _Cell, discrete: bool) -> str | None:
         first.steps,
         attributes=len(dataset.attributes),
         pretrained=all(network.is_pretrained(spec.network_hparams) for spec in cell.specs),
+        zero_shot=all(network.is_zero_shot(spec.network_hparams) for spec in cell.specs),
         discrete=discrete,
     )
     for spec in cell.specs:

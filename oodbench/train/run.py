@@ -46,6 +46,7 @@ def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem
         attributes=len(dataset.attributes),
         sizes=tuple(sizes),
         pretrained=networks.get(spec.network).is_pretrained(spec.network_hparams),
+        zero_shot=networks.get(spec.network).is_zero_shot(spec.network_hparams),
         seed=derive("environments", spec.dataset, spec.test_environments, spec.trial),
         autocast=AUTOCAST.get(spec.precision),
     )

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import torch
+
 from oodbench.data.encodings import CODEGPT, DISTILBERT, distilbert_tokenizer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "star", "kind", "awful"]
@@ -42,3 +44,23 @@ def small_codegpt(folder: Path) -> Path:
     config.bos_token_id = config.eos_token_id = None
     GPT2Model(config).save_pretrained(target)
     return target
+
+
+def small_clip(folder: Path) -> Path:
+    """Write random weights of CLIP, of 12 features, and a tokenizer of single letters."""
+    from transformers import CLIPConfig, CLIPModel
+
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)] + ["."]
+    tokens = ["<|startoftext|>", "<|endoftext|>", *letters, *(f"{c}</w>" for c in letters)]
+    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    shared = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    ends = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    config = CLIPConfig(
+        text_config={**shared, **ends, "vocab_size": len(tokens), "num_hidden_layers": 1},
+        vision_config={**shared, "num_hidden_layers": 2, "image_size": 16, "patch_size": 8},
+        projection_dim=12,
+    )
+    torch.manual_seed(0)
+    CLIPModel(config).save_pretrained(folder)
+    return folder

@@ -1,0 +1,38 @@
+"""A pretrained network as it is: nothing is trained."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Batch, Needs, register
+from oodbench.steps import CustomStep
+
+
+@register("ZeroShot", paper="arXiv:2103.00020")
+class ZeroShot(CustomStep):
+    """The predictions of a network whose head is made of texts, before any training.
+
+    The row shows what pretraining alone has: of CLIP with `head_init: text`, scaled cosines between an
+    image and a prompt for each class (section 3.1). Fine-tuned rows stand beside it. A run needs one step.
+    """
+
+    changes = "estimator"
+    trains_network = False
+    needs = Needs(zero_shot=True)
+
+    def configure(self) -> dict[str, torch.optim.Optimizer]:
+        """No optimizer: the weights stay as they are."""
+        return {}
+
+    @torch.no_grad()
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """The loss of the batch; nothing changes."""
+        logits = self.predict(batch.x.flatten(0, 1))
+        losses = self.problem.task.losses(logits, batch.y.flatten(0, 1))
+        return {"loss": losses.mean()}
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of the network."""
+        logits: Tensor = self.network(x)
+        return logits
