@@ -1,7 +1,5 @@
 """A pretrained network as it is: nothing is trained."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 

@@ -56,7 +56,9 @@ def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Pr
     """A problem with few inputs, whose examples have one of two attributes."""
     shape = (2, 4, 4) if isinstance(task, ImageTask) else (4,)
     sizes = (EXAMPLES,) * len(environments)
-    return Problem(shape, task, environments, STEPS, attributes=2, sizes=sizes, pretrained=True, zero_shot=True)
+    return Problem(
+        shape, task, environments, STEPS, attributes=2, sizes=sizes, pretrained=True, zero_shot=True
+    )
 
 
 def tiny_batch(

@@ -93,25 +93,10 @@ class CLIP(Network):
         _freeze(images, hparams)
         self.num_features = int(model.config.projection_dim)
         self.featurizer = nn.Sequential(*([_Grey()] if channels == 1 else []), inputs, images)
-        self.classifier = nn.Linear(self.num_features, num_outputs)
+        head = nn.Linear(self.num_features, num_outputs)
+        self.classifier = head
         if hparams.head_init == "text" and not REPLACED.get():
-            self._begin_at_texts(hparams, num_outputs)
-
-    def _begin_at_texts(self, hparams: Hparams, num_outputs: int) -> None:
-        if hparams.weights == "none":
-            raise UserError("`head_init: text` of CLIP needs `weights`")
-        wanted = max(2, num_outputs)
-        if len(hparams.classes) != wanted:
-            raise UserError(
-                f"`head_init: text` of CLIP needs the names of {wanted} classes, and there are "
-                f"{len(hparams.classes)}: a dataset's attribute `classes` has them, or the network's `classes`"
-            )
-        prompts = tuple(hparams.template.format(name) for name in hparams.classes)
-        vectors = text_vectors(hparams.weights, prompts)
-        with torch.no_grad():
-            weights = vectors if num_outputs > 1 else vectors[1:] - vectors[:1]
-            self.classifier.weight.copy_(weights)
-            self.classifier.bias.zero_()
+            _begin_at_texts(head, hparams)
 
     @classmethod
     def weights_file(cls, values: Mapping[str, Any]) -> Path | None:
@@ -163,6 +148,23 @@ def _model(weights: str) -> Any:
     if weights == "none":
         return transformers().CLIPModel(transformers().CLIPConfig())
     return pretrained("CLIPModel", weights)
+
+
+def _begin_at_texts(head: nn.Linear, hparams: CLIP.Hparams) -> None:
+    if hparams.weights == "none":
+        raise UserError("`head_init: text` of CLIP needs `weights`")
+    wanted = max(2, head.out_features)
+    if len(hparams.classes) != wanted:
+        raise UserError(
+            f"`head_init: text` of CLIP needs the names of {wanted} classes, and there are "
+            f"{len(hparams.classes)}: name them in the dataset's `classes`, or the network's"
+        )
+    prompts = tuple(hparams.template.format(name) for name in hparams.classes)
+    vectors = text_vectors(hparams.weights, prompts)
+    with torch.no_grad():
+        weights = vectors if head.out_features > 1 else vectors[1:] - vectors[:1]
+        head.weight.copy_(weights)
+        head.bias.zero_()
 
 
 def _freeze(images: _Images, hparams: CLIP.Hparams) -> None:

@@ -21,6 +21,7 @@ from oodbench.results.frames import (
     Frames,
     origins,
     plugins_of,
+    pretraining,
     records_at,
     sweep_runs,
     test_values,
@@ -36,6 +37,7 @@ predictions depend on other test inputs, have a table of their own; a ceiling, w
 no rank."""
 MEAN = "mean"
 FROM = "from"
+PRETRAINING = "pretraining"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,12 @@ SUMMARIES = (Summary(MEAN, plain_mean),)
 """The columns over all test environments of a dataset; methods are ranked by the first."""
 COLUMNS: tuple[Column, ...] = (
     Column("n", count),
+    Column(
+        PRETRAINING,
+        lambda row: str(row[PRETRAINING]) or "none",
+        note="pretraining: the weights that the network begins with.",
+        needs=PRETRAINING,
+    ),
     Column(FROM, lambda row: str(row[FROM]), overall=True, needs=FROM),
 )
 """The last columns of a table. All formats print what these two lists declare, so that a new column is
@@ -152,6 +160,9 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     findings = beside_constant(table, higher)
     if where := origins(runs):
         frame[FROM] = frame["label"].map(where).fillna("")
+    if weights := pretraining(runs):
+        named = zip(frame["dataset"], frame["label"], strict=True)
+        frame[PRETRAINING] = [weights.get(row, "") for row in named]
     declared = [s.note for s in SUMMARIES] + [c.note for c in COLUMNS if c.needs in frame]
     caption = (*notes(frames.runs, rule, higher), *filter(None, declared))
     findings = (*frames.notes, *findings)

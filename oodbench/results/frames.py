@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 import pandas as pd
@@ -109,6 +110,31 @@ def origins(runs: pd.DataFrame) -> dict[str, str]:
         words += ["here"] if (~group["frozen"].eq(True) | again[group.index]).any() else []
         places[str(label)] = ", ".join(words)
     return places
+
+
+def pretraining(runs: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """The weights that the networks of a table's rows began with, by dataset and label; empty if random.
+
+    Files go by their names and the beginning of their SHA-256, published weights by theirs.
+    """
+    if "network_hparams" not in runs:
+        return {}
+    known = dict[tuple[str, str], str]()
+    for (dataset, label), group in runs.groupby(["dataset_label", "label"], sort=False):
+        columns = [group[name] for name in ("network_hparams", "options") if name in group]
+        texts = [_weights(values) for column in columns for values in column]
+        known[str(dataset), str(label)] = ", ".join(filter(None, dict.fromkeys(texts)))
+    return known if any(known.values()) else {}
+
+
+def _weights(values: object) -> str:
+    """The name of the weights among a network's hyperparameters or a dataset's options."""
+    if not isinstance(values, Mapping) or values.get("weights", "none") == "none":
+        return ""
+    model, weights = values.get("model"), str(values["weights"])
+    name = str(model) if weights == "cached" and model else PurePath(weights).name
+    checksum = str(values.get("sha256") or "")
+    return f"{name} ({checksum[:8]})" if checksum else name
 
 
 def only_dataset(frames: Frames, name: str) -> Frames:

@@ -50,6 +50,7 @@ def small_clip(folder: Path) -> Path:
     """Write random weights of CLIP, of 12 features, and a tokenizer of single letters."""
     from transformers import CLIPConfig, CLIPModel
 
+    folder.mkdir(exist_ok=True)
     letters = [chr(c) for c in range(ord("a"), ord("z") + 1)] + ["."]
     tokens = ["<|startoftext|>", "<|endoftext|>", *letters, *(f"{c}</w>" for c in letters)]
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))

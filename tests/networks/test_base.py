@@ -7,7 +7,7 @@ from oodbench.networks.base import Network, build, networks, register
 
 IMAGES = ("ConvNet", "FastResNet", "MNISTCNN", "ResNet18", "ResNet50")
 TEXTS = ("DistilBERT", "TextCNN")
-ELSEWHERE = ("DenseNet121", "GIN", "FasterRCNN", "CodeGPT", "UNet1d", "timm")
+ELSEWHERE = ("DenseNet121", "GIN", "FasterRCNN", "CodeGPT", "UNet1d", "timm", "CLIP")
 OTHERS = [name for name in networks if name not in (*TEXTS, *ELSEWHERE)]
 """Those that take images of 8 x 8 pixels, or anything."""
 

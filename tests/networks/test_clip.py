@@ -6,15 +6,19 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from oodbench.algorithms import algorithms
 from oodbench.errors import UserError
 from oodbench.networks.base import build
 from oodbench.networks.clip import PIXELS
 from oodbench.networks.weights import sha256
+from oodbench.report.cli import app as report
+from oodbench.steps import update
 from oodbench.sweep.plan import single
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
+from tests.helpers.sweeps import tiny, trained
 from tests.helpers.transformers_copies import small_clip
 
 CLASSES = ("cat", "dog", "ant")
@@ -26,7 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_clip(tmp_path_factory.mktemp("clip"))
 
 
-def made(folder: Path, outputs: int = 3, shape: tuple[int, ...] = (3, 16, 16), **values: Any) -> Any:
+def made(
+    folder: Path, outputs: int = 3, shape: tuple[int, ...] = (3, 16, 16), **values: Any
+) -> Any:
     known = {"weights": str(folder), "classes": CLASSES, "normalized": False, **values}
     return build("CLIP", known, shape, outputs, seed=0)
 
@@ -37,7 +43,8 @@ def logits_of_transformers(folder: Path, prompts: list[str]) -> torch.Tensor:
 
     mean, std = (torch.tensor(PIXELS[k])[:, None, None] for k in ("mean", "std"))
     tokens = CLIPTokenizer.from_pretrained(folder)(prompts, padding=True, return_tensors="pt")
-    model: Any = CLIPModel.from_pretrained(folder).eval()
+    model: Any = CLIPModel.from_pretrained(folder)
+    model.train(False)
     with torch.no_grad():
         logits: torch.Tensor = model(pixel_values=(IMAGES - mean) / std, **tokens).logits_per_image
     return logits
@@ -100,12 +107,12 @@ def test_a_low_rank_change_begins_at_none_and_is_the_product_of_its_factors(fold
 def test_a_run_without_training_has_the_values_of_its_texts(folder: Path) -> None:
     values = {"weights": str(folder), "head_init": "text", "classes": [list("abcdefghij")]}
     network = {"name": "CLIP", "hparams": values}
-    spec = single("RotatedDigits", "ZeroShot", steps=2, network=network)
+    spec = single({"name": "RotatedDigits"}, {"name": "ZeroShot"}, steps=2, network=network)
     assert spec.network_hparams["sha256"] == sha256(folder / "model.safetensors")
     run = Run(spec, TrainSettings())
     before = {k: v.clone() for k, v in run.algorithm.state_dict().items()}
     for step in range(2):
-        run.algorithm.update(run.batches[step], step)
+        update(run.algorithm, run.batches[step], step)
     assert all(torch.equal(v, before[k]) for k, v in run.algorithm.state_dict().items())
 
 
@@ -127,4 +134,16 @@ def test_a_head_that_begins_at_random_is_no_zero_shot_classifier(folder: Path) -
     assert algorithms.get("ZeroShot").needs.zero_shot
     network = {"name": "CLIP", "hparams": {"weights": str(folder)}}
     with pytest.raises(UserError, match="needs a head that is made of texts"):
-        single("RotatedDigits", "ZeroShot", steps=2, network=network)
+        single({"name": "RotatedDigits"}, {"name": "ZeroShot"}, steps=2, network=network)
+
+
+def test_a_sweep_shows_what_its_networks_were_pretrained_on(folder: Path, tmp_path: Path) -> None:
+    hparams: dict[str, Any] = {"weights": str(folder), "head_init": "text", "tuning": "lora"}
+    hparams["classes"] = [list("abcdefghij")]
+    keys = {"steps": 2, "network": {"name": "CLIP", "hparams": hparams}, "trials": 1}
+    sweep = tiny(datasets=["RotatedDigits"], algorithms=["ZeroShot", "ERM"], **keys)
+    results = trained(tmp_path, sweep)
+    text = CliRunner().invoke(report, ["table", str(results.path)]).output
+    rows = [line.split() for line in text.splitlines() if line.startswith(("ZeroShot", "ERM"))]
+    checksum = f"({sha256(folder / 'model.safetensors')[:8]})"
+    assert len(rows) == 2 and all(checksum in row and folder.name in row for row in rows)
