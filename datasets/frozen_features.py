@@ -17,7 +17,7 @@ from oodbench.data.images import Images
 from oodbench.data.preparation import fits
 from oodbench.data.streams import MemoryMapped, Rows, Stored, keep, pieces
 from oodbench.datasets import Environment, FileDataset, Metadata, make, register
-from oodbench.errors import UserError
+from oodbench.errors import UserError, unknown
 from oodbench.hparams import defaults, hparam, identity
 from oodbench.networks.base import Network, build, networks
 from oodbench.networks.weights import require_sha256, sha256
@@ -69,6 +69,9 @@ class FrozenFeatures(FileDataset):
         sha256: str = hparam("", neutral="")
         """The SHA-256 of the file of the weights, which stands in a run's id for them, wherever the file
         is; a run stops at another file. For the network timm a plan sets it."""
+        as_test: str = hparam("", neutral="")
+        """The environment whose examples all others have: what could be reached in it as a test. Some of
+        its examples have to be unseen in training (`Environment.unseen`), as those of `EmojiStyles`."""
 
     options: Options
 
@@ -84,13 +87,16 @@ class FrozenFeatures(FileDataset):
         self.test_environments = images.test_environments
         self.validation_environments = images.validation_environments
         self.evaluation_environments = facts.evaluation_environments(images)
-        self.holdout, self.repeats = facts.holdout(images), facts.repeats(images)
+        self.holdout = facts.holdout(images)
+        self.repeats = facts.repeats(images) or bool(options.as_test)
         self.metric, self.higher_is_better = facts.metric(images), facts.higher_is_better(images)
         self.split_metrics = facts.split_metrics(images)
         self.task = images.task
         self.classes = images.classes
         self.attributes = images.attributes
         self.input_shape = (self._num_features(),)
+        if options.as_test and options.as_test not in images.environments:
+            raise unknown("environment", options.as_test, images.environments, "`as_test`")
 
     def resolved_options(self, pretrained: bool) -> dict[str, Any]:
         """The checksum of the weights where the network's runs have it, too."""
@@ -116,7 +122,12 @@ class FrozenFeatures(FileDataset):
             small = file.stat().st_size <= IN_MEMORY
             x = torch.from_numpy(np.load(file)) if small else MemoryMapped(file)
             featured[name] = replace(environment, x=x)
-        return featured
+        if not self.options.as_test:
+            return featured
+        shown = featured[self.options.as_test]
+        if shown.unseen is None:
+            raise UserError(f"`as_test` of {self.name}: {self.options.of} has no unseen examples")
+        return dict.fromkeys(featured, shown)
 
     @property
     def files_read(self) -> Collection[Path]:

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,25 @@ def test_heads_train_on_them(options: dict[str, object], tmp_path: Path) -> None
         last = list(directory.records())[-1]["evaluations"]
         fit = [e["value"] for e in last if e["metric"] == "accuracy" and e["environment"] != "c"]
         assert run.algorithm != "ERM" or min(fit[::2]) > 0.9
+
+
+def test_the_ceiling_shows_the_tests_features_everywhere(
+    options: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts.require_files(make("FrozenFeatures", options, tmp_path)).cache(1)
+    plain = make("FrozenFeatures", options, tmp_path).load(0)
+    ceiling: Any = make("FrozenFeatures", options | {"as_test": "c"}, tmp_path)
+    with pytest.raises(UserError, match="ImageFolder has no unseen examples"):
+        ceiling.load(0)
+    images = ceiling.images.load(0)
+    unseen = torch.arange(len(images["c"].y)) % 2 == 0
+    given = {name: replace(each, unseen=unseen) for name, each in images.items()}
+    monkeypatch.setattr(ceiling.images, "load", lambda trial: given)
+    for environment in ceiling.load(0).values():
+        assert torch.equal(environment.x, plain["c"].x)
+        assert torch.equal(environment.unseen, unseen)
+    with pytest.raises(UserError, match="unknown environment 'd'"):
+        make("FrozenFeatures", options | {"as_test": "d"}, tmp_path)
 
 
 def test_features_of_timms_models_are_theirs(tmp_path: Path) -> None:
