@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from oodbench.data.drawn import DrawnPictures, Picture
+from oodbench.data.fonts import MARGIN
 from oodbench.data.packages import Files, Package
 from oodbench.data.pictures import rendered
 from oodbench.datasets import Metadata, Normalization, register
@@ -35,8 +36,6 @@ HEADERS = 16, 8
 """Bytes before the values of a file of images and of labels."""
 INK = 64
 """Fainter pixels, of 255, are not counted as part of a digit."""
-MARGIN = 1.1
-"""The side of a picture, in larger sides of the digit, as of glyphs."""
 
 
 @register(
@@ -64,6 +63,9 @@ class DigitSources(DrawnPictures):
     and of its display faces. Every digit is black on white and as large as fits. A trial keeps a quarter of
     the scans and faces of each source for where it is held out, and a fifth of the others for the `out`
     splits.
+
+    Accuracy on display fonts in the sweep `digit-sources`: ERM 56.3 ± 1.6 %,
+    ceiling 70.8 ± 0.8 %, constant 10.0 %.
     """
 
     @dataclass(frozen=True, kw_only=True)

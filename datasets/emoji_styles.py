@@ -140,6 +140,9 @@ class EmojiStyles(DrawnPictures):
     trained on and one to be tested on, in every set, and a fifth of each to the `out` splits: a drawing's
     identity is never the cue. The sets are packages of npm, which `python -m oodbench.data make
     EmojiStyles` fetches and draws on white.
+
+    Accuracy on openmoji in the sweep `emoji-styles`: ERM 21.7 ± 1.8 %,
+    ceiling 45.4 ± 1.4 %, constant 18.1 %.
     """
 
     @dataclass(frozen=True, kw_only=True)

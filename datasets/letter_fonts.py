@@ -186,6 +186,9 @@ class LetterFonts(DrawnPictures):
     trial keeps a quarter of the faces of each kind for where it is held out, and a fifth of the others for
     the `out` splits. The faces are packages of npm and Debian, and those that matplotlib brings, which
     `python -m oodbench.data make LetterFonts` fetches and draws.
+
+    Accuracy on display fonts in the sweep `letter-fonts`: ERM 35.1 ± 3.0 %,
+    ceiling 55.4 ± 0.6 %, constant 3.8 %.
     """
 
     @dataclass(frozen=True, kw_only=True)
