@@ -1,4 +1,4 @@
-"""Data of one's own that fit into a file: a table of numbers with targets and environments."""
+"""Data of one's own that fit into a file: a table of inputs with targets and environments."""
 
 import csv
 import json
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from oodbench.data.columns import EMPTY, IMPUTATIONS, Columns
 from oodbench.data.facts import changed_options, labelled
 from oodbench.datasets import Dataset, Environment, Metadata, md5, register
 from oodbench.errors import UserError, unknown
@@ -20,7 +21,16 @@ from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 SPLITS = ("in", "out")
-
+FILL = (
+    "the option `missing: median` (or mean) fills such cells by what a run trains on, and says where in an "
+    "input of 0 and 1; or leave the row out"
+)
+OR_ELSE = (
+    "; leave the cell empty if the number is missing, or name a column of categories in the option "
+    "`categorical`"
+)
+MOST = 100
+"""The most categories of a column: more are rather names or dates."""
 
 Row = tuple[int, Sequence[str]]
 """A line number and the cells."""
@@ -51,30 +61,41 @@ class NumberedRows:
         """The file and the line of a row, for an error."""
         return f"{self.path}, line {self._lines[row]}"
 
-    def texts(self, name: str) -> Sequence[str]:
-        """The cells of a column; raises UserError for an empty one, or if the column is missing."""
+    def cells(self, name: str) -> Sequence[str]:
+        """The cells of a column, which may be empty; raises UserError if the column is missing."""
         if name not in self._texts:
             raise unknown("column", name, self.columns, f"{self.path}, line {self._header_line}")
-        values: Sequence[str] = self._texts[name]
-        for row, value in enumerate(values):
-            if not value.strip():
-                raise UserError(
-                    f"{self.place(row)}: '{name}' is empty; leave the row out, or fill the "
-                    "cell, such as with the column's median (and say where in a column of 0 and 1)"
-                )
-        return values
+        cells: Sequence[str] = self._texts[name]
+        return cells
 
-    def numbers(self, name: str) -> npt.NDArray[np.float64]:
-        """The cells of a column as numbers (N,); raises UserError for one that is not finite."""
-        texts = self.texts(name)
-        numbers = np.array([_number(text) for text in texts])
-        if len(wrong := np.flatnonzero(~np.isfinite(numbers))):
-            row = int(wrong[0])
-            raise UserError(
-                f"{self.place(row)}: '{name}' must be a number, not '{texts[row]}'; categories become "
-                "columns of 0 and 1, as by `pandas.get_dummies`"
-            )
+    def texts(
+        self, name: str, remedy: str = "leave the row out, or fill the cell"
+    ) -> Sequence[str]:
+        """The cells of a column; raises UserError for an empty one, which ends with the `remedy`."""
+        cells = self.cells(name)
+        for row, cell in enumerate(cells):
+            if not cell.strip():
+                raise UserError(f"{self.place(row)}: '{name}' is empty; {remedy}")
+        return cells
+
+    def numbers(self, name: str, *, gaps: bool = False) -> npt.NDArray[np.float64]:
+        """The cells of a column as numbers (N,), with `gaps` NaN where one is empty.
+
+        Raises UserError for one that is not finite, and without `gaps` for an empty one.
+        """
+        cells = self.cells(name) if gaps else self.texts(name)
+        numbers = np.array([_number(cell) for cell in cells])
+        for row in np.flatnonzero(~np.isfinite(numbers)):
+            if cells[row].strip():
+                raise UserError(
+                    f"{self.place(row)}: '{name}' must be a number, not '{cells[row]}'{OR_ELSE}"
+                )
         return numbers
+
+    def is_text(self, name: str) -> bool:
+        """Whether cells of a column are filled, and none with a number."""
+        filled = [cell for cell in self.cells(name) if cell.strip()]
+        return bool(filled) and all(np.isnan(_number(cell)) for cell in filled)
 
 
 def _number(text: str) -> float:
@@ -279,9 +300,10 @@ def _numbered(texts: Sequence[str]) -> Tensor:
     ),
 )
 class Table(Listed):
-    """Columns of numbers, (number of columns,), standardised.
+    """Columns of numbers and categories: numbers are standardised, categories one-hot.
 
-    Mean and standard deviation are those of the rows that a run trains on.
+    Numbers that are empty are filled by `missing`, and a further input of each such column is 1 where they
+    were; an empty category is a category. All that is estimated comes from the rows that a run trains on.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -290,6 +312,12 @@ class Table(Listed):
 
         features: tuple[str, ...] = hparam(())
         """The columns of inputs; all that have no other meaning if none are given."""
+        categorical: tuple[str, ...] = hparam((), neutral=())
+        """The columns of inputs that are categories though they are numbers, such as codes; columns
+        without a number are so anyway."""
+        missing: str = hparam("", options=("", *IMPUTATIONS), neutral="")
+        """What fills an empty cell of a column of numbers: `median` or `mean` of the rows that a run
+        trains on; where none is given, an empty cell is refused."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)
@@ -297,16 +325,47 @@ class Table(Listed):
         features = options.features or [n for n in self.rows.columns if n not in usual]
         if not features:
             raise UserError(f"{options.file} has no column of inputs")
-        self.input_shape = (len(features),)
-        self.x = torch.from_numpy(np.stack([self.rows.numbers(name) for name in features], 1))
+        for name in options.categorical:
+            if name not in features:
+                raise unknown("column", name, features, f"`categorical`, {self.path}")
+        if not options.missing:
+            for name in features:
+                self.rows.texts(name, FILL)
+        table = {name: self._values(name) for name in features}
+        numbers = [name for name in features if table[name].dtype != object]
+        self.columns = Columns(
+            numbers=tuple(numbers),
+            gaps=tuple(name for name in numbers if np.isnan(table[name]).any()),
+            categories={n: self._categories(n, table[n]) for n in features if n not in numbers},
+            imputation=options.missing or IMPUTATIONS[0],
+        )
+        self.input_shape = (len(self.columns.inputs),)
+        self.x = self.columns.encoded(table)
 
     def load(self, trial: int) -> dict[str, Environment]:
-        """The environments in the order of the file, not standardised, the same in every trial."""
+        """The environments in the order of the file, as `Columns` encodes them, the same in every trial."""
         return self.examples({name: self.x[places] for name, places in self.places.items()})
 
     def fit(self, training: Mapping[str, Environment]) -> Callable[[Tensor], Tensor]:
-        """A function that standardises each column, or only centres it where it is constant."""
+        """A function that makes the rows inputs; a constant column of numbers is only centred."""
         known = torch.cat([environment.x for environment in training.values()])
+        if not self.columns.is_numeric:
+            return self.columns.fitted(known)
         mean, varies = known.mean(0), known.amin(0) < known.amax(0)
         scale = torch.where(varies, known.std(0, correction=0), 1.0)
         return lambda x: ((x - mean) / scale).float()
+
+    def _values(self, name: str) -> npt.NDArray[Any]:
+        """The cells of a column: floats with NaN in gaps, or the texts of categories."""
+        if name not in self.options.categorical and not self.rows.is_text(name):
+            return self.rows.numbers(name, gaps=True)
+        return np.array([cell.strip() or EMPTY for cell in self.rows.cells(name)], dtype=object)
+
+    def _categories(self, name: str, cells: npt.NDArray[Any]) -> tuple[str, ...]:
+        categories = tuple(sorted(set(cells)))
+        if len(categories) > MOST:
+            raise UserError(
+                f"{self.path}: '{name}' has {len(categories):,} categories, and a column may have {MOST}; "
+                "name the columns of inputs in the option `features`"
+            )
+        return categories

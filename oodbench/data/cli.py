@@ -1,8 +1,9 @@
 """The files of datasets on the command line: download, verify, check, cache, list, make."""
 
 import os
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_GROUPS = 12
 """Of an environment with more groups the smallest and the largest are shown."""
+MAX_INPUTS = 60
+"""Of a table with more inputs the first are shown."""
 
 SET = "--set {}=VALUE says it"
 app = commands(
@@ -99,9 +102,19 @@ def check(
     sheet: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Show images of every class there.")
     ] = None,
+    train: Annotated[
+        bool,
+        typer.Option("--train", help="Train ERM, too: its head-room, and is it on the line?"),
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of such a run; at most 600 by default.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The directory that keeps such runs; by default none.")
+    ] = None,
     plugin: Plugins = None,
 ) -> None:
-    """Read every example: sizes, balance, groups, unreadable files, what environments share."""
+    """Read every example: sizes, balance, groups, inputs of tables, what environments share."""
     from oodbench.data.preparation import inspect
     from oodbench.data.sheet import write_sheet
 
@@ -123,6 +136,15 @@ def check(
         console.print(tables, soft_wrap=True)
         if (count := len(facts.group_names(dataset))) > MAX_GROUPS:
             console.say(f"of {count} groups the smallest and the largest are shown")
+    if (columns := facts.columns(dataset)) is not None:
+        console.say(str(columns))
+        names = columns.inputs[:MAX_INPUTS]
+        marginals = [(name, *(c.marginals[name] for c in environments)) for name in names]
+        console.print(
+            console.tables(("input", *(c.name for c in environments)), marginals), soft_wrap=True
+        )
+        if len(columns.inputs) > MAX_INPUTS:
+            console.say(f"of {len(columns.inputs)} inputs the first {MAX_INPUTS} are shown")
     reported: set[str] = set()
     for contents in environments:
         if contents.repeated:
@@ -141,6 +163,27 @@ def check(
     console.say(
         f"{facts.label(dataset)}: all {sum(c.size for c in environments):,} examples can be read"
     )
+    if train:
+        _train(name, assignments("--set", set_ or []), data_dir, steps, out, plugin)
+
+
+def _train(
+    name: str,
+    settings: dict[str, Any],
+    data_dir: Path | None,
+    steps: int | None,
+    out: Path | None,
+    plugins: list[str] | None,
+) -> None:
+    """Train what `data check --train` compares, and print it."""
+    from oodbench.sweep.head_room import head_room, show
+    from oodbench.sweep.launchers import LaunchOptions
+
+    with tempfile.TemporaryDirectory() as scratch:
+        options = LaunchOptions(
+            out=out or Path(scratch), data_dir=data_dir, plugins=tuple(plugins or ())
+        )
+        show(head_room(name, settings, options, steps=steps), terminal())
 
 
 def _listed(groups: dict[str, int]) -> list[tuple[str, int]]:

@@ -3,7 +3,7 @@
 Most follow from the interface. A dataset for which one does not defines the name that the function here
 looks up: `label`, `network`, `network_hparams`, `metric`, `higher_is_better`, `holdout`, `repeats`,
 `normalization`, `evaluation_environments`, `resolved_options`, `split_metrics`, `predictor_metrics`,
-`files_read`.
+`files_read`, `columns`.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from oodbench.data.columns import Columns
     from oodbench.datasets import Dataset, FileDataset, Normalization
 
     SplitMetrics = Callable[[str, Tensor, Tensor], dict[str, float]]
@@ -111,6 +112,11 @@ def repeats(dataset: "Dataset") -> bool:
 def normalization(dataset: "Dataset") -> "Normalization | None":
     """The mean and deviation that standardise the channels of images in [0, 1]; None: none do."""
     return getattr(dataset, "normalization", None)
+
+
+def columns(dataset: "Dataset") -> "Columns | None":
+    """The columns that the inputs of a table are made of; None: it is no table."""
+    return getattr(dataset, "columns", None)
 
 
 def group_names(dataset: "Dataset") -> tuple[str, ...]:

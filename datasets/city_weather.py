@@ -1,0 +1,68 @@
+"""Weather of five cities: did it rain on such a day, in a city that nobody trained on?"""
+
+from typing import Any
+
+import torch
+
+from oodbench.data.columns import Columns
+from oodbench.data.packaged_tables import PackagedTable, Rows
+from oodbench.datasets import Metadata, register
+from oodbench.tasks import Task
+
+CITIES = ("Auckland", "Beijing", "Chicago", "Mumbai", "San Diego")
+VALIDATION, TEST = "Beijing", "Mumbai"
+MEASURED = ("temp", "dewpt", "humidity", "hg", "vis", "wind")
+"""Temperature and dew point in degrees Fahrenheit, humidity in %, pressure in inches of mercury,
+visibility in miles, wind in miles an hour."""
+GUSTS = "low_wind"
+"""The column is larger than the highest wind: it rather has the gusts."""
+WET = "Rain|Snow|Hail"
+DAYS = 7
+"""The days of a cluster: a day is like its neighbours."""
+
+
+@register(
+    "CityWeather",
+    Metadata(
+        paper="none",
+        licence="GPL-2 or later (the R package mosaicData, from Weather Underground)",
+        family="tabular",
+        shift="the city",
+        network="MLP",
+        steps=400,
+        checksums={"mosaicData/Weather.pkl.compress": "0fcec4f373f3f143e82258383fd9f38c"},
+    ),
+)
+class CityWeather(PackagedTable):
+    """Did it rain, snow or hail on a day, given the rest of its weather? A city is held out.
+
+    The 731 days of 2016 and 2017 in Auckland, Beijing, Chicago, Mumbai and San Diego. Inputs are the day's
+    highest, mean and lowest temperature, dew point, humidity, pressure and visibility, its highest and
+    mean wind, and its gusts, which stations report on 20 to 100 % of the days; neither date nor rainfall is
+    among them. What goes with rain differs: in Mumbai it is a season, in Auckland it rains on two days of
+    three, and stations measure visibility and gusts differently. Mumbai is the test, Beijing for
+    validation. Clusters are weeks, so that splits share none.
+    """
+
+    environments = CITIES
+    validation_environments = (VALIDATION,)
+    test_environments = (TEST,)
+    columns = Columns(
+        numbers=tuple(f"{of}_{what}" for what in MEASURED for of in ("high", "avg", "low")),
+        gaps=(GUSTS,),
+    )
+    input_shape = (len(columns.inputs),)
+    task = Task("binary")
+    classes = ("dry", "wet")
+
+    @classmethod
+    def rows(cls, frame: Any) -> Rows:
+        """The days of all cities."""
+        wet = frame["events"].fillna("").str.contains(WET)
+        day = frame.groupby("city").cumcount()
+        return Rows(
+            cls.columns.encoded_frame(frame),
+            torch.from_numpy(wet.to_numpy("float32")),
+            torch.from_numpy(frame["city"].map(CITIES.index).to_numpy("int64")),
+            torch.from_numpy((day // DAYS).to_numpy("int64")),
+        )

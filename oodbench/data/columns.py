@@ -1,0 +1,145 @@
+"""The columns of a table as inputs of a network: numbers with gaps, and categories."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+IMPUTATIONS = ("median", "mean")
+"""What fills the gaps of a column of numbers: a statistic of the rows that a run trains on."""
+EMPTY = "(empty)"
+"""The category of an empty cell."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table's inputs, and what fills the gaps of those that are numbers."""
+
+    numbers: tuple[str, ...]
+    """The columns of numbers."""
+    gaps: tuple[str, ...] = ()
+    """Those of `numbers` in which cells are empty."""
+    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The categories of each categorical column."""
+    imputation: str = "median"
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether there are neither gaps nor categories."""
+        return not (self.gaps or self.categories)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of a network's inputs, in their order."""
+        empty = (f"{name} {EMPTY}" for name in self.gaps)
+        each = (f"{name}: {value}" for name, values in self.categories.items() for value in values)
+        return (*self.numbers, *empty, *each)
+
+    def __str__(self) -> str:
+        """What becomes of the columns, in a sentence."""
+        parts = []
+        if self.numbers:
+            gaps = f"gaps of {', '.join(self.gaps)} are filled by the {self.imputation}"
+            with_gaps = f"; {gaps}, and an input says where" if self.gaps else ""
+            parts.append(f"{len(self.numbers)} of numbers, standardised{with_gaps}")
+        if self.categories:
+            parts.append(f"{len(self.categories)} of categories, one-hot")
+        count = len(self.numbers) + len(self.categories)
+        return (
+            f"Columns: {count}, of which {'; '.join(parts)}. Inputs: {len(self.inputs)}. What is estimated "
+            "comes from the examples that a run trains on."
+        )
+
+    def encoded(self, table: Mapping[str, npt.NDArray[Any]]) -> Tensor:
+        """The rows of a table as float64 (N, columns), without a NaN.
+
+        They are the numbers, which the table gives as floats, 0 in a gap (NaN); for each column of `gaps` 1
+        in a gap and 0 elsewhere; and the place of each category, which the table gives as texts.
+        """
+        numbers = [np.nan_to_num(table[name]) for name in self.numbers]
+        gaps = [np.isnan(table[name]) for name in self.gaps]
+        places = []
+        for name, values in self.categories.items():
+            is_value = table[name][:, None] == np.array(values, dtype=object)
+            assert is_value.any(1).all(), f"a category of {name} is not listed"
+            places.append(is_value.argmax(1))
+        return torch.from_numpy(np.stack([*numbers, *gaps, *places], 1).astype(np.float64))
+
+    def encoded_frame(self, frame: Any) -> Tensor:
+        """`encoded` of a data frame of pandas, in which NaN or None are gaps."""
+        table = {name: frame[name].to_numpy(np.float64) for name in self.numbers}
+        for name in self.categories:
+            table[name] = frame[name].astype(object).where(frame[name].notna(), EMPTY).to_numpy()
+        return self.encoded(table)
+
+    def fitted(self, known: Tensor) -> Callable[[Tensor], Tensor]:
+        """The map from encoded rows (N, columns) to inputs (N, len(inputs)), fitted on the rows `known`.
+
+        Gaps are filled by the imputation, numbers standardised, categories one-hot. An input that does not
+        vary in `known`, such as a category that is not in it, is 0 in every row.
+        """
+        from sklearn.compose import ColumnTransformer
+        from sklearn.impute import SimpleImputer
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+        ends = np.cumsum([len(self.numbers), len(self.gaps), len(self.categories)])
+        numbers, gaps, categorical = np.split(np.arange(ends[-1]), ends[:-1])
+        filled = SimpleImputer(strategy=self.imputation, keep_empty_features=True)
+        places = [np.arange(len(values)) for values in self.categories.values()]
+        one_hot = OneHotEncoder(categories=places, sparse_output=False)
+        transformer = ColumnTransformer(
+            [
+                ("numbers", make_pipeline(filled, StandardScaler()), numbers),
+                ("gaps", "passthrough", gaps),
+                ("categories", one_hot, categorical),
+            ],
+            sparse_threshold=0,
+        )
+        inputs = transformer.fit_transform(self._with_gaps(known))
+        varies = (inputs != inputs[0]).any(0)
+
+        def change(x: Tensor) -> Tensor:
+            inputs = transformer.transform(self._with_gaps(x))
+            return torch.from_numpy(np.where(varies, inputs, 0).astype(np.float32))
+
+        return change
+
+    def marginals(self, x: Tensor) -> dict[str, str]:
+        """The mean and deviation of each number, and the share of gaps and categories, of encoded rows."""
+        rows, count = self._with_gaps(x), len(self.numbers)
+        one_hot = [
+            places[:, None] == np.arange(len(values))
+            for places, values in zip(
+                rows.T[count + len(self.gaps) :], self.categories.values(), strict=True
+            )
+        ]
+        inputs = np.concatenate([rows[:, : count + len(self.gaps)], *one_hot], 1)
+        return marginals(self.inputs, inputs, count)
+
+    def _with_gaps(self, x: Tensor) -> npt.NDArray[np.float64]:
+        """Encoded rows (N, columns) with NaN in the gaps."""
+        rows: npt.NDArray[np.float64] = x.double().numpy().copy()
+        for i, name in enumerate(self.gaps):
+            rows[rows[:, len(self.numbers) + i] == 1, self.numbers.index(name)] = np.nan
+        return rows
+
+
+def marginals(
+    names: Sequence[str], inputs: npt.NDArray[np.floating[Any]], numbers: int
+) -> dict[str, str]:
+    """What each input (N, len(names)) is by itself: mean ± deviation of the first, the share of others."""
+    shown = {}
+    for i, (name, values) in enumerate(zip(names, inputs.T, strict=True)):
+        values = values[~np.isnan(values)]
+        if not len(values):
+            shown[name] = "-"
+        elif i < numbers:
+            shown[name] = f"{values.mean():.4g} ± {values.std():.2g}"
+        else:
+            shown[name] = f"{100 * values.mean():.1f} %"
+    return shown

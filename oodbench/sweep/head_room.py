@@ -1,0 +1,274 @@
+"""What a dataset leaves to gain: ERM beside the constant answer and beside what could be reached."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import scipy
+
+from oodbench.data import facts
+from oodbench.datasets import Dataset, make
+from oodbench.errors import UserError
+from oodbench.hparams import defaults
+from oodbench.metrics import is_proportion
+from oodbench.report.leaderboard import constant_values, reported_metrics
+from oodbench.report.numbers import counted, duration, gain, number
+from oodbench.report.statistics import mean_and_error
+from oodbench.report.why import Why, why
+from oodbench.results.directory import Results
+from oodbench.results.frames import Frames, load_frames, sweep_runs
+from oodbench.results.run_spec import CONSTANT
+from oodbench.selection import candidates
+from oodbench.sweep.file import validate
+from oodbench.sweep.launch import LaunchOptions, launch_specs
+from oodbench.sweep.plan import Plan, make_plan
+from oodbench.terminal import Terminal
+
+ERM, CEILING = "ERM", "ceiling"
+LIKE_TEST = ("as_test", "grayscale", "oracle")
+"""The options that make the data of a ceiling, which is trained on what the test environment is like."""
+DRAWS, TRIALS, MOST_STEPS = 8, 3, 600
+POINTS, SHARE = 0.05, 0.1
+"""The least head-room of a dataset of a board: 5 points of a proportion, or a tenth of ERM's loss."""
+LEVEL = 0.05
+
+Value = tuple[float, float]
+"""A mean over trials and its standard error."""
+
+
+@dataclass(frozen=True)
+class HeadRoom:
+    """ERM's value on the test environments of a dataset, and those between which it stands."""
+
+    label: str
+    tests: tuple[str, ...]
+    metric: str
+    higher_is_better: bool
+    rule: str
+    """The selection rule of `erm` and `ceiling`."""
+    steps: int
+    draws: int
+    trials: int
+    seconds: float
+    """Mean seconds of training and evaluation of a run of ERM."""
+    erm: Value
+    constant: Value | None
+    ceiling: Value | None
+    """ERM trained on what the test environment is like; None where the dataset has no option for it."""
+    own: Value | None
+    """ERM trained on the `in` splits of the test environments, on their `out` splits."""
+    spearman: Value | None
+    """Spearman's correlation, over all draws and trials of ERM, of each run's best score by `train_val`
+    with its test value at that step, and its p-value. None where runs have no such scores."""
+
+    @property
+    def room(self) -> float | None:
+        """How much better than ERM the better one of `ceiling` and `own` is, in the metric's unit."""
+        sign = 1 if self.higher_is_better else -1
+        best = [sign * (value[0] - self.erm[0]) for value in (self.ceiling, self.own) if value]
+        return max(best, default=None)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the head-room is what a dataset of a board must have."""
+        least = POINTS if is_proportion(self.metric) else SHARE * abs(self.erm[0])
+        return self.room is not None and self.room >= least
+
+    @property
+    def is_at_chance(self) -> bool:
+        """Whether ERM is no better than the constant answer."""
+        if self.constant is None:
+            return False
+        sign = 1 if self.higher_is_better else -1
+        return sign * (self.erm[0] - self.constant[0]) <= 0
+
+    @property
+    def is_on_the_line(self) -> bool | None:
+        """Whether runs that are better in distribution are better out of it; None: nothing is known."""
+        if self.spearman is None:
+            return None
+        return self.spearman[0] > 0 and self.spearman[1] < LEVEL
+
+
+def head_room(
+    name: str,
+    settings: Mapping[str, Any],
+    options: LaunchOptions,
+    *,
+    steps: int | None = None,
+    draws: int = DRAWS,
+    trials: int = TRIALS,
+) -> HeadRoom:
+    """Train ERM, the ceiling, and ERM on the test environments alone, and compare their values.
+
+    `settings` are options of the dataset. A run has the dataset's own steps, at most `MOST_STEPS`, unless
+    `steps` says otherwise. What has ended in `options.out` is not trained again. Raises UserError for data
+    that are missing, and for runs that fail.
+    """
+    dataset = make(name, settings, options.data_dir)
+    sweep: dict[str, Any] = {
+        "name": "head-room",
+        "hparam_draws": draws,
+        "trials": trials,
+        "steps": steps or min(dataset.metadata.steps, MOST_STEPS),
+    }
+    like_test = _like_test(dataset)
+    source = {"name": name, **settings, **({"ceiling": like_test} if like_test else {})}
+    rows: list[Any] = [ERM]
+    if like_test:
+        rows.append({"name": ERM, "label": CEILING, "ceiling": True})
+    plan = _plan({**sweep, "datasets": [source], "algorithms": rows}, options)
+    plans = [plan]
+    others = [n for n in dataset.environments if n not in dataset.test_environments]
+    alone = {"test_environments": [others], "validation_environments": "none"}
+    if set(dataset.test_environments) <= set(facts.training_environments(dataset, others)):
+        alone |= {"datasets": [{"name": name, **settings}], "algorithms": [ERM]}
+        plans.append(_plan({**sweep, **alone}, options))
+    specs = {i: spec for each in plans for i, spec in each.runs.items()}
+    results = Results(options.out)
+    waiting = [i for i in specs if not results.run(i).state().final]
+    launch_specs("head-room", specs, waiting, options)
+    frames, *of_own = (load_frames(results, dict(each.runs)) for each in plans)
+    return _compared(dataset, sweep, frames, of_own[0] if of_own else None, bool(like_test))
+
+
+def show(room: HeadRoom, console: Terminal) -> None:
+    """Print the values, the head-room, and whether the dataset is on the line."""
+    runs = f"{room.draws} draws x {room.trials} trials of {room.steps} steps"
+    each = f"{duration(room.seconds)} a run" if room.seconds >= 1 else "less than 1 s a run"
+    unit = " (%)" if is_proportion(room.metric) else ""
+    better = "higher" if room.higher_is_better else "lower"
+    console.say(
+        f"{room.label}, test {'+'.join(room.tests)}: {room.metric}{unit}, {better} is better; {runs}, "
+        f"{each}, chosen by {room.rule}"
+    )
+    alone = f"ERM on {'+'.join(room.tests)} alone"
+    rows = {CONSTANT: room.constant, ERM: room.erm, CEILING: room.ceiling, alone: room.own}
+    texts = [(name, value_text(value, room.metric)) for name, value in rows.items()]
+    console.print(console.tables(("trained", room.metric), texts), soft_wrap=True)
+    for sentence in verdicts(room):
+        console.say(sentence)
+
+
+def value_text(value: Value | None, metric: str) -> str:
+    """A mean and its error as tables print them; `-` where there is none."""
+    return "-" if value is None else number(*value, metric)
+
+
+def verdicts(room: HeadRoom) -> list[str]:
+    """Sentences on the head-room and on the line."""
+    sentences = []
+    if room.room is None:
+        sentences.append(
+            "Head-room: unknown, as neither a ceiling nor the test alone can be trained."
+        )
+    else:
+        unit = " points" if is_proportion(room.metric) else ""
+        least = "5 points" if unit else "a tenth of ERM's loss"
+        than = "at least" if room.has_room else "less than"
+        sentences.append(f"Head-room: {gain(room.room, room.metric)}{unit}, {than} {least}.")
+    if room.is_at_chance:
+        sentences.append("ERM is no better than the constant answer.")
+    if room.spearman is not None:
+        rho, p = room.spearman
+        line = "on the line" if room.is_on_the_line else "not on the line"
+        count = counted(room.draws * room.trials, "run")
+        sentences.append(
+            f"Spearman's correlation of values in and out of distribution over {count} of ERM: "
+            f"{rho:+.2f} (p = {p:.2g}), {line}."
+        )
+    return sentences
+
+
+def _plan(sweep: dict[str, Any], options: LaunchOptions) -> Plan:
+    plan = make_plan(validate(sweep, "data check --train"), options.data_dir)
+    if not plan.runs:
+        raise UserError(f"no run is possible: {plan.impossible[0].reason}")
+    return plan
+
+
+def _like_test(dataset: Dataset) -> dict[str, Any]:
+    """The options of the dataset's ceiling; none where it has no option for it."""
+    known = defaults(type(dataset.options))
+    for name in LIKE_TEST:
+        if known.get(name) is False:
+            return {name: True}
+        if known.get(name) == "" and len(dataset.test_environments) == 1:
+            return {name: dataset.test_environments[0]}
+    return {}
+
+
+def _compared(
+    dataset: Dataset,
+    sweep: Mapping[str, Any],
+    frames: Frames,
+    own: Frames | None,
+    has_ceiling: bool,
+) -> HeadRoom:
+    cell = why(frames, label=ERM)
+    _raise_for_failed(frames)
+    runs = sweep_runs(frames)
+    constants = constant_values(runs, reported_metrics(frames, runs, None)[0])
+    constant = constants.groupby("trial")["value"].mean()
+    spent = runs["training_seconds"] + runs["evaluation_seconds"]
+    return HeadRoom(
+        label=facts.label(dataset),
+        tests=tuple(dataset.test_environments),
+        metric=cell.metric,
+        higher_is_better=facts.higher_is_better(dataset),
+        rule=cell.rule,
+        steps=int(sweep["steps"]),
+        draws=int(sweep["hparam_draws"]),
+        trials=int(sweep["trials"]),
+        seconds=float(spent[runs["label"] == ERM].mean()),
+        erm=_value(cell),
+        constant=mean_and_error(constant) if len(constant) else None,
+        ceiling=_value(why(frames, label=CEILING)) if has_ceiling else None,
+        own=None if own is None else _on_its_own(own, facts.higher_is_better(dataset)),
+        spearman=_spearman(frames),
+    )
+
+
+def _raise_for_failed(frames: Frames) -> None:
+    failed = frames.runs[frames.runs["state"].map(lambda state: not state.complete)]
+    if len(failed):
+        raise UserError(f"{counted(len(failed), 'run')} failed: {failed['error'].iloc[0]}")
+
+
+def _value(cell: Why) -> Value:
+    return mean_and_error(cell.runs.loc[cell.runs["chosen"], "value"])
+
+
+def _spearman(frames: Frames) -> Value | None:
+    """The correlation of scores in distribution with values out of it, over the runs of ERM."""
+    try:
+        runs = why(frames, label=ERM, rule="train_val").runs[["score", "value"]].dropna()
+    except UserError:  # there are no `out` splits
+        return None
+    if len(runs) < 3 or runs["score"].nunique() < 2 or runs["value"].nunique() < 2:
+        return None
+    result = scipy.stats.spearmanr(runs["score"], runs["value"])
+    return float(result.statistic), float(result.pvalue)
+
+
+def _on_its_own(frames: Frames, higher_is_better: bool) -> Value | None:
+    """The mean over trials of the `out` splits' value at the draw and step that the other trials choose.
+
+    A draw and step chosen by the same values would flatter.
+    """
+    try:
+        scores = candidates(frames, "train_val")
+    except UserError:
+        return None
+    runs = sweep_runs(frames).set_index("id")
+    scores["draw"] = scores["id"].map(runs["draw"])
+    table = scores.pivot_table("score", ["draw", "step"], "trial", "first")
+    table = table if higher_is_better else -table
+    if table.shape[1] < 2:
+        return None
+    values = []
+    for trial in table:
+        best = table.drop(columns=trial).mean(axis=1).idxmax()
+        values.append(table.loc[best, trial])
+    mean, error = mean_and_error(values)
+    return (mean if higher_is_better else -mean), error
