@@ -10,7 +10,7 @@ from oodbench.datasets import Metadata, register
 from oodbench.tasks import Task
 
 CITIES = ("Auckland", "Beijing", "Chicago", "Mumbai", "San Diego")
-VALIDATION, TEST = "Beijing", "Mumbai"
+TEST = "Mumbai"
 MEASURED = ("temp", "dewpt", "humidity", "hg", "vis", "wind")
 """Temperature and dew point in degrees Fahrenheit, humidity in %, pressure in inches of mercury,
 visibility in miles, wind in miles an hour."""
@@ -40,12 +40,14 @@ class CityWeather(PackagedTable):
     highest, mean and lowest temperature, dew point, humidity, pressure and visibility, its highest and
     mean wind, and its gusts, which stations report on 20 to 100 % of the days; neither date nor rainfall is
     among them. What goes with rain differs: in Mumbai it is a season, in Auckland it rains on two days of
-    three, and stations measure visibility and gusts differently. Mumbai is the test, Beijing for
-    validation. Clusters are weeks, so that splits share none.
+    three, and stations measure visibility and gusts differently. Mumbai is the test. Clusters are weeks, so
+    that splits share none.
+
+    By `train_val` (8 draws, three trials) the constant answer has 69 %, ERM 73 % with a standard error of
+    6, and 92 % with `as_test`.
     """
 
     environments = CITIES
-    validation_environments = (VALIDATION,)
     test_environments = (TEST,)
     columns = Columns(
         numbers=tuple(f"{of}_{what}" for what in MEASURED for of in ("high", "avg", "low")),

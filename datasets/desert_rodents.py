@@ -62,6 +62,8 @@ class DesertRodents(PackagedTable):
     heavy, and the small Reithrodontomys nearly vanish. 1997 to 2002 are the test, the five years before
     for validation. Clusters are days of capture; the same animal may be caught on several, as the table
     does not say which one it is.
+
+    By `val_env` (8 draws, three trials) the constant answer has 31 %, ERM 51 %, and 91 % with `as_test`.
     """
 
     environments = tuple(YEARS)

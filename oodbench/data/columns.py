@@ -44,15 +44,12 @@ class Columns:
         parts = []
         if self.numbers:
             gaps = f"gaps of {', '.join(self.gaps)} are filled by the {self.imputation}"
-            with_gaps = f"; {gaps}, and an input says where" if self.gaps else ""
-            parts.append(f"{len(self.numbers)} of numbers, standardised{with_gaps}")
+            with_gaps = f" ({gaps}, and an input says where)" if self.gaps else ""
+            parts.append(f"{_columns(len(self.numbers))} of numbers, standardised{with_gaps}")
         if self.categories:
-            parts.append(f"{len(self.categories)} of categories, one-hot")
-        count = len(self.numbers) + len(self.categories)
-        return (
-            f"Columns: {count}, of which {'; '.join(parts)}. Inputs: {len(self.inputs)}. What is estimated "
-            "comes from the examples that a run trains on."
-        )
+            parts.append(f"{_columns(len(self.categories))} of categories, one-hot")
+        estimated = "What is estimated comes from the examples that a run trains on."
+        return f"Inputs: {len(self.inputs)}, from {' and '.join(parts)}. {estimated}"
 
     def encoded(self, table: Mapping[str, npt.NDArray[Any]]) -> Tensor:
         """The rows of a table as float64 (N, columns), without a NaN.
@@ -127,6 +124,10 @@ class Columns:
         for i, name in enumerate(self.gaps):
             rows[rows[:, len(self.numbers) + i] == 1, self.numbers.index(name)] = np.nan
         return rows
+
+
+def _columns(count: int) -> str:
+    return f"{count} column{'s' * (count != 1)}"
 
 
 def marginals(
