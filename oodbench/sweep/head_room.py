@@ -101,11 +101,15 @@ def head_room(
 ) -> HeadRoom:
     """Train ERM, the ceiling, and ERM on the test environments alone, and compare their values.
 
-    `settings` are options of the dataset. A run has the dataset's own steps, at most `MOST_STEPS`, unless
-    `steps` says otherwise. What has ended in `options.out` is not trained again. Raises UserError for data
-    that are missing, and for runs that fail.
+    `settings` are options of the dataset; the last two have half of the draws. A run has the dataset's own
+    steps, at most `MOST_STEPS`, unless `steps` says otherwise. What has ended in `options.out` is not
+    trained again. Raises UserError for data that are missing, and for runs that fail.
     """
     dataset = make(name, settings, options.data_dir)
+    if not (facts.holdout(dataset) or dataset.validation_environments):
+        raise UserError(
+            f"{name} has neither `out` splits nor validation environments to choose runs by"
+        )
     sweep: dict[str, Any] = {
         "name": "head-room",
         "hparam_draws": draws,
@@ -124,11 +128,16 @@ def head_room(
     if set(dataset.test_environments) <= set(facts.training_environments(dataset, others)):
         alone |= {"datasets": [{"name": name, **settings}], "algorithms": [ERM]}
         plans.append(_plan({**sweep, **alone}, options))
-    specs = {i: spec for each in plans for i, spec in each.runs.items()}
+    few = -(-draws // 2)  # of what ERM is compared with
+    kept = [
+        {i: s for i, s in each.runs.items() if s.draw < few or (each is plan and s.label == ERM)}
+        for each in plans
+    ]
+    specs = {i: spec for each in kept for i, spec in each.items()}
     results = Results(options.out)
     waiting = [i for i in specs if not results.run(i).state().final]
     launch_specs("head-room", specs, waiting, options)
-    frames, *of_own = (load_frames(results, dict(each.runs)) for each in plans)
+    frames, *of_own = (load_frames(results, each) for each in kept)
     return _compared(dataset, sweep, frames, of_own[0] if of_own else None, bool(like_test))
 
 

@@ -1,0 +1,172 @@
+"""docs/datasets.md: what ERM leaves to gain on every dataset that can be made here."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from oodbench.data import facts
+from oodbench.datasets import Dataset, datasets, make
+from oodbench.errors import UserError, unknown
+from oodbench.files import write_whole
+from oodbench.metrics import is_proportion
+from oodbench.report.numbers import gain
+from oodbench.sweep.head_room import HeadRoom, head_room, show, value_text
+from oodbench.sweep.launchers import LaunchOptions
+from oodbench.terminal import commands, exit_on_user_error, terminal
+
+DOCS = Path("docs")
+MEASURED = "datasets/measured.json"
+"""The figures, by dataset, beside the page."""
+OPEN = ("CC", "MIT", "Apache", "free fonts")
+"""How the licences begin of datasets whose pictures may stand on the page."""
+OF_ONES_OWN = ("FrozenFeatures", "ImageFolder", "Manifest", "Table")
+"""Datasets that are made of what the user has."""
+
+RHO = "\N{GREEK SMALL LETTER RHO}"
+
+app = commands(__doc__)
+
+
+@app.command()
+@exit_on_user_error
+def write_page(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Datasets to measure.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where their files are.")] = None,
+    out: Annotated[Path, typer.Option(help="Keeps the runs.")] = Path("results/head-room"),
+    docs: Annotated[Path, typer.Option(help="The folder of the page.")] = DOCS,
+    steps: Annotated[int | None, typer.Option(min=1, help="Of a run; at most 600.")] = None,
+    draws: Annotated[int, typer.Option(min=2)] = 8,
+    trials: Annotated[int, typer.Option(min=2)] = 3,
+) -> None:
+    """Measure datasets, with `all` those that are here, and write the page."""
+    known = list(datasets)
+    wanted = known if names == ["all"] else names or []
+    for name in wanted:
+        if name not in known:
+            raise unknown("dataset", name, known)
+        dataset = _here(name, data_dir)
+        if dataset is None:
+            continue
+        _write_picture(dataset, docs)
+        options = LaunchOptions(out=out / name, data_dir=data_dir, workers=1)
+        try:
+            room = head_room(name, {}, options, steps=steps, draws=draws, trials=trials)
+        except UserError as error:
+            terminal().say(f"{name}: {error}")
+            continue
+        show(room, terminal())
+        rooms = {**measured(docs), name: room}
+        texts = {n: asdict(rooms[n]) for n in sorted(rooms, key=str.casefold)}
+        write_whole(docs / MEASURED, json.dumps(texts, indent=1) + "\n")
+    path = docs / "datasets.md"
+    write_whole(path, page(path.read_text(encoding="utf-8"), measured(docs), pictures(docs)))
+
+
+def measured(docs: Path) -> dict[str, HeadRoom]:
+    """The figures beside the page in `docs`, by dataset."""
+    path = docs / MEASURED
+    texts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {name: HeadRoom(**_with_tuples(text)) for name, text in texts.items()}
+
+
+def pictures(docs: Path) -> list[str]:
+    """The datasets whose contact sheet is beside the page."""
+    return sorted((p.stem for p in (docs / "datasets").glob("*.png")), key=str.casefold)
+
+
+def _with_tuples(text: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in text.items()}
+
+
+def _here(name: str, data_dir: Path | None) -> Dataset | None:
+    """The dataset with its default options, or None if its files are not here."""
+    try:
+        dataset = make(name, {}, data_dir)
+        facts.check(dataset)
+    except UserError:
+        return None
+    return dataset
+
+
+def _write_picture(dataset: Dataset, docs: Path) -> None:
+    from oodbench.data.sheet import write_sheet
+
+    is_open = dataset.metadata.licence.startswith(OPEN)
+    if is_open and dataset.task.has_classes and len(dataset.input_shape) == 3:
+        write_sheet(dataset, dataset.load(0), docs / "datasets" / f"{dataset.name}.png")
+
+
+def page(text: str, rooms: Mapping[str, HeadRoom], shown: Sequence[str]) -> str:
+    """The page in Markdown with these figures and pictures in the places of those that it has."""
+    columns = ("dataset", "shift", "test", "metric", "constant", "ERM", "ceiling", "alone")
+    columns += ("room", "passes", RHO, "draws x trials x steps", "s/run")
+    table = [_row(columns), "| --- " * 4 + "| ---: " * 5 + "| --- | ---: | ---: | ---: |"]
+    table += [_row(_cells(name, room)) for name, room in rooms.items()]
+    images = [f"**{n}** ({_licence(n)})\n\n![{n}](datasets/{n}.png)\n" for n in shown]
+    parts = {"measured": table, "others": [*_unmeasured(rooms)], "pictures": images}
+    for name, lines in parts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+        before, found, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not (found and found_end):
+            raise UserError(f"the page has no place for its part '{name}', {begin.strip()}")
+        text = before + begin + "\n".join(lines) + "\n" + end + after
+    return text
+
+
+def _licence(name: str) -> str:
+    return datasets.get(name).metadata.licence
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _cells(name: str, room: HeadRoom) -> list[str]:
+    values = (room.constant, room.erm, room.ceiling, room.own)
+    unit = " (%)" if is_proportion(room.metric) else ""
+    rho = "-" if room.spearman is None else f"{room.spearman[0]:+.2f}"
+    verdict = "at chance" if room.is_at_chance else "yes" if room.has_room else "no"
+    return [
+        name,
+        datasets.get(name).metadata.shift,
+        ", ".join(room.tests),
+        room.metric + unit,
+        *(value_text(value, room.metric) for value in values),
+        "-" if room.room is None else gain(room.room, room.metric),
+        verdict,
+        f"**{rho}**" if room.is_on_the_line else rho,
+        f"{room.draws} x {room.trials} x {room.steps}",
+        f"{room.seconds:.1f}",
+    ]
+
+
+def _unmeasured(rooms: Mapping[str, HeadRoom]) -> Iterator[str]:
+    """A line for each reason why registered datasets were not measured."""
+    rest = [name for name in datasets if name not in rooms]
+    own = [name for name in rest if name in OF_ONES_OWN]
+    filed = [n for n in rest if n not in own and _needs_files(n)]
+    other = [name for name in rest if name not in own + filed]
+    reasons = {
+        "They are made of the user's own data": own,
+        "Their files were not on the machine of the measurement": filed,
+        "There was no time for them": other,
+    }
+    for reason, names in reasons.items():
+        if names:
+            yield f"- {reason}: {', '.join(names)}."
+
+
+def _needs_files(name: str) -> bool:
+    metadata = datasets.get(name).metadata
+    return bool(metadata.checksums or metadata.folder)
+
+
+if __name__ == "__main__":
+    app()

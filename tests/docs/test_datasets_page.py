@@ -1,0 +1,44 @@
+"""docs/datasets.md names every registered dataset, with the figures and pictures beside it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from oodbench.datasets import datasets
+from oodbench.errors import UserError
+from oodbench.list.catalogue import own_entries
+from oodbench.sweep.datasets_page import measured, page, pictures
+from tests.helpers.paths import ROOT
+
+DOCS = ROOT / "docs"
+PAGE = DOCS / "datasets.md"
+MOST = 1_000_000
+"""Bytes of all pictures together."""
+
+
+def test_every_registered_dataset_is_on_the_page() -> None:
+    words = set(re.findall(r"\w+", PAGE.read_text(encoding="utf-8")))
+    assert {entry.name for entry in own_entries() if entry.kind == "dataset"} <= words
+
+
+def test_the_page_has_the_figures_and_pictures_beside_it() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rooms = {name: room for name, room in measured(DOCS).items() if name in datasets}
+    table = text.partition("<!-- measured -->")[2].partition("<!-- end of measured -->")[0]
+    made = page(text, rooms, pictures(DOCS))
+    assert table in made
+    assert made.partition("<!-- pictures -->")[2] == text.partition("<!-- pictures -->")[2]
+
+
+def test_pictures_are_small() -> None:
+    assert sum(file.stat().st_size for file in (DOCS / "datasets").glob("*.png")) < MOST
+
+
+def test_a_page_without_a_place_for_a_part_is_told_so() -> None:
+    with pytest.raises(UserError, match="no place for its part 'measured', <!-- measured -->"):
+        page("# Datasets\n", {}, [])
+
+
+def test_no_figures_are_no_rows(tmp_path: Path) -> None:
+    assert measured(tmp_path) == {} and pictures(tmp_path) == []

@@ -1,0 +1,174 @@
+"""What `data check --train` compares: ERM, the constant answer, the ceiling, the test environment alone."""
+
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import scipy
+from typer.testing import CliRunner
+
+from oodbench.data.cli import app
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames
+from oodbench.results.run_spec import RunSpec
+from oodbench.selection import choose
+from oodbench.sweep.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
+from oodbench.sweep.launchers import LaunchOptions
+from tests.helpers.made import Made
+
+CITIES = {"num_examples": 60}
+ROOM = HeadRoom(
+    label="Scans",
+    tests=("c",),
+    metric="accuracy",
+    higher_is_better=True,
+    rule="train_val",
+    steps=10,
+    draws=8,
+    trials=2,
+    seconds=1.0,
+    erm=(0.6, 0.01),
+    constant=(0.5, 0.0),
+    ceiling=(0.64, 0.01),
+    own=(0.66, 0.01),
+    spearman=(0.6, 0.01),
+)
+LOSS = replace(
+    ROOM,
+    metric="mse",
+    higher_is_better=False,
+    erm=(2.0, 0.1),
+    constant=(3.0, 0.0),
+    ceiling=(1.9, 0.1),
+)
+
+
+@pytest.mark.parametrize(
+    ("room", "value", "has_room", "at_chance"),
+    [
+        (ROOM, 0.06, True, False),
+        (replace(ROOM, own=None), 0.04, False, False),
+        (replace(ROOM, own=None, ceiling=None), None, False, False),
+        (replace(ROOM, constant=(0.6, 0.0)), 0.06, True, True),
+        (replace(LOSS, own=(1.7, 0.1)), 0.3, True, False),
+        (replace(LOSS, own=(2.5, 0.1)), 0.1, False, False),
+        (replace(LOSS, own=None, constant=(1.9, 0.0)), 0.1, False, True),
+        (replace(LOSS, own=None, constant=None), 0.1, False, False),
+    ],
+)
+def test_head_room_is_what_the_better_of_ceiling_and_test_alone_has_over_erm(
+    room: HeadRoom, value: float | None, has_room: bool, at_chance: bool
+) -> None:
+    assert room.room == (None if value is None else pytest.approx(value))
+    assert (room.has_room, room.is_at_chance) == (has_room, at_chance)
+    assert any("no better than the constant" in each for each in verdicts(room)) == at_chance
+
+
+@pytest.mark.parametrize(
+    ("spearman", "expected", "words"),
+    [
+        ((0.6, 0.01), True, "+0.60 (p = 0.01), on the line."),
+        ((0.6, 0.2), False, "+0.60 (p = 0.2), not on the line."),
+        ((-0.6, 0.01), False, "-0.60 (p = 0.01), not on the line."),
+        (None, None, ""),
+    ],
+)
+def test_a_dataset_is_on_the_line_where_the_correlation_is_surely_positive(
+    spearman: tuple[float, float] | None, expected: bool | None, words: str
+) -> None:
+    room = replace(ROOM, spearman=spearman)
+    assert room.is_on_the_line is expected
+    assert verdicts(room)[-1].endswith(words)
+
+
+def test_erm_is_compared_with_three_others_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    options = LaunchOptions(out=tmp_path, launcher="debug")
+    room = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2)
+    results = Results(tmp_path)
+    specs = {i: RunSpec.from_json(s) for i, s in results.plan()["runs"].items()}
+    kinds = Counter((s.ceiling, len(s.test_environments)) for s in specs.values())
+    assert kinds == {(False, 1): 3 * 2, (True, 1): 2 * 2, (False, 4): 2 * 2}
+    assert {s.test_environments for s in specs.values() if len(s.test_environments) == 4} == {
+        ("Auckland", "Beijing", "Chicago", "San Diego")
+    }
+    assert all(s.options["as_test"] == s.ceiling for s in specs.values())
+    wet = [make("CityWeather", CITIES).load(t)["Mumbai"].y.mean().item() for t in range(2)]
+    assert room.constant is not None
+    in_split = [1 - w for w in wet]  # dry is the commonest answer of the other cities
+    assert room.constant[0] == pytest.approx(sum(in_split) / 2, abs=0.15)
+
+    erm = {i: s for i, s in specs.items() if len(s.test_environments) == 1 and not s.ceiling}
+    frames = load_frames(results, erm)
+    chosen = choose(frames, "train_val").set_index("id")["step"]
+    values = frames.metrics.astype({"id": object})
+    at = values[(values["environment"] == "Mumbai") & (values["split"] == "in")]
+    at = at[(at["metric"] == "accuracy") & (at["step"] == at["id"].map(chosen))]
+    assert room.erm[0] == pytest.approx(at["value"].mean())
+    assert room.own is not None and room.ceiling is not None and 0 < room.own[0] <= 1
+
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/done.json")}
+    again = head_room("CityWeather", CITIES, options, steps=10, draws=3, trials=2)
+    assert again == room
+    assert before == {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/done.json")}
+
+
+def test_a_dataset_without_out_splits_is_refused_and_one_without_an_option_has_no_ceiling(
+    tmp_path: Path,
+) -> None:
+    options = LaunchOptions(out=tmp_path, launcher="debug")
+    with pytest.raises(UserError, match="FourPoints has neither `out` splits nor validation"):
+        head_room("FourPoints", {}, options)
+    room = head_room("ThreeInputs", {}, options, steps=3, draws=2, trials=2)
+    assert room.ceiling is None and room.constant is not None
+
+
+def test_the_value_of_the_test_alone_is_that_of_a_draw_that_other_trials_choose(
+    tmp_path: Path,
+) -> None:
+    made = Made(tmp_path)
+    accuracy = {(0, 0): 0.9, (1, 0): 0.5, (0, 1): 0.7, (1, 1): 0.8}  # by draw and trial
+    for (draw, trial), value in accuracy.items():
+        made.add(
+            "Scans", "ERM", ("a", "b"), trial, lambda e, s, t, v=value: v, draw=draw, steps=(10,)
+        )
+    frames = load_frames(made.results, made.runs)
+    value = _on_its_own(frames, True)
+    # trial 1 has draw 1 as its best, which has .5 in trial 0; trial 0 has draw 0, with .7 in trial 1
+    assert value is not None and value[0] == pytest.approx((0.5 + 0.7) / 2)
+    worst = _on_its_own(frames, False)
+    assert worst is not None and worst[0] == pytest.approx((0.9 + 0.8) / 2)
+    one = Made(tmp_path / "one")
+    one.add("Scans", "ERM", ("a", "b"), 0, lambda e, s, t: 0.5)
+    assert _on_its_own(load_frames(one.results, one.runs), True) is None
+
+
+def test_a_correlation_is_scipys_of_scores_and_test_values(tmp_path: Path) -> None:
+    made, scores, values = Made(tmp_path), [0.5, 0.7, 0.6, 0.9, 0.8], [0.3, 0.2, 0.25, 0.1, 0.5]
+    for draw, (score, value) in enumerate(zip(scores, values, strict=True)):
+        made.add(
+            "Scans",
+            "ERM",
+            ("c",),
+            0,
+            lambda e, s, t, pair=(score, value): pair[1] if e == "c" else pair[0],
+            draw=draw,
+        )
+    found = _spearman(load_frames(made.results, made.runs))
+    expected = scipy.stats.spearmanr(scores, values)
+    assert found is not None and math.isclose(found[0], expected.statistic)
+    assert math.isclose(found[1], expected.pvalue)
+
+
+@pytest.mark.nightly
+def test_the_command_prints_the_four_rows_and_two_verdicts(tmp_path: Path) -> None:
+    command = ["check", "CityWeather", "--set", "num_examples=60", "--train", "--steps", "4"]
+    printed = CliRunner().invoke(app, [*command, "--out", str(tmp_path)]).output
+    for name in ("constant", "ERM", "ceiling", "ERM on Mumbai alone"):
+        assert re.search(rf"^{name} +\d+\.\d ± \d+\.\d$", printed, re.M), printed
+    assert "Head-room: " in printed and "Spearman's correlation" in printed
+    assert "gaps of low_wind are filled by the median" in " ".join(printed.split())
