@@ -85,7 +85,7 @@ class NumberedRows:
         """
         cells = self.cells(name) if gaps else self.texts(name)
         numbers = np.array([_number(cell) for cell in cells])
-        for row in np.flatnonzero(~np.isfinite(numbers)):
+        for row in map(int, np.flatnonzero(~np.isfinite(numbers))):
             if cells[row].strip():
                 raise UserError(
                     f"{self.place(row)}: '{name}' must be a number, not '{cells[row]}'{OR_ELSE}"

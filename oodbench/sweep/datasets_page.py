@@ -104,8 +104,9 @@ def _write_picture(dataset: Dataset, docs: Path) -> None:
 
 def page(text: str, rooms: Mapping[str, HeadRoom], shown: Sequence[str]) -> str:
     """The page in Markdown with these figures and pictures in the places of those that it has."""
-    columns = ("dataset", "shift", "test", "metric", "constant", "ERM", "ceiling", "alone")
-    columns += ("room", "passes", RHO, "draws x trials x steps", "s/run")
+    values = ("constant", "ERM", "ceiling", "alone", "room")
+    budget = ("draws x trials x steps", "s/run")
+    columns = ("dataset", "shift", "test", "metric", *values, "passes", RHO, *budget)
     table = [_row(columns), "| --- " * 4 + "| ---: " * 5 + "| --- | ---: | ---: | ---: |"]
     table += [_row(_cells(name, room)) for name, room in rooms.items()]
     images = [f"**{n}** ({_licence(n)})\n\n![{n}](datasets/{n}.png)\n" for n in shown]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import scipy
 
 from oodbench.data import facts
@@ -17,14 +18,14 @@ from oodbench.report.statistics import mean_and_error
 from oodbench.report.why import Why, why
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, sweep_runs
-from oodbench.results.run_spec import CONSTANT
+from oodbench.results.run_spec import CONSTANT, RunSpec
 from oodbench.selection import candidates
 from oodbench.sweep.file import validate
 from oodbench.sweep.launch import LaunchOptions, launch_specs
-from oodbench.sweep.plan import Plan, make_plan
+from oodbench.sweep.plan import make_plan
 from oodbench.terminal import Terminal
 
-ERM, CEILING = "ERM", "ceiling"
+ERM, CEILING, ALONE = "ERM", "ceiling", "alone"
 LIKE_TEST = ("as_test", "grayscale", "oracle")
 """The options that make the data of a ceiling, which is trained on what the test environment is like."""
 DRAWS, TRIALS, MOST_STEPS = 8, 3, 600
@@ -110,35 +111,29 @@ def head_room(
         raise UserError(
             f"{name} has neither `out` splits nor validation environments to choose runs by"
         )
-    sweep: dict[str, Any] = {
+    budget: dict[str, Any] = {
         "name": "head-room",
         "hparam_draws": draws,
         "trials": trials,
         "steps": steps or min(dataset.metadata.steps, MOST_STEPS),
     }
     like_test = _like_test(dataset)
-    source = {"name": name, **settings, **({"ceiling": like_test} if like_test else {})}
-    rows: list[Any] = [ERM]
-    if like_test:
-        rows.append({"name": ERM, "label": CEILING, "ceiling": True})
-    plan = _plan({**sweep, "datasets": [source], "algorithms": rows}, options)
-    plans = [plan]
-    others = [n for n in dataset.environments if n not in dataset.test_environments]
-    alone = {"test_environments": [others], "validation_environments": "none"}
-    if set(dataset.test_environments) <= set(facts.training_environments(dataset, others)):
-        alone |= {"datasets": [{"name": name, **settings}], "algorithms": [ERM]}
-        plans.append(_plan({**sweep, **alone}, options))
-    few = -(-draws // 2)  # of what ERM is compared with
+    sweeps = [_against_ceiling(name, settings, like_test), _alone(dataset, settings)]
+    few = -(-draws // 2)
     kept = [
-        {i: s for i, s in each.runs.items() if s.draw < few or (each is plan and s.label == ERM)}
-        for each in plans
+        {
+            i: s
+            for i, s in _planned({**budget, **sweep}, options).items()
+            if s.draw < few or s.label == ERM
+        }
+        for sweep in sweeps
+        if sweep
     ]
-    specs = {i: spec for each in kept for i, spec in each.items()}
-    results = Results(options.out)
+    results, specs = Results(options.out), {i: s for each in kept for i, s in each.items()}
     waiting = [i for i in specs if not results.run(i).state().final]
     launch_specs("head-room", specs, waiting, options)
     frames, *of_own = (load_frames(results, each) for each in kept)
-    return _compared(dataset, sweep, frames, of_own[0] if of_own else None, bool(like_test))
+    return _compared(dataset, budget, frames, of_own[0] if of_own else None, bool(like_test))
 
 
 def show(room: HeadRoom, console: Terminal) -> None:
@@ -189,11 +184,35 @@ def verdicts(room: HeadRoom) -> list[str]:
     return sentences
 
 
-def _plan(sweep: dict[str, Any], options: LaunchOptions) -> Plan:
+def _against_ceiling(
+    name: str, settings: Mapping[str, Any], like_test: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The keys of the sweep of ERM and, where options make its data, the ceiling."""
+    if not like_test:
+        return {"datasets": [{"name": name, **settings}], "algorithms": [ERM]}
+    rows: list[Any] = [ERM, {"name": ERM, "label": CEILING, "ceiling": True}]
+    return {"datasets": [{"name": name, **settings, "ceiling": like_test}], "algorithms": rows}
+
+
+def _alone(dataset: Dataset, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the sweep that trains on the test environments; none where that cannot be."""
+    tests = dataset.test_environments
+    others = [name for name in dataset.environments if name not in tests]
+    if not set(tests) <= set(facts.training_environments(dataset, others)):
+        return {}
+    return {
+        "datasets": [{"name": dataset.name, **settings}],
+        "algorithms": [{"name": ERM, "label": ALONE}],
+        "test_environments": [others],
+        "validation_environments": "none",
+    }
+
+
+def _planned(sweep: dict[str, Any], options: LaunchOptions) -> dict[str, RunSpec]:
     plan = make_plan(validate(sweep, "data check --train"), options.data_dir)
     if not plan.runs:
         raise UserError(f"no run is possible: {plan.impossible[0].reason}")
-    return plan
+    return plan.runs
 
 
 def _like_test(dataset: Dataset) -> dict[str, Any]:
@@ -209,7 +228,7 @@ def _like_test(dataset: Dataset) -> dict[str, Any]:
 
 def _compared(
     dataset: Dataset,
-    sweep: Mapping[str, Any],
+    budget: Mapping[str, Any],
     frames: Frames,
     own: Frames | None,
     has_ceiling: bool,
@@ -226,9 +245,9 @@ def _compared(
         metric=cell.metric,
         higher_is_better=facts.higher_is_better(dataset),
         rule=cell.rule,
-        steps=int(sweep["steps"]),
-        draws=int(sweep["hparam_draws"]),
-        trials=int(sweep["trials"]),
+        steps=int(budget["steps"]),
+        draws=int(budget["hparam_draws"]),
+        trials=int(budget["trials"]),
         seconds=float(spent[runs["label"] == ERM].mean()),
         erm=_value(cell),
         constant=mean_and_error(constant) if len(constant) else None,
@@ -277,7 +296,7 @@ def _on_its_own(frames: Frames, higher_is_better: bool) -> Value | None:
         return None
     values = []
     for trial in table:
-        best = table.drop(columns=trial).mean(axis=1).idxmax()
-        values.append(table.loc[best, trial])
+        best = int(np.nanargmax(table.drop(columns=trial).mean(axis=1).to_numpy()))
+        values.append(float(table[trial].iloc[best]))
     mean, error = mean_and_error(values)
     return (mean if higher_is_better else -mean), error

@@ -19,7 +19,7 @@ from oodbench.results.run_spec import RunSpec
 from oodbench.selection import choose
 from oodbench.sweep.head_room import HeadRoom, _on_its_own, _spearman, head_room, verdicts
 from oodbench.sweep.launchers import LaunchOptions
-from tests.helpers.made import Made
+from tests.helpers.made import Curve, Made
 
 CITIES = {"num_examples": 60}
 ROOM = HeadRoom(
@@ -46,6 +46,11 @@ LOSS = replace(
     constant=(3.0, 0.0),
     ceiling=(1.9, 0.1),
 )
+
+
+def curve_of(score: float, value: float) -> Curve:
+    """Every step has the `value` on environment c and the `score` on others."""
+    return lambda environment, split, step: value if environment == "c" else score
 
 
 @pytest.mark.parametrize(
@@ -132,10 +137,9 @@ def test_the_value_of_the_test_alone_is_that_of_a_draw_that_other_trials_choose(
 ) -> None:
     made = Made(tmp_path)
     accuracy = {(0, 0): 0.9, (1, 0): 0.5, (0, 1): 0.7, (1, 1): 0.8}  # by draw and trial
-    for (draw, trial), value in accuracy.items():
-        made.add(
-            "Scans", "ERM", ("a", "b"), trial, lambda e, s, t, v=value: v, draw=draw, steps=(10,)
-        )
+    for (draw, trial), score in accuracy.items():
+        curve = curve_of(score, score)
+        made.add("Scans", "ERM", ("a", "b"), trial, curve, draw=draw, steps=(10,))
     frames = load_frames(made.results, made.runs)
     value = _on_its_own(frames, True)
     # trial 1 has draw 1 as its best, which has .5 in trial 0; trial 0 has draw 0, with .7 in trial 1
@@ -150,14 +154,7 @@ def test_the_value_of_the_test_alone_is_that_of_a_draw_that_other_trials_choose(
 def test_a_correlation_is_scipys_of_scores_and_test_values(tmp_path: Path) -> None:
     made, scores, values = Made(tmp_path), [0.5, 0.7, 0.6, 0.9, 0.8], [0.3, 0.2, 0.25, 0.1, 0.5]
     for draw, (score, value) in enumerate(zip(scores, values, strict=True)):
-        made.add(
-            "Scans",
-            "ERM",
-            ("c",),
-            0,
-            lambda e, s, t, pair=(score, value): pair[1] if e == "c" else pair[0],
-            draw=draw,
-        )
+        made.add("Scans", "ERM", ("c",), 0, curve_of(score, value), draw=draw)
     found = _spearman(load_frames(made.results, made.runs))
     expected = scipy.stats.spearmanr(scores, values)
     assert found is not None and math.isclose(found[0], expected.statistic)

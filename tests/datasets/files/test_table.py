@@ -107,7 +107,8 @@ def test_gaps_and_categories_are_fitted_on_what_a_run_trains_on(
     rows = {name: data.index[data["environment"] == name] for name in loaded.environments}
     trained = [rows[n][loaded.splits[n]["in"].numpy()] for n in rows if n != held_out]
     inputs = by_pandas(data, pd.Index(np.concatenate(trained)))
-    assert dataset.columns.inputs == tuple(inputs.columns)
+    columns = facts.columns(dataset)
+    assert columns is not None and columns.inputs == tuple(inputs.columns)
     assert dataset.input_shape == (len(inputs.columns),)
     for name, environment in loaded.environments.items():
         assert environment.x.dtype == torch.float32
