@@ -169,8 +169,9 @@ def stacked_runs(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The tables one under the other; the names stay categorical."""
     columns: dict[str, Any] = {}
+    filled = [frame for frame in metrics if len(frame)] or metrics  # an empty one has no types
     for name in Frames.METRIC_COLUMNS:
-        columns_of = [frame[name] for frame in metrics]
+        columns_of = [frame[name] for frame in filled]
         categorical = name in ("id", "environment", "split", "metric")
         columns[name] = (
             union_categoricals(columns_of) if categorical else pd.concat(columns_of).to_numpy()
