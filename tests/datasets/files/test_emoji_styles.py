@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from oodbench.datasets.emoji_styles import GROUPS, SETS, EmojiStyles
 from typer.testing import CliRunner
 
@@ -17,6 +18,7 @@ from oodbench.datasets import Environment, make, md5
 from oodbench.errors import UserError
 from oodbench.sweep.file import validate
 from oodbench.sweep.plan import make_plan
+from tests.helpers.paths import ROOT
 
 POINTS = {"1f600": "grinning-face", "1f3cf": "cricket-game", "1f997": "cricket", "1f984": "unicorn"}
 FACES = {"Smileys & Emotion": ["grinning-face"], "Animals & Nature": ["cricket", "unicorn"]}
@@ -104,6 +106,15 @@ def test_pictures_are_augmented_in_training_alone_if_the_option_says_so() -> Non
         assert torch.equal(first, again)
         assert torch.equal(first, plain) != augment
     assert x.dtype == torch.uint8
+
+
+def test_the_sweep_of_designers_holds_each_of_them_out_whole() -> None:
+    sets: dict[str, list[str]] = {}
+    for name, package in SETS.items():
+        sets.setdefault(package.author, []).append(name)
+    sweep = yaml.safe_load((ROOT / "sweeps" / "emoji-designers.yaml").read_text())
+    assert sorted(map(sorted, sweep["test_environments"])) == sorted(map(sorted, sets.values()))
+    assert validate(sweep, "s").datasets == ["EmojiStyles"]
 
 
 def test_a_plan_without_the_pictures_says_what_makes_them(tmp_path: Path) -> None:
