@@ -37,6 +37,8 @@ class Model:
         licence="generated",
         family="linear",
         shift="the scale of the noise",
+        half="constructed",
+        shift_kind="scale",
         network="Linear",
         steps=2000,
     ),

@@ -10,6 +10,8 @@ from oodbench.datasets import register
         paper="arXiv:2001.03483",
         licence="CC BY-NC-SA 4.0 (not checked)",
         shift="the vehicle",
+        half="constructed",
+        shift_kind="population",
         folder="sviro",
     ),
 )

@@ -10,6 +10,8 @@ from oodbench.datasets import register
         paper="arXiv:1807.04975",
         licence="CDLA-Permissive 1.0 (not checked)",
         shift="the place of the camera",
+        half="natural",
+        shift_kind="population",
         folder="terra_incognita",
     ),
 )

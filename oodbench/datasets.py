@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,10 @@ __path__ = [str(folder("datasets"))]
 
 datasets: Registry[type["Dataset"]] = Registry("dataset", "oodbench.datasets")
 D = TypeVar("D", bound=type["Dataset"])
+Half = Literal["constructed", "natural", ""]
+ShiftKind = Literal["spurious", "style", "scale", "time", "population", "posterior", "labels", ""]
+"""An attribute that goes with the target elsewhere, how inputs look, the scale of noise, when or where and
+from whom examples are, P(y | x) itself, or wrong labels of the training environments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,10 @@ class Metadata:
     """Datasets of a family share the defaults and ranges of hyperparameters."""
     shift: str
     """What changes between environments, in a few words."""
+    half: Half = ""
+    """Whether somebody built the shift or it was found; empty where the user's files decide."""
+    shift_kind: ShiftKind = ""
+    """The kind of shift, by which boards average: empty where the user's files decide."""
     network: str
     """The network that is trained unless a sweep names another."""
     steps: int

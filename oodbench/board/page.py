@@ -8,6 +8,7 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from oodbench.board import agreement, gap_tables
 from oodbench.board import page_tables as tables
 from oodbench.board.beside import range_notes
 from oodbench.board.differences import origin
@@ -38,6 +39,7 @@ def page(name: str) -> str:
     parts = [
         f"# The board {board.name}",
         _about(board),
+        *_section_on_gaps(board),
         "## Findings",
         f"A row gains or loses where the 95 % interval of its paired difference to {BASELINE} does not "
         f"hold 0. There are {intervals} intervals, not corrected for their number; a large difference "
@@ -50,7 +52,7 @@ def page(name: str) -> str:
         _tables(tables.results(board.leaderboard)),
     ]
     if USUAL in board.values and board.rule != USUAL:
-        by_usual = leaderboard_by_rule(tables.serving(board.frames, USUAL), USUAL)
+        by_usual = leaderboard_by_rule(gap_tables.serving(board.frames, USUAL), USUAL)
         left_out = [d for d in board.datasets if d not in set(by_usual.frame["dataset"])]
         parts += [f"## Results by {USUAL}"]
         parts += [f"Without {'; '.join(left_out)}, which this rule cannot judge."] * bool(left_out)
@@ -66,6 +68,7 @@ def page(name: str) -> str:
         _about_ranks(board),
         _tables([tables.ranks(board)]),
         *_section_on_selection(board),
+        *_section_on_agreement(board),
         "## Close to the best",
         "The share of the datasets on which a row's error (1 - accuracy, or the mse) is at most so much "
         "larger than the best row's.",
@@ -149,6 +152,47 @@ def _section_on_selection(contents: Contents) -> list[str]:
         "here have another metric, or a test environment without held-out examples."
     )
     return ["## What selection costs", about, _tables([table])]
+
+
+def _section_on_gaps(contents: Contents) -> list[str]:
+    """The section on the share of the gap closed, where the board's rule has one."""
+    gaps = contents.gaps.get(contents.rule)
+    if gaps is None:
+        return []
+    return [
+        "## The gap closed",
+        gap_tables.about(gaps),
+        "\n".join(f"- {sentence}" for sentence in gap_tables.findings(gaps)),
+        _titled([gap_tables.headline(gaps)]),
+        "P(better): by the Bayesian signed-rank test on the shares of the datasets. Gains and losses: "
+        "datasets on which the paired t-test finds one at 5 % after Holm's correction over all rows and "
+        "datasets. Win rate: the share of the other rows that a row beats, a mean over datasets.",
+        _titled([gap_tables.against_baseline(gaps)]),
+        _titled([gap_tables.by_dataset(gaps), gap_tables.by_shift(gaps)]),
+    ]
+
+
+def _section_on_agreement(contents: Contents) -> list[str]:
+    """The section on how much datasets and rules agree, where there are shares of the gap."""
+    gaps = contents.gaps.get(contents.rule)
+    if gaps is None:
+        return []
+    several = contents.gaps if len(contents.gaps) > 1 else {}
+    blocks = [agreement.datasets_agree(gaps)] if len(gaps.shares) > 1 else []
+    blocks += [agreement.rules_agree(several)] if several else []
+    cost = agreement.rules_cost(several)
+    blocks += [cost] if cost else []
+    line = agreement.on_the_line(contents.frames)
+    about = (
+        "Orders of rows by the share of the gap, on datasets and by rules that have both. A dataset on "
+        "which values in and out of distribution go together rewards whatever fits better."
+    )
+    return ["## How much is agreed", about, _titled([*blocks, *[line] * bool(line.rows)])]
+
+
+def _titled(blocks: Iterable[Block]) -> str:
+    """Blocks as Markdown, each with its title."""
+    return markdown(Sheet(list(blocks), (), (), {})).strip()
 
 
 def _about_ranks(contents: Contents) -> str:

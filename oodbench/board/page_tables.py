@@ -10,9 +10,8 @@ import pandas as pd
 
 from oodbench.board.beside import frozen
 from oodbench.board.files import PROTOCOL_FILE, find_board
+from oodbench.board.gap_tables import BASELINE, Gaps, differences, gaps_of, serving
 from oodbench.metrics import is_proportion
-from oodbench.report.comparison import OVERALL
-from oodbench.report.comparison import gains as gains_over
 from oodbench.report.formats import Block
 from oodbench.report.leaderboard import (
     CEILING,
@@ -37,7 +36,6 @@ from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import find_rule, rule_names, usual
 from oodbench.yaml_values import read_yaml
 
-BASELINE = "ERM"
 DRAWS = (1, 5)
 """The smaller budgets of which the ranks are shown, beside the whole one."""
 SHARES = (0.05, 0.1, 0.25, 0.5)
@@ -60,6 +58,8 @@ class Contents:
     """The values behind the leaderboard by each rule, of the datasets that serve it; see `scores`."""
     gains: dict[tuple[str, str], Difference]
     """The gain over the baseline by dataset and label."""
+    gaps: dict[str, Gaps]
+    """The shares of the gap by each rule that serves a dataset with a clear head-room."""
 
     @property
     def datasets(self) -> list[str]:
@@ -110,15 +110,10 @@ def contents(name: str) -> Contents:
             values[other] = scores(served, other)
     listed = read_yaml(find_board(name) / PROTOCOL_FILE)["datasets"]
     planned = [d if isinstance(d, str) else str(d.get("label") or d["name"]) for d in listed]
-    gains = {
-        (dataset, one.label): one
-        for dataset, differences in gains_over(values[rule], BASELINE)
-        if dataset != OVERALL
-        for one in differences
-    }
-    return Contents(
-        Path(name).name, planned, frames, rule, leaderboard_by_rule(frames, rule), values, gains
-    )
+    shares = {r: one for r, table in values.items() if (one := gaps_of(frames, r, table=table))}
+    gains = shares[rule].differences if rule in shares else differences(values[rule])
+    board = leaderboard_by_rule(frames, rule)
+    return Contents(Path(name).name, planned, frames, rule, board, values, gains, shares)
 
 
 def results(board: Leaderboard) -> list[Block]:
@@ -221,13 +216,6 @@ def selection(contents: Contents) -> Block:
         cells = [f"{of_datasets[d]:z.1f}" if d in of_datasets else "-" for d in there]
         rows.append([str(rule), *cells, f"{of_datasets.mean():z.1f}"])
     return Block("Selection", ["rule", *there, "mean"], rows, len(rows))
-
-
-def serving(frames: Frames, rule: str) -> Frames:
-    """The frames of the datasets that serve a rule."""
-    runs, judged = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
-    datasets = runs.loc[runs["id"].isin(judged), "dataset_label"].unique()
-    return subset(frames, runs[runs["dataset_label"].isin(datasets)])
 
 
 def ranks(contents: Contents) -> Block:

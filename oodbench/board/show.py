@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from oodbench.board.beside import beside_board
+from oodbench.board.gap_tables import about, gaps_of, headline
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.comparison import comparison
@@ -25,6 +26,7 @@ from oodbench.report.statistics import BAND, block_table, paired_differences
 from oodbench.report.statistics import ranks as ranks_of
 from oodbench.results.frames import Frames, only_dataset, origins, subset
 from oodbench.results.run_spec import CONSTANT
+from oodbench.selection import usual
 
 QUICK_BOARD, QUICK_DATASET = "small.v1", "colored digits"
 QUICK_ROWS = ("ERM", "IRM", "VREx", "MMREx")
@@ -48,9 +50,19 @@ def shown_sheet(
     if not directories and baseline != "ERM":
         raise UserError("--baseline compares rows trained here: name their results directories")
     frames = _frames(name, directories, dataset)
-    tables = sheet(leaderboard(frames, selection, metric))
+    tables = with_gaps(sheet(leaderboard(frames, selection, metric)), frames, selection, metric)
     local = compare_own_rows(frames, selection, baseline) if directories else None
     return replace(tables, blocks=[*tables.blocks, local]) if local else tables
+
+
+def with_gaps(tables: Sheet, frames: Frames, rule: str | None, metric: str | None = None) -> Sheet:
+    """The sheet with the share of the gap that rows close, where the board has a clear head-room."""
+    gaps = gaps_of(frames, rule or usual(frames), metric)
+    if gaps is None:
+        return tables
+    return replace(
+        tables, blocks=[*tables.blocks, headline(gaps)], notes=(about(gaps), *tables.notes)
+    )
 
 
 def compared_sheet(

@@ -77,11 +77,9 @@ def check_summary(board: Path) -> None:
 
 def _sheet_of_parts(board: Path) -> Sheet:
     # They bring pandas and scipy, a second that a board with a summary need not wait for.
-    from oodbench.board.beside import beside_board
-    from oodbench.report.leaderboard import leaderboard
-    from oodbench.report.sheet import sheet
+    from oodbench.board.show import shown_sheet
 
-    return sheet(leaderboard(beside_board(str(board), [])))
+    return shown_sheet(str(board), [])
 
 
 def _text(tables: Sheet) -> str:

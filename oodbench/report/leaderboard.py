@@ -214,17 +214,23 @@ def _means(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[ranked].set_index(["dataset", "label"])[columns]
 
 
-def scores(frames: Frames, rule: str | None = None, metric: str | None = None) -> pd.DataFrame:
+def scores(
+    frames: Frames, rule: str | None = None, metric: str | None = None, kind: str = METHOD
+) -> pd.DataFrame:
     """The values whose means a leaderboard shows, as `oodbench.report.statistics` takes them.
 
     `dataset`, `label`, `environment` (with its test set, where that is larger), `trial`, `value`,
-    `higher`, `metric`; only of complete cells of methods that are ranked together. A missing value is NaN.
+    `higher`, `metric`; only of complete cells of rows of this kind: methods that are ranked together by
+    default. A missing value is NaN.
     """
-    chosen = choose(frames, rule)
     runs = sweep_runs(frames)
     reported, directions = reported_metrics(frames, runs, metric)
-    ranked = runs[~runs["ceiling"] & ~runs["transductive"]]
-    values = _of_tests(frames, _grid(ranked), chosen, reported)
+    if kind == CONSTANT:
+        values = constant_values(runs, reported)
+    else:
+        apart = {TRANSDUCTIVE: runs["transductive"], CEILING: runs["ceiling"]}
+        wanted = apart.get(kind, ~runs["ceiling"] & ~runs["transductive"])
+        values = _of_tests(frames, _grid(runs[wanted]), choose(frames, rule), reported)
     values = values[values["complete"]]
     higher = [directions[m] for m in values["metric"]]
     table = values.assign(environment=_places(values), higher=higher)

@@ -309,8 +309,14 @@ def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
     z = difference / math.sqrt(labels * (labels + 1) / (6 * blocks))
     p = pd.Series(2 * scipy.special.ndtr(-z.abs().to_numpy()), index=z.index)
     frame = pd.DataFrame({"p": p}).sort_values("p")
-    factor = np.arange(len(frame), 0, -1)
-    return frame.assign(holm=np.minimum(1.0, np.maximum.accumulate(factor * frame["p"])))
+    return frame.assign(holm=holm(frame["p"]))
+
+
+def holm(p: "pd.Series[float]") -> "pd.Series[float]":
+    """p-values after Holm's step-down correction, in the order of `p`."""
+    ordered = p.sort_values()
+    steps = np.maximum.accumulate(np.arange(len(p), 0, -1) * ordered)
+    return steps.clip(upper=1.0).reindex(p.index)
 
 
 def critical_difference(labels: int, blocks: int, alpha: float = 0.05) -> float:

@@ -22,7 +22,7 @@ def made_board(board: Path, means: Means, draws: int, trials: int, **about: Any)
     A row without a mean has the numbers of its dataset's first. A run is chosen at one step by every
     rule. `about`: `rules` and `constant` by dataset, `lower` (the datasets measured by mse), `grouped`
     (those with a worst group), `sets` (test sets of several environments by dataset), `ceilings`,
-    `transductives` and `alone` (labels).
+    `transductives` and `alone` (labels), `names` (of registered datasets by dataset).
     """
     rows: list[dict[str, Any]] = []
     for place, (dataset, own) in enumerate(means.items()):
@@ -79,7 +79,7 @@ def _part(runs: pd.DataFrame, about: dict[str, Any]) -> Part:
         if constant is not None
     ]
     spec: dict[str, Any] = {
-        "dataset": "Any",
+        "dataset": about.get("names", {}).get(dataset, "Any"),
         "options": {},
         "algorithm": label,
         "label": label,

@@ -1,0 +1,93 @@
+"""How much datasets and selection rules agree on the order of rows, and what a rule costs."""
+
+import math
+from collections.abc import Mapping
+
+import pandas as pd
+
+from oodbench.board.gap_tables import BASELINE, Gaps
+from oodbench.report.formats import Block
+from oodbench.report.gaps import FLOOR, bounded_mean
+from oodbench.report.leaderboard import METHOD, kinds
+from oodbench.report.statistics import kendall, plain_mean
+from oodbench.results.frames import Frames, test_values
+from oodbench.selection import USUAL
+
+
+def datasets_agree(gaps: Gaps) -> Block:
+    """Kendall's tau between the orders of rows on two datasets, and on each and the others' mean."""
+    table = gaps.shares
+    rows = []
+    for dataset, here in table.iterrows():
+        taus = {d: kendall(here.dropna(), there.dropna()) for d, there in table.iterrows()}
+        cells = ["" if d == dataset else _number(tau) for d, tau in taus.items()]
+        rest = bounded_mean(table.drop(dataset)).dropna()
+        rows.append([str(dataset), *cells, _number(kendall(here.dropna(), rest))])
+    header = ["dataset", *map(str, table.index), "mean of the others"]
+    return Block("Datasets: Kendall's tau of the orders of rows", header, rows, len(rows))
+
+
+def rules_agree(gaps: Mapping[str, Gaps]) -> Block:
+    """Kendall's tau between the rows' mean shares by each two rules, over the datasets that both judge."""
+    rows = []
+    for rule, one in gaps.items():
+        cells = []
+        for other in gaps.values():
+            both = one.shares.index.intersection(other.shares.index)
+            a, b = (bounded_mean(g.shares.loc[both]).dropna() for g in (one, other))
+            cells.append("" if one is other else f"{_number(kendall(a, b))} ({len(both)} datasets)")
+        rows.append([rule, *cells])
+    return Block("Rules: Kendall's tau of the orders of rows", ["rule", *gaps], rows, len(rows))
+
+
+def rules_cost(gaps: Mapping[str, Gaps], oracle: str = "oracle") -> Block | None:
+    """How much less of the gap rows close by each rule than by the oracle; None without the oracle.
+
+    Means over rows, on each dataset. Both shares are counted from the baseline that the oracle chooses.
+    """
+    if oracle not in gaps or len(gaps) < 2:
+        return None
+    best = gaps[oracle]
+    datasets = best.shares.index
+    start = best.trials[BASELINE].groupby("dataset").agg(plain_mean)[datasets]
+    rows = []
+    for rule, one in gaps.items():
+        if rule == oracle:
+            continue
+        means = one.trials.groupby("dataset").agg(plain_mean).reindex(datasets)
+        reached = means.sub(start, axis=0).div(best.rooms["mean"][datasets], axis=0)
+        lost = (best.shares.clip(lower=FLOOR) - reached.clip(lower=FLOOR)).mean(axis=1)
+        rows.append([rule, *map(_number, lost), _number(lost.mean())])
+    title = "Share of the gap that rows close less than by the oracle"
+    return Block(title, ["rule", *map(str, datasets), "mean"], rows, len(rows))
+
+
+def on_the_line(frames: Frames) -> Block:
+    """Spearman's correlation of values in and out of distribution over all runs of methods, by dataset.
+
+    Of each run at the step that `train_val` chooses: its score on held-out examples of the training
+    environments, and its value on the test environments. Where that is high, a better fit is all that a
+    dataset asks for (Miller et al., ICML 2021).
+    """
+    runs = frames.runs[[k == METHOD for k in _kinds(frames.runs)]].set_index("id")
+    judged = frames.scores[(frames.scores["rule"] == USUAL) & frames.scores["id"].isin(runs.index)]
+    judged = judged[["id", "step", "score"]].astype({"id": object})
+    values = test_values(frames, judged[["id", "step"]]).groupby("id")["value"].agg(plain_mean)
+    table = judged.assign(
+        value=judged["id"].map(values), dataset=judged["id"].map(runs["dataset_label"])
+    )
+    rows = []
+    for dataset, pairs in table.dropna().groupby("dataset", sort=False):
+        rho = pairs["score"].corr(pairs["value"], method="spearman")
+        rows.append([str(dataset), f"{len(pairs):,}", _number(rho)])
+    title = "In and out of distribution: Spearman's correlation over runs"
+    return Block(title, ["dataset", "runs", "correlation"], rows, len(rows))
+
+
+def _kinds(runs: pd.DataFrame) -> list[str]:
+    flags = runs[["ceiling", "transductive"]].eq(True)
+    return kinds(runs.assign(**flags), runs["dataset_label"], runs["label"])
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:z.2f}"

@@ -1,0 +1,295 @@
+"""The tables and sentences of a board on the share of the gap closed, its headline number."""
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from oodbench.datasets import datasets as registered
+from oodbench.errors import UserError
+from oodbench.report.comparison import OVERALL
+from oodbench.report.comparison import gains as gains_over
+from oodbench.report.formats import Block
+from oodbench.report.gaps import (
+    CLEAR,
+    FLOOR,
+    Place,
+    Resampled,
+    Trials,
+    better_than,
+    bounded_mean,
+    by_trial,
+    head_rooms,
+    places,
+    resampled,
+    shares,
+    significant,
+    win_rates,
+)
+from oodbench.report.leaderboard import CEILING, TRANSDUCTIVE, scores
+from oodbench.report.numbers import counted
+from oodbench.report.statistics import Difference, block_table, kendall, mean_ranks
+from oodbench.results.frames import Frames, subset
+from oodbench.results.run_spec import CONSTANT
+
+BASELINE = "ERM"
+ALL = "all"
+HALVES = ("constructed", "natural")
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The shares of the gap that the rows of a board close by one rule."""
+
+    rule: str
+    scores: pd.DataFrame
+    """The values of methods; see `oodbench.report.leaderboard.scores`."""
+    trials: Trials
+    """The same by trial."""
+    apart: Trials
+    """The values of the rows that are not ranked, transductive methods and the constant answer."""
+    rooms: pd.DataFrame
+    """The head-room of each dataset; see `head_rooms`."""
+    subsets: Mapping[str, list[str]]
+    """The datasets that are averaged: all, those of a half and those of a kind of shift."""
+
+    @cached_property
+    def shares(self) -> pd.DataFrame:
+        """Datasets by labels, the best mean first; then the labels that lack a dataset."""
+        table = shares(self.trials, self.rooms, BASELINE)
+        order = bounded_mean(table).sort_values(ascending=False, kind="stable", na_position="last")
+        return table[order.index]
+
+    @cached_property
+    def means(self) -> "pd.Series[float]":
+        """The mean share of each label that has every dataset, the best first."""
+        return bounded_mean(self.shares).dropna()
+
+    @cached_property
+    def resampled(self) -> Resampled:
+        """The bootstrap over all datasets."""
+        return resampled(self.trials, self.rooms, BASELINE)
+
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """The place of each label by its mean share."""
+        return places(self.means[self.resampled.labels], self.resampled.gap)
+
+    @cached_property
+    def places_by_rank(self) -> dict[str, Place]:
+        """The place of each label by its mean rank."""
+        mean = mean_ranks(block_table(self.scores))[self.resampled.labels]
+        return places(-mean, -self.resampled.rank)
+
+    @cached_property
+    def differences(self) -> dict[tuple[str, str], Difference]:
+        """The paired difference of each label to the baseline, by dataset and label."""
+        return differences(self.scores)
+
+    @cached_property
+    def signs(self) -> dict[tuple[str, str], int]:
+        """1 for a gain, -1 for a loss, after Holm's correction over all of them."""
+        return dict(zip(self.differences, significant([*self.differences.values()]), strict=True))
+
+    @property
+    def unclear(self) -> list[str]:
+        """The datasets whose head-room is not clear of its error."""
+        return [str(dataset) for dataset in self.rooms.index[~self.rooms["clear"]]]
+
+
+def gaps_of(
+    frames: Frames, rule: str, metric: str | None = None, table: pd.DataFrame | None = None
+) -> Gaps | None:
+    """The gaps of a board's rows by a rule; `table` has the `scores` of methods, if they are known.
+
+    None without a baseline, or without a ceiling whose head-room is clear.
+    """
+    frames = serving(frames, rule)
+    ceilings = _scores_of(CEILING, frames, rule, metric)
+    if ceilings is None:
+        return None
+    table = scores(frames, rule, metric) if table is None else table
+    if BASELINE not in set(table["label"]):
+        return None
+    trials = by_trial(table)
+    rooms = head_rooms(trials, by_trial(ceilings).bfill(axis=1).iloc[:, 0], BASELINE)
+    if not rooms["clear"].any():
+        return None
+    baseline = table[table["label"] == BASELINE]
+    constant = scores(frames, rule, metric, CONSTANT)
+    apart = [baseline, _scores_of(TRANSDUCTIVE, frames, rule, metric), constant]
+    others = by_trial(pd.concat([part for part in apart if part is not None and len(part)]))
+    return Gaps(rule, table, trials, others, rooms, _subsets(frames.runs, rooms))
+
+
+def _scores_of(kind: str, frames: Frames, rule: str, metric: str | None) -> pd.DataFrame | None:
+    """The scores of the rows of a kind alone, None if there are none."""
+    runs = frames.runs[frames.runs[kind].eq(True)]
+    return scores(subset(frames, runs), rule, metric, kind) if len(runs) else None
+
+
+def differences(table: pd.DataFrame) -> dict[tuple[str, str], Difference]:
+    """The paired difference of each label to the baseline, by dataset and label."""
+    pairs = gains_over(table, BASELINE)
+    return {(d, one.label): one for d, many in pairs if d != OVERALL for one in many}
+
+
+def serving(frames: Frames, rule: str) -> Frames:
+    """The frames of the datasets that serve a rule."""
+    runs, judged = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
+    datasets = runs.loc[runs["id"].isin(judged), "dataset_label"].unique()
+    return subset(frames, runs[runs["dataset_label"].isin(datasets)])
+
+
+def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
+    """The datasets with a clear head-room: all, by half and by kind of shift, as they declare it."""
+    names = runs.drop_duplicates("dataset_label").set_index("dataset_label")["dataset"]
+    clear = [str(dataset) for dataset in rooms.index[rooms["clear"]]]
+    groups: dict[str, list[str]] = {ALL: clear, **{half: [] for half in HALVES}}
+    for dataset in clear:
+        with suppress(UserError):  # a dataset of a plug-in that is not loaded
+            metadata = registered.get(names[dataset]).metadata
+            for group in (metadata.half, metadata.shift_kind):
+                groups.setdefault(group or "not stated", []).append(dataset)
+    return {group: members for group, members in groups.items() if members}
+
+
+def headline(gaps: Gaps) -> Block:
+    """The mean share of each row in all and by half, and its place."""
+    groups = [g for g in (ALL, *HALVES) if g in gaps.subsets]
+    columns = _means(gaps, groups)
+    rows = []
+    for label in gaps.shares.columns:
+        place = gaps.places.get(label)
+        rows.append(
+            [label, *columns[label], *_place(place), f"{place.first:.2f}" if place else "-"]
+        )
+    apart = _means(gaps, groups, apart=True)
+    rows += [[label, *cells, "-", "-"] for label, cells in apart.items()]
+    header = ["algorithm", *(_counted(gaps, g) for g in groups), "place", "P(first)"]
+    title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
+    return Block(title, header, rows, len(gaps.means), grey=len(apart))
+
+
+def _counted(gaps: Gaps, group: str) -> str:
+    return f"{group} ({len(gaps.subsets[group])})"
+
+
+def _means(gaps: Gaps, groups: Iterable[str], apart: bool = False) -> dict[str, list[str]]:
+    """By label the mean share with its interval over the datasets of each group."""
+    trials = gaps.apart if apart else gaps.trials
+    table = shares(trials, gaps.rooms, BASELINE) if apart else gaps.shares
+    labels = [str(label) for label in table.columns if not (apart and label == BASELINE)]
+    cells: dict[str, list[str]] = {label: [] for label in labels}
+    for group in groups:
+        members = gaps.subsets[group]
+        means = bounded_mean(table.loc[members])
+        whole = group == ALL and not apart
+        drawn = gaps.resampled if whole else resampled(trials, gaps.rooms, BASELINE, members)
+        for label in labels:
+            known = not math.isnan(means[label])
+            cells[label].append(_interval(means[label], drawn, label) if known else "-")
+    return cells
+
+
+def _interval(mean: float, drawn: Resampled, label: str) -> str:
+    if label == BASELINE:
+        return "0"
+    low, high = drawn.interval(label)
+    return f"{mean:z.2f} [{low:z.2f}, {high:z.2f}]"
+
+
+def _place(place: Place | None) -> list[str]:
+    return [f"{place.place} [{place.low}, {place.high}]" if place else "-"]
+
+
+def by_dataset(gaps: Gaps) -> Block:
+    """The share of the gap of each row on each dataset, unbounded."""
+    apart = shares(gaps.apart, gaps.rooms, BASELINE).drop(columns=BASELINE)
+    table = gaps.shares.join(apart)
+    rows = [[str(x), *("-" if math.isnan(v) else f"{v:z.2f}" for v in table[x])] for x in table]
+    title = "Share of the gap closed on each dataset"
+    header = ["algorithm", *map(str, table.index)]
+    return Block(title, header, rows, len(gaps.means), grey=apart.shape[1])
+
+
+def by_shift(gaps: Gaps) -> Block:
+    """The mean share of each row by kind of shift."""
+    groups = [group for group in gaps.subsets if group not in (ALL, *HALVES)]
+    rows = [[label, *cells] for label, cells in _means(gaps, groups).items()]
+    header = ["algorithm", *(_counted(gaps, group) for group in groups)]
+    return Block("Share of the gap closed by kind of shift", header, rows, len(gaps.means))
+
+
+def against_baseline(gaps: Gaps) -> Block:
+    """How sure it is that each row beats the baseline, its win rate, and its place by mean rank."""
+    rates = win_rates(block_table(gaps.scores))
+    rows = []
+    for label in gaps.shares.columns:
+        if label == BASELINE:
+            continue
+        signs = [sign for (_, other), sign in gaps.signs.items() if other == label]
+        probability = better_than(gaps.shares[label])
+        rows.append(
+            [
+                label,
+                "-" if math.isnan(probability) else f"{probability:.2f}",
+                str(signs.count(1)),
+                str(signs.count(-1)),
+                f"{rates[label]:.2f}" if label in rates else "-",
+                *_place(gaps.places_by_rank.get(label)),
+            ]
+        )
+    header = ["algorithm", f"P(better than {BASELINE})", "gains", "losses", "win rate"]
+    return Block(f"Against {BASELINE}", [*header, "place by mean rank"], rows, len(gaps.means) - 1)
+
+
+def about(gaps: Gaps) -> str:
+    """How the numbers are made."""
+    text = (
+        f"On a dataset (row - {BASELINE}) / (ceiling - {BASELINE}), of means over trials: 0 is {BASELINE}, "
+        "1 the ceiling, for accuracies and losses alike. In means over datasets it is bounded below at "
+        f"{FLOOR:g}. Brackets: 95 % intervals of a bootstrap over datasets, then their trials, with the "
+        "same trials for all rows."
+    )
+    if gaps.unclear:
+        text += (
+            f" The head-room of {'; '.join(gaps.unclear)} is less than {CLEAR:g} of its standard errors, "
+            "and no share of it is given."
+        )
+    return text
+
+
+def findings(gaps: Gaps) -> list[str]:
+    """Sentences on the shares, each made from numbers of the tables."""
+    intervals = {x: gaps.resampled.interval(x) for x in gaps.means.index if x != BASELINE}
+    above = [x for x, (low, _) in intervals.items() if low > 0]
+    below = [x for x, (_, high) in intervals.items() if high < 0]
+    first = {x: p.first for x, p in gaps.places.items() if p.first >= 0.05}
+    best = gaps.shares.max(axis=1)
+    won = gaps.shares.idxmax(axis=1)
+    tops = sorted(best.index, key=lambda d: best[d])
+    gainers = list(dict.fromkeys(label for (_, label), sign in gaps.signs.items() if sign > 0))
+    losers = list(dict.fromkeys(label for (_, label), sign in gaps.signs.items() if sign < 0))
+    tests = sum(not d.equal for d in gaps.differences.values())
+    tau = kendall(gaps.means, -mean_ranks(block_table(gaps.scores)))
+    return [
+        f"Rows whose mean share is above 0, with its interval: {_listed(above)}; below 0: "
+        f"{_listed(below)}.",
+        "Rows that are first in at least 5 % of the resamples: "
+        + _listed(f"{x} ({first[x]:.2f})" for x in sorted(first, key=lambda x: -first[x]))
+        + f"; {BASELINE} is at place {_place(gaps.places[BASELINE])[0]} of {len(gaps.means)}.",
+        "The most that a row closes: "
+        + "; ".join(f"{d} {best[d]:z.2f} ({won[d]})" for d in tops)
+        + ".",
+        f"After Holm's correction over {counted(tests, 'test')}, {counted(len(gainers), 'row')} gain "
+        f"somewhere: {_listed(gainers)}; {counted(len(losers), 'row')} lose somewhere: {_listed(losers)}.",
+        f"Kendall's tau between the orders by mean share and by mean rank is {tau:z.2f}.",
+    ]
+
+
+def _listed(labels: Iterable[object]) -> str:
+    return ", ".join(map(str, labels)) or "none"

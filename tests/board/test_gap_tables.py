@@ -1,0 +1,174 @@
+"""The tables and sentences on the share of the gap, beside the runs themselves."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import scipy.stats
+
+from oodbench.board import agreement, gap_tables
+from oodbench.board.beside import frozen
+from oodbench.board.gap_tables import Gaps, gaps_of
+from oodbench.board.page import page
+from oodbench.report.formats import Block
+from oodbench.results.frames import Frames
+from tests.helpers.boards import invoke
+from tests.helpers.made_boards import Means, made_board
+
+MEANS: Means = {
+    "alpha": {"ERM": 0.5, "A": 0.8, "B": 0.45, "C": 0.5, "T": 0.9, "ceiling": 0.95},
+    "beta": {"ERM": 2.0, "A": 1.0, "B": 9.0, "C": 2.1, "T": 0.5, "ceiling": 0.4},
+    "gamma": {"ERM": 0.4, "A": 0.5, "B": 0.35, "ceiling": 0.8},
+    "delta": {"ERM": 0.6, "A": 0.7, "B": 0.5, "C": 0.5, "ceiling": None},
+}
+"""`C` has no run of gamma; delta's ceiling has the runs of ERM."""
+NAMES = {"alpha": "ColoredDigits", "beta": "LinearSEM", "gamma": "Flights", "delta": "Spirals"}
+CLEAR = ["alpha", "beta", "gamma"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("board") / "gaps.v1"
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path) -> pd.DataFrame:
+    return made_board(
+        *(folder, MEANS, 3, 5),
+        rules=dict.fromkeys(MEANS, ("val_env", "train_val", "oracle")),
+        lower=("beta",),
+        names=NAMES,
+        constant={"alpha": 0.4},
+        ceilings=("ceiling",),
+        transductives=("T",),
+    )
+
+
+@pytest.fixture(scope="module")
+def frames(folder: Path, runs: pd.DataFrame) -> Frames:
+    return frozen(str(folder))
+
+
+@pytest.fixture(scope="module")
+def gaps(frames: Frames) -> Gaps:
+    made = gaps_of(frames, "val_env")
+    assert made is not None
+    return made
+
+
+def mean(runs: pd.DataFrame, dataset: str, label: str, rule: str = "val_env") -> float:
+    """The mean over trials of what a rule chooses."""
+    rows = runs[(runs["dataset"] == dataset) & (runs["label"] == label)]
+    score = rows[rule].where(rows["up"], -rows[rule])
+    return float(rows.loc[score.groupby(rows["trial"]).idxmax(), "t"].mean())
+
+
+def share(runs: pd.DataFrame, dataset: str, label: str, rule: str = "val_env") -> float:
+    erm, row, top = (mean(runs, dataset, x, rule) for x in ("ERM", label, "ceiling"))
+    return (row - erm) / (top - erm)
+
+
+def cells(block: Block) -> dict[str, dict[str, str]]:
+    return {row[0]: dict(zip(block.header, row, strict=True)) for row in block.rows}
+
+
+def test_the_headline_is_the_bounded_mean_over_datasets_with_clear_head_room(
+    runs: pd.DataFrame, gaps: Gaps
+) -> None:
+    table = cells(gap_tables.headline(gaps))
+    assert gaps.unclear == ["delta"] and "delta" in gap_tables.about(gaps)
+    groups = {"all (3)": CLEAR, "constructed (2)": CLEAR[:2], "natural (1)": CLEAR[2:]}
+    for label in ("A", "B", "T", "C"):
+        for group, datasets in groups.items():
+            there = [d for d in datasets if label in MEANS[d]]
+            wanted = sum(max(share(runs, d, label), -1) for d in there) / len(datasets)
+            cell = table[label][group]
+            if there == datasets:
+                assert cell.split(" [")[0] == f"{wanted:z.2f}"
+                low, high = map(float, cell.split(" [")[1].rstrip("]").split(", "))
+                assert low <= wanted + 0.005 and wanted - 0.005 <= high
+            else:
+                assert cell == "-"
+    assert list(table) == ["A", "ERM", "B", "C", "T", "constant"]
+    assert table["ERM"]["all (3)"] == "0"
+    assert table["constant"]["all (3)"] == table["T"]["place"] == table["C"]["place"] == "-"
+    assert [table[x]["place"].split(" ")[0] for x in ("A", "ERM", "B")] == ["1", "2", "3"]
+
+
+def test_the_table_by_dataset_is_not_bounded(runs: pd.DataFrame, gaps: Gaps) -> None:
+    table = cells(gap_tables.by_dataset(gaps))
+    assert float(table["B"]["beta"]) < -1
+    for label, row in table.items():
+        for dataset in CLEAR:
+            if label in MEANS[dataset]:
+                assert row[dataset] == f"{share(runs, dataset, label):z.2f}"
+            elif label != "constant":
+                assert row[dataset] == "-"
+
+
+def test_kinds_of_shift_are_those_that_datasets_declare(runs: pd.DataFrame, gaps: Gaps) -> None:
+    table = cells(gap_tables.by_shift(gaps))
+    assert list(table["A"]) == ["algorithm", "spurious (1)", "scale (1)", "time (1)"]
+    assert table["A"]["scale (1)"].startswith(f"{share(runs, 'beta', 'A'):z.2f} [")
+
+
+def test_agreement_of_datasets_is_kendalls_tau(runs: pd.DataFrame, gaps: Gaps) -> None:
+    table = cells(agreement.datasets_agree(gaps))
+    for one, other in (("alpha", "beta"), ("beta", "gamma")):
+        labels = [x for x in ("ERM", "A", "B", "C") if {one, other} <= datasets_of(x)]
+        orders = ([share(runs, d, x) for x in labels] for d in (one, other))
+        assert table[one][other] == f"{scipy.stats.kendalltau(*orders).statistic:z.2f}"
+
+
+def datasets_of(label: str) -> set[str]:
+    return {dataset for dataset, rows in MEANS.items() if label in rows}
+
+
+def test_a_rule_costs_what_rows_close_less_than_by_the_oracle(
+    runs: pd.DataFrame, frames: Frames
+) -> None:
+    by_rule = {r: one for r in ("val_env", "train_val", "oracle") if (one := gaps_of(frames, r))}
+    block = agreement.rules_cost(by_rule)
+    assert block is not None
+    for dataset in CLEAR:
+        erm, top = (mean(runs, dataset, x, "oracle") for x in ("ERM", "ceiling"))
+        rows = [x for x in ("ERM", "A", "B", "C") if x in MEANS[dataset]]
+        lost = 0.0
+        for label in rows:
+            both = (mean(runs, dataset, label, rule) for rule in ("oracle", "train_val"))
+            best, less = (max((value - erm) / (top - erm), -1) for value in both)
+            lost += (best - less) / len(rows)
+        assert cells(block)["train_val"][dataset] == f"{lost:z.2f}"
+    assert cells(agreement.rules_agree(by_rule))["val_env"]["oracle"].endswith("(3 datasets)")
+
+
+def test_on_the_line_is_spearmans_correlation_over_runs(runs: pd.DataFrame, frames: Frames) -> None:
+    table = cells(agreement.on_the_line(frames))
+    for dataset, of_dataset in runs[~runs["label"].isin(["T", "ceiling"])].groupby("dataset"):
+        rho = scipy.stats.spearmanr(of_dataset["train_val"], of_dataset["t"]).statistic
+        assert table[str(dataset)]["correlation"] == f"{rho:z.2f}"
+        assert table[str(dataset)]["runs"] == str(len(of_dataset))
+
+
+def test_the_sentences_are_made_of_the_tables(runs: pd.DataFrame, gaps: Gaps) -> None:
+    above, _, most, holm, tau = gap_tables.findings(gaps)
+    low = {x: gaps.resampled.interval(x)[0] for x in "AB"}
+    assert low["A"] > 0 > low["B"]
+    assert above.startswith("Rows whose mean share is above 0, with its interval: A; below 0: B.")
+    for dataset in CLEAR:
+        assert f"{dataset} {share(runs, dataset, 'A'):z.2f} (A)" in most
+    tests = sum(label in rows for rows in MEANS.values() for label in "ABC")
+    assert f"over {tests} tests, 1 row gain somewhere: A;" in holm
+    assert tau.endswith("is 1.00.")
+
+
+def test_the_headline_stands_in_show_and_in_the_page(folder: Path, runs: pd.DataFrame) -> None:
+    shown, text = invoke("show", folder, "--format", "markdown"), page(str(folder))
+    title = "### Share of the gap closed by val_env: 0 is ERM, 1 the ceiling"
+    assert shown.count(title) == text.count(title) == 1
+    assert text.index("## The gap closed") < text.index("## Findings")
+
+
+def test_a_board_without_a_ceiling_has_no_share(board: Path) -> None:
+    assert "Share of the gap" not in invoke("show", board)
+    assert "gap closed" not in page(str(board))

@@ -1,0 +1,216 @@
+"""The share of the gap closed, places and counts: each formula beside a library or brute force."""
+
+import itertools
+import math
+
+import baycomp
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+from statsmodels.stats.multitest import multipletests
+
+from oodbench.report import gaps as g
+from oodbench.report import statistics as st
+
+LABELS = ["ERM", "A", "B", "C"]
+HIGHER = {"accuracies": True, "losses": False, "others": True}
+TRIALS = 4
+
+
+def made(labels: list[str] = LABELS, seed: int = 0, shift: float = 0.0) -> pd.DataFrame:
+    """Scores of two environments on each dataset."""
+    rng = np.random.default_rng(seed)
+    places = itertools.product(HIGHER, labels, "tu", range(TRIALS))
+    frame = pd.DataFrame(places, columns=["dataset", "label", "environment", "trial"])
+    up = np.array([1.0 if HIGHER[d] else -1.0 for d in frame["dataset"]])
+    value = rng.normal(size=len(frame)) + up * shift
+    return frame.assign(value=value, higher=up > 0, metric="m")
+
+
+@pytest.fixture(scope="module")
+def scores() -> pd.DataFrame:
+    return made()
+
+
+@pytest.fixture(scope="module")
+def ceilings() -> pd.DataFrame:
+    return made(["ceiling"], 1, 5.0)
+
+
+@pytest.fixture(scope="module")
+def trials(scores: pd.DataFrame) -> pd.DataFrame:
+    return g.by_trial(scores)
+
+
+@pytest.fixture(scope="module")
+def rooms(trials: pd.DataFrame, ceilings: pd.DataFrame) -> pd.DataFrame:
+    return g.head_rooms(trials, g.by_trial(ceilings)["ceiling"], "ERM")
+
+
+def mean(scores: pd.DataFrame, dataset: str, label: str) -> float:
+    rows = scores[(scores["dataset"] == dataset) & (scores["label"] == label)]
+    return float(rows["value"].mean())
+
+
+def test_the_share_is_the_gain_over_the_head_room_for_accuracies_and_losses(
+    scores: pd.DataFrame, ceilings: pd.DataFrame, trials: pd.DataFrame, rooms: pd.DataFrame
+) -> None:
+    table = g.shares(trials, rooms, "ERM")
+    for dataset, label in itertools.product(HIGHER, LABELS):
+        erm, top = mean(scores, dataset, "ERM"), mean(ceilings, dataset, "ceiling")
+        share = (mean(scores, dataset, label) - erm) / (top - erm)
+        assert table.loc[dataset, label] == pytest.approx(share)
+    assert (table["ERM"] == 0).all()
+
+
+def test_a_head_room_within_its_error_has_no_share(
+    trials: pd.DataFrame, rooms: pd.DataFrame, ceilings: pd.DataFrame
+) -> None:
+    top = g.by_trial(ceilings)["ceiling"].copy()
+    differences = top - trials["ERM"]
+    for dataset in HIGHER:
+        values = differences[dataset]
+        assert rooms.loc[dataset, "mean"] == pytest.approx(values.mean())
+        assert rooms.loc[dataset, "stderr"] == pytest.approx(scipy.stats.sem(values))
+    assert rooms["clear"].all()
+    top.loc["losses"] = (trials["ERM"]["losses"] + [1.0, -1.0, 1.0, 0.5]).to_numpy()
+    unclear = g.head_rooms(trials, top, "ERM")
+    assert list(unclear.index[~unclear["clear"]]) == ["losses"]
+    assert list(g.shares(trials, unclear, "ERM").index) == ["accuracies", "others"]
+
+
+def test_a_mean_share_is_bounded_below_on_each_dataset_and_needs_all() -> None:
+    table = pd.DataFrame({"A": [0.5, -39.0], "B": [0.5, math.nan], "C": [-math.inf, 2.0]})
+    assert g.bounded_mean(table).to_dict() == pytest.approx(
+        {"A": -0.25, "B": math.nan, "C": 0.5}, nan_ok=True
+    )
+
+
+def test_a_diverged_run_is_at_the_floor_and_a_missing_trial_has_no_share(
+    scores: pd.DataFrame, rooms: pd.DataFrame
+) -> None:
+    one = (scores["dataset"] == "losses") & (scores["trial"] == 1)
+    broken = scores.assign(value=scores["value"].mask(one & (scores["label"] == "A")))
+    table = g.shares(g.by_trial(broken), rooms, "ERM")
+    assert table.loc["losses", "A"] == -math.inf
+    fewer = scores[~(one & (scores["label"] == "B"))]
+    table = g.shares(g.by_trial(fewer), rooms, "ERM")
+    assert math.isnan(table.loc["losses", "B"]) and table.drop(columns="B").notna().all(axis=None)
+
+
+def exact_resamples(trials: pd.DataFrame, rooms: pd.DataFrame, datasets: list[str]) -> np.ndarray:
+    """The mean share of A in every resample of the datasets and of two trials each."""
+    shares = []
+    for drawn in itertools.product(datasets, repeat=len(datasets)):
+        for picks in itertools.product(itertools.product(range(2), repeat=2), repeat=len(datasets)):
+            parts = []
+            for dataset, picked in zip(drawn, picks, strict=True):
+                table = trials.loc[dataset].iloc[list(picked)].mean()
+                parts.append(max((table["A"] - table["ERM"]) / rooms["mean"][dataset], -1))
+            shares.append(np.mean(parts))
+    return np.array(shares)
+
+
+def test_the_bootstrap_resamples_datasets_then_paired_trials(
+    trials: pd.DataFrame, rooms: pd.DataFrame
+) -> None:
+    two = trials[trials.index.get_level_values("trial") < 2]
+    datasets = ["accuracies", "losses"]
+    expected = exact_resamples(two, rooms, datasets)
+    drawn = g.resampled(two, rooms, "ERM", datasets, resamples=40_000)
+    share = drawn.gap[:, drawn.labels.index("A")]
+    assert share.mean() == pytest.approx(expected.mean(), abs=0.01)
+    assert share.std() == pytest.approx(expected.std(), rel=0.02)
+    assert set(np.round(share, 9)) == set(np.round(expected, 9))
+    assert (drawn.gap[:, drawn.labels.index("ERM")] == 0).all()
+    low, high = np.quantile(share, [0.025, 0.975])
+    assert drawn.interval("A") == (low, high)
+
+
+def test_labels_that_lack_a_dataset_are_not_resampled(
+    scores: pd.DataFrame, rooms: pd.DataFrame
+) -> None:
+    few = scores[~((scores["label"] == "C") & (scores["dataset"] == "others"))]
+    assert g.resampled(g.by_trial(few), rooms, "ERM", resamples=9).labels == ["ERM", "A", "B"]
+    part = g.resampled(g.by_trial(few), rooms, "ERM", ["losses", "accuracies"], resamples=9)
+    assert part.labels == LABELS
+
+
+def test_mean_ranks_of_resamples_are_those_of_the_drawn_means(
+    trials: pd.DataFrame, rooms: pd.DataFrame
+) -> None:
+    drawn = g.resampled(trials, rooms, "ERM", ["losses"], resamples=50)
+    assert (np.sort(drawn.rank, axis=1) == [1, 2, 3, 4]).all()
+    order = scipy.stats.rankdata(-drawn.gap, axis=1)  # one dataset: by share and by rank alike
+    assert (order == drawn.rank)[(drawn.gap > -1).all(axis=1)].all()
+
+
+def test_places_count_those_ahead_in_every_resample() -> None:
+    better = pd.Series({"A": 0.5, "B": 0.2, "C": 0.2})
+    drawn = np.array([[3, 2, 1], [3, 2, 2], [1, 1, 0], [0, 1, 2]], float)
+    places = g.places(better, drawn)
+    assert [places[x].place for x in "ABC"] == [1, 2, 2]
+    # the places of A are 1, 1, 1, 3; of B 2, 2, 1, 2; of C 3, 2, 3, 1
+    assert [(places[x].low, places[x].high) for x in "ABC"] == [(1, 3), (1, 2), (1, 3)]
+    assert [places[x].first for x in "ABC"] == [2.5 / 4, 0.5 / 4, 1 / 4]
+
+
+def test_a_win_rate_is_the_share_of_rows_that_are_beaten(scores: pd.DataFrame) -> None:
+    table = st.block_table(scores)
+    table.loc["losses", "B"] = table.loc["losses", "C"]
+    rates = g.win_rates(table)
+    for label in LABELS:
+        others = [x for x in LABELS if x != label]
+        wins = [
+            (here[label] > here[x]) + 0.5 * (here[label] == here[x])
+            for _, here in table.iterrows()
+            for x in others
+        ]
+        assert rates[label] == pytest.approx(np.mean(wins))
+
+
+def test_the_probability_to_be_better_is_that_of_the_bayesian_signed_rank_test() -> None:
+    rng = np.random.default_rng(0)
+    for shares in (rng.normal(0.2, 0.3, 8), np.array([0.4, -39.0, 0.1])):
+        found = g.better_than(pd.Series(shares))
+        bounded = np.maximum(shares, -1)
+        wanted = baycomp.two_on_multiple(np.zeros(len(shares)), bounded, random_state=3)
+        assert found == pytest.approx(wanted[-1], abs=0.015)
+        weights = rng.dirichlet([0.5, *np.ones(len(shares))], 20_000)
+        sums = np.add.outer([0, *bounded], [0, *bounded])
+        above = (sums > 0) + 0.5 * (sums == 0)
+        brute = (np.einsum("si,ij,sj->s", weights, above, weights) > 0.5).mean()
+        assert found == pytest.approx(brute, abs=0.02)
+
+
+@pytest.mark.parametrize("shares", [[0.0, 0.0], [0.1, math.nan], []])
+def test_without_a_difference_or_with_a_missing_one_there_is_no_probability(
+    shares: list[float],
+) -> None:
+    assert math.isnan(g.better_than(pd.Series(shares, dtype=float)))
+
+
+def test_gains_and_losses_are_those_that_holm_leaves() -> None:
+    rng = np.random.default_rng(1)
+    frame = made([*LABELS, *"DEFG"], 2)
+    strong = frame["label"].map({"A": 30.0, "B": -30.0}).fillna(0.0)
+    frame["value"] += np.where(frame["higher"], 1, -1) * (
+        strong + 0.1 * rng.normal(size=len(frame))
+    )
+    frame = frame[frame["environment"] == "t"]
+    equal = frame[frame["label"] == "ERM"].assign(label="E")
+    frame = pd.concat([frame[frame["label"] != "E"], equal])
+    differences = [
+        d for _, group in frame.groupby("dataset") for d in st.paired_differences(group, "ERM")
+    ]
+    p = []
+    for d in differences:
+        if not d.equal:
+            p.append(2 * scipy.stats.t.sf(abs(d.gain.mean / d.gain.stderr), d.gain.n - 1))
+    rejected = iter(multipletests(p, alpha=0.05, method="holm")[0])
+    wanted = [
+        0 if d.equal or not next(rejected) else int(np.sign(d.gain.mean)) for d in differences
+    ]
+    assert g.significant(differences) == wanted
+    assert {-1, 0, 1} == set(wanted)
