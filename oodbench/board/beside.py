@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from oodbench.board.differences import Agreement, Repeats, compared, origin
+from oodbench.board.entries import statuses
 from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.errors import UserError
@@ -41,7 +42,10 @@ def frozen(name: str) -> Frames:
     """The frames of a board alone; raises UserError as `find_board` and `read_parts` do."""
     path = find_board(name)
     frames = board_frames(_in_order(read_parts(path), path))
-    return replace(frames, runs=frames.runs.assign(directory=path.name))
+    runs = frames.runs.assign(directory=path.name)
+    if entered := statuses(path):
+        runs["entry"] = runs["label"].map(entered)
+    return replace(frames, runs=runs)
 
 
 def beside_board(name: str, directories: Sequence[Path]) -> Frames:

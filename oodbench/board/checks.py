@@ -29,10 +29,13 @@ Rows = dict[tuple[str, str], dict[str, RunSpec]]
 """Specs by id of every (dataset, label)."""
 
 
-def planned_rows(protocol: Sweep, labels: Sequence[str], data_dir: Path | None) -> Rows:
-    """The specs that the protocol plans for these rows; raises UserError as a plan does."""
+def planned_rows(
+    protocol: Sweep, labels: Sequence[str], data_dir: Path | None, datasets: Sequence[str] = ()
+) -> Rows:
+    """The specs that the protocol plans for these rows, on all datasets or these; raises as a plan does."""
     rows: Rows = {}
-    plan = make_plan(restricted(protocol, labels), data_dir, to_train=False)
+    chosen = restricted(protocol, labels, datasets=datasets)
+    plan = make_plan(chosen, data_dir, to_train=False)
     for spec in plan.runs.values():
         rows.setdefault((spec.dataset_name, spec.label), {})[spec.id] = spec
     return rows

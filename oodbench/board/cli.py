@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oodbench.board import entering
 from oodbench.board.files import (
     board_names,
     find_board,
@@ -31,6 +32,8 @@ app = commands(
         "validate --board": "type the board after the results: `validate RESULTS NAME`",
     },
 )
+
+app.add_typer(entering.app)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
 Directories = Annotated[

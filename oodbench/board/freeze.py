@@ -72,12 +72,9 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
     """
     if not (board / PROTOCOL_FILE).is_file():
         raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
-    frames = load_frames(Results(results))
-    wrong = wrong_results(frames, protocol_of(board), data_dir)
-    refuse(wrong, f"{results} cannot be frozen")
     new: dict[Path, Part] = {}
     there: list[Path] = []
-    for part in _parts(frames, _Digests(data_dir)):
+    for part in parts_of(results, board, data_dir):
         path = part_path(board, part.dataset, part.label)
         if not path.is_file():
             new[path] = part
@@ -92,6 +89,13 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
         write_part(part, path)
     write_summary(board)
     return Frozen(tuple(new), tuple(there))
+
+
+def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[Part]:
+    """The parts that the rows of a results directory would be in a board; raises UserError as `freeze`."""
+    frames = load_frames(Results(results))
+    refuse(wrong_results(frames, protocol_of(board), data_dir), f"{results} cannot be frozen")
+    return list(_parts(frames, _Digests(data_dir)))
 
 
 def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:

@@ -127,8 +127,12 @@ def gaps_of(
 
 def _scores_of(kind: str, frames: Frames, rule: str, metric: str | None) -> pd.DataFrame | None:
     """The scores of the rows of a kind alone, None if there are none."""
-    runs = frames.runs[frames.runs[kind].eq(True)]
-    return scores(subset(frames, runs), rule, metric, kind) if len(runs) else None
+    of_kind = frames.runs[kind].eq(True)
+    if not of_kind.any():
+        return None
+    # transductive methods count as such only where a dataset has others
+    few = subset(frames, frames.runs[of_kind | frames.runs["label"].eq(BASELINE)])
+    return scores(few, rule, metric, kind)
 
 
 def differences(table: pd.DataFrame) -> dict[tuple[str, str], Difference]:
@@ -164,12 +168,13 @@ def headline(gaps: Gaps) -> Block:
     rows = []
     for label in gaps.shares.columns:
         place = gaps.places.get(label)
-        rows.append(
-            [label, *columns[label], *_place(place), f"{place.first:.2f}" if place else "-"]
-        )
+        first = f"{place.first:.2f}" if place else "-"
+        mean, *halves = columns[label]
+        rows.append([label, mean, *_place(place), first, *halves])
     apart = _means(gaps, groups, apart=True)
-    rows += [[label, *cells, "-", "-"] for label, cells in apart.items()]
-    header = ["algorithm", *(_counted(gaps, g) for g in groups), "place", "P(first)"]
+    rows += [[label, mean, "-", "-", *halves] for label, (mean, *halves) in apart.items()]
+    mean, *halves = (_counted(gaps, group) for group in groups)
+    header = ["algorithm", mean, "place", "P(first)", *halves]
     title = f"Share of the gap closed by {gaps.rule}: 0 is {BASELINE}, 1 the ceiling [95 %]"
     return Block(title, header, rows, len(gaps.means), grey=len(apart))
 
@@ -285,8 +290,8 @@ def findings(gaps: Gaps) -> list[str]:
         "The most that a row closes: "
         + "; ".join(f"{d} {best[d]:z.2f} ({won[d]})" for d in tops)
         + ".",
-        f"After Holm's correction over {counted(tests, 'test')}, {counted(len(gainers), 'row')} gain "
-        f"somewhere: {_listed(gainers)}; {counted(len(losers), 'row')} lose somewhere: {_listed(losers)}.",
+        f"After Holm's correction over {counted(tests, 'test')}, rows that gain somewhere: "
+        f"{_listed(gainers)}; that lose somewhere: {_listed(losers)}.",
         f"Kendall's tau between the orders by mean share and by mean rank is {tau:z.2f}.",
     ]
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-from oodbench.board import agreement, gap_tables
+from oodbench.board import agreement, entries, gap_tables
 from oodbench.board import page_tables as tables
 from oodbench.board.beside import range_notes
 from oodbench.board.differences import origin
+from oodbench.board.files import find_board
 from oodbench.board.page_tables import (
     BASELINE,
     Contents,
@@ -81,6 +82,8 @@ def page(name: str) -> str:
         "datasets, is of that work.",
         _tables([tables.costs(board)]),
     ]
+    if (entered := entries.table(find_board(name))).rows:
+        parts += ["## Rows that others entered", _tables([entered])]
     groups = tables.worst_group(board)
     if groups:
         parts += [

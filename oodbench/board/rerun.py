@@ -37,7 +37,7 @@ class Rerun:
     """Whether every run has a result and, where the version is the board's, none is off."""
 
 
-def _runs(parts: Sequence[Part]) -> Runs:
+def runs_of(parts: Sequence[Part]) -> Runs:
     """All runs of these parts."""
     runs: Runs = []
     for part in parts:
@@ -60,12 +60,12 @@ def rerun(board: Path, count: int, seed: int, options: LaunchOptions, anyway: bo
     other_version = _other_version(parts, board)
     if other_version and not anyway:
         raise UserError(other_version)
-    changed = _changed_data(parts, options.data_dir)
+    changed = changed_data(parts, options.data_dir)
     if changed and not anyway:
         raise UserError("; ".join(changed))
     chosen = {run_id for _, run_id in sample}
-    runs = [(spec, together) for spec, together in _runs(parts) if spec.id in chosen]
-    again = load_frames(_train(board, runs, options))
+    runs = [(spec, together) for spec, together in runs_of(parts) if spec.id in chosen]
+    again = load_frames(train_frozen(board, runs, options))
     frozen = board_frames(parts)
     frozen = subset(frozen, frozen.runs[frozen.runs["id"].isin(chosen)])
     table = compared(frozen, again)
@@ -90,7 +90,7 @@ def _failure(run: "pd.Series[Any]", error: str) -> str:
     return f"{text}: {error}" if error else text
 
 
-def _train(board: Path, runs: Runs, options: LaunchOptions) -> Results:
+def train_frozen(board: Path, runs: Runs, options: LaunchOptions) -> Results:
     """Train frozen runs that have not ended in a results directory, vectorized or alone as they were."""
     for name in {spec.algorithm for spec, _ in runs}:
         algorithms.get(name)
@@ -120,7 +120,7 @@ def _other_version(parts: Sequence[Part], board: Path) -> str:
     )
 
 
-def _changed_data(parts: Sequence[Part], data_dir: Path | None) -> list[str]:
+def changed_data(parts: Sequence[Part], data_dir: Path | None) -> list[str]:
     """Sentences on the parts whose data have other digests than when they were frozen."""
     changed = []
     for part in parts:

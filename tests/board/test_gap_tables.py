@@ -27,14 +27,14 @@ CLEAR = ["alpha", "beta", "gamma"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("board") / "gaps.v1"
 
 
 @pytest.fixture(scope="module")
-def runs(folder: Path) -> pd.DataFrame:
+def runs(made: Path) -> pd.DataFrame:
     return made_board(
-        *(folder, MEANS, 3, 5),
+        *(made, MEANS, 3, 5),
         rules=dict.fromkeys(MEANS, ("val_env", "train_val", "oracle")),
         lower=("beta",),
         names=NAMES,
@@ -45,15 +45,15 @@ def runs(folder: Path) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def frames(folder: Path, runs: pd.DataFrame) -> Frames:
-    return frozen(str(folder))
+def frames(made: Path, runs: pd.DataFrame) -> Frames:
+    return frozen(str(made))
 
 
 @pytest.fixture(scope="module")
 def gaps(frames: Frames) -> Gaps:
-    made = gaps_of(frames, "val_env")
-    assert made is not None
-    return made
+    by_rule = gaps_of(frames, "val_env")
+    assert by_rule is not None
+    return by_rule
 
 
 def mean(runs: pd.DataFrame, dataset: str, label: str, rule: str = "val_env") -> float:
@@ -158,12 +158,12 @@ def test_the_sentences_are_made_of_the_tables(runs: pd.DataFrame, gaps: Gaps) ->
     for dataset in CLEAR:
         assert f"{dataset} {share(runs, dataset, 'A'):z.2f} (A)" in most
     tests = sum(label in rows for rows in MEANS.values() for label in "ABC")
-    assert f"over {tests} tests, 1 row gain somewhere: A;" in holm
+    assert f"over {tests} tests, rows that gain somewhere: A;" in holm
     assert tau.endswith("is 1.00.")
 
 
-def test_the_headline_stands_in_show_and_in_the_page(folder: Path, runs: pd.DataFrame) -> None:
-    shown, text = invoke("show", folder, "--format", "markdown"), page(str(folder))
+def test_the_headline_stands_in_show_and_in_the_page(made: Path, runs: pd.DataFrame) -> None:
+    shown, text = invoke("show", made, "--format", "markdown"), page(str(made))
     title = "### Share of the gap closed by val_env: 0 is ERM, 1 the ceiling"
     assert shown.count(title) == text.count(title) == 1
     assert text.index("## The gap closed") < text.index("## Findings")

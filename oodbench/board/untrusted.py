@@ -1,0 +1,77 @@
+"""Train the runs of a submission again, in a process of its own: what it is given, a stranger's code sees.
+
+python -m oodbench.board.untrusted TASK, where TASK is a file with a `Task` as JSON. The process knows specs
+and no frozen number; `oodbench.board.verification` starts it, with the variables of portable arithmetic,
+and compares what it leaves in the results directory.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from oodbench.algorithms import algorithms
+from oodbench.board.checks import planned_rows
+from oodbench.board.protocol import protocol_of
+from oodbench.board.rerun import train_frozen
+from oodbench.errors import UserError
+from oodbench.registry import load_plugins
+from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.launch import LaunchOptions
+from oodbench.terminal import exit_on_user_error
+
+
+class Task(BaseModel):
+    """What the process does."""
+
+    board: Path
+    """A folder with the protocol alone."""
+    datasets: list[str]
+    """The datasets of the board."""
+    algorithm: str
+    method: Path
+    rows: dict[str, dict[str, list[str]]]
+    """The ids of the submitted runs, by label and dataset."""
+    specs: list[tuple[dict[str, Any], bool]]
+    """The runs to train, and whether each was vectorized."""
+    out: Path
+    data_dir: Path | None
+    workers: int | None
+
+
+def check_rows(task: Task) -> None:
+    """Raise UserError unless the rows have exactly the runs that the protocol plans for the method."""
+    protocol = protocol_of(task.board)
+    planned = planned_rows(protocol, list(task.rows), task.data_dir, task.datasets)
+    for (dataset, label), specs in planned.items():
+        ids = set(task.rows.get(label, {}).get(dataset, ()))
+        if not ids:
+            raise UserError(f"{label} has no run on {dataset}, which the protocol plans")
+        if strange := ids ^ set(specs):
+            raise UserError(
+                f"{len(strange)} runs of {label} on {dataset} are not those that the protocol plans "
+                "for this method, such as other hyperparameters than its draws"
+            )
+
+
+@exit_on_user_error
+def main(file: str) -> None:
+    """Load the method, check its rows and train the runs."""
+    task = Task.model_validate_json(Path(file).read_text())
+    plugins = () if algorithms.find(task.algorithm) else (task.method.stem,)
+    load_plugins(plugins)
+    check_rows(task)
+    runs = [(RunSpec.from_json(values), together) for values, together in task.specs]
+    options = LaunchOptions(
+        out=task.out,
+        launcher="debug" if task.workers == 1 else "local",
+        plugins=plugins,
+        workers=task.workers,
+        data_dir=task.data_dir,
+    )
+    train_frozen(task.board, runs, options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

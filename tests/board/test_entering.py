@@ -1,0 +1,322 @@
+"""Rows enter a board: submitted, verified, added; a submission that lies is refused in one sentence."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from zipfile import ZipFile
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from oodbench.board.entries import ABOUT, read_receipt, sha256, statuses
+from oodbench.board.files import part_path
+from oodbench.board.page import page
+from oodbench.board.parts import Part, read_part, write_part
+from oodbench.board.submission import unpack
+from oodbench.errors import UserError
+from tests.helpers.boards import PROTOCOL, invoke, new_board
+from tests.helpers.plugins import METHOD_FILE
+
+SAYS = ("--author", "A. Author <a@example.org>", "--pretraining", "none")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the plug-in of a method."""
+    folder = tmp_path_factory.mktemp("author")
+    (folder / "thrice.py").write_text(METHOD_FILE.format(name="Thrice", factor=3))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def protocol(place: Path) -> Path:
+    """A board of one dataset and two draws with ERM alone."""
+    small = {"datasets": PROTOCOL["datasets"][:1], "hparam_draws": 2, "trials": 3}
+    board = new_board(place, "open.v1", **small)
+    invoke("run", board, "--algorithm", "ERM", "--dataset", "SEM", "--out", place / "erm", *ONE)
+    invoke("freeze", place / "erm", board)
+    return board
+
+
+ONE = ("--workers", 1)
+
+
+@pytest.fixture(scope="module")
+def archive(place: Path, protocol: Path) -> Path:
+    """An honest submission."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(place)
+        mine = ("--algorithm", "Thrice", "--plugin", "thrice", "--out", place / "mine", *ONE)
+        invoke("run", protocol, *mine)
+        out = place / "thrice.zip"
+        text = invoke(
+            *("submit", place / "mine", protocol, "--as", out, "--plugin", "thrice", *SAYS)
+        )
+    assert "thrice.zip has Thrice for open.v1" in " ".join(text.split())
+    return out
+
+
+@pytest.fixture
+def board(protocol: Path, tmp_path: Path) -> Path:
+    """A board that a test may change."""
+    return Path(shutil.copytree(protocol, tmp_path / "open.v1"))
+
+
+@pytest.fixture
+def copy(archive: Path, tmp_path: Path) -> Path:
+    """A submission that a test may change."""
+    return Path(shutil.copy(archive, tmp_path))
+
+
+def test_a_row_is_submitted_verified_and_added(copy: Path, board: Path) -> None:
+    about = unpack(copy, board.parent / "unpacked").about
+    assert (about.rows, about.board, about.paper) == (["Thrice"], "open.v1", "arXiv:0000.00000")
+    text = " ".join(invoke("verify", copy, board, code=2).split())
+    assert "verifying runs its method/thrice.py with your rights: read that file" in text
+    text = invoke("verify", copy, board, "--run-code", "--sample", 4, "--by", "M.", "--workers", 1)
+    assert "The code of a stranger runs now: method/thrice.py" in " ".join(text.split())
+    assert "4 runs of" in text and "all are equal bit for bit" in " ".join(text.split())
+    receipt = read_receipt(copy)
+    assert receipt and (receipt.runs, receipt.verifier) == (4, "M.")
+    assert "verified by rerun" in invoke("add", copy, board)
+    assert statuses(board) == {"Thrice": "verified by rerun"}
+    assert "is as it must be" in invoke("validate", board)
+    shown = [line.split() for line in invoke("show", board).splitlines()]
+    assert any(
+        line[:1] == ["Thrice"] and line[-3:] == ["verified", "by", "rerun"] for line in shown
+    )
+    told = page(str(board)).split("## Rows that others entered")[1]
+    for text in ("A. Author <a@example.org>", "M., ", "4 runs", sha256_of_method(copy), "none"):
+        assert text.replace("<", "\\<") in told
+    assert "already" in invoke("add", copy, board, code=2)
+
+
+def sha256_of_method(archive: Path) -> str:
+    with ZipFile(archive) as packed:
+        about = json.loads(packed.read(ABOUT))
+    return str(about["files"]["method/thrice.py"][:12])
+
+
+def test_a_row_without_a_receipt_is_submitted_and_a_foreign_receipt_is_none(
+    copy: Path, board: Path
+) -> None:
+    receipt = copy.with_name("thrice.verified.json")
+    values = {"runs": 20, "seed": 0, "verifier": "me", "day": "today", "code": "mine"}
+    receipt.write_text(json.dumps(values | {"submission": "0" * 64}))
+    assert "is of another file than" in " ".join(invoke("add", copy, board, code=2).split())
+    receipt.unlink()
+    assert "submitted" in invoke("add", copy, board)
+    assert statuses(board) == {"Thrice": "submitted"}
+
+
+def test_a_submission_says_who_and_what_was_pretrained(place: Path, protocol: Path) -> None:
+    text = invoke("submit", place / "erm", protocol, "--as", place / "x.zip", code=2)
+    assert "--author and --pretraining must say something" in text
+    text = invoke("submit", place / "erm", protocol, "--as", place / "x.zip", *SAYS, code=2)
+    assert "has no row that the board open.v1 has not" in " ".join(text.split())
+
+
+def repacked(archive: Path, folder: Path, rehash: bool = True) -> None:
+    """Write a folder as the submission, whose digests are those of its files."""
+    about = json.loads((folder / ABOUT).read_text())
+    files = [p for p in folder.rglob("*") if p.is_file() and p.name != ABOUT]
+    if rehash:
+        about["files"] = {str(p.relative_to(folder)): sha256(p) for p in files}
+    (folder / ABOUT).write_text(json.dumps(about))
+    with ZipFile(archive, "w") as packed:
+        for path in [*files, folder / ABOUT]:
+            packed.write(path, str(path.relative_to(folder)))
+
+
+def edited_part(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+    def lie(folder: Path) -> None:
+        path = part_path(folder, "SEM", "Thrice")
+        part = read_part(path)
+        write_part(Part(part.about, change(part.table)), path)
+
+    return lie
+
+
+def replaced(name: str, change: Callable[[object], object]) -> Callable[[Path], None]:
+    """A column of the part with other values."""
+
+    def edit(table: pa.Table) -> pa.Table:
+        values = [change(value) for value in table[name].to_pylist()]
+        column = pa.array(values, table[name].type)
+        return table.set_column(table.column_names.index(name), name, column)
+
+    return edited_part(edit)
+
+
+def spec(**changes: object) -> Callable[[Path], None]:
+    """A part whose runs have other specs, with ids that agree."""
+
+    def lie(folder: Path) -> None:
+        path = part_path(folder, "SEM", "Thrice")
+        part = read_part(path)
+        about = part.about.model_copy(update={"spec": part.about.spec | changes})
+        reidentify(Part(about, part.table), path)
+
+    return lie
+
+
+def reidentify(part: Part, path: Path) -> None:
+    """Write a part whose ids are those of its specs."""
+    from oodbench.board.parts import OF_A_RUN
+    from oodbench.results.run_spec import RunSpec
+
+    runs = part.runs().to_dict(orient="records")
+    specs = (part.about.spec | {n: run[n] for n in OF_A_RUN} for run in runs)
+    new = {run["id"]: RunSpec.from_json(s).id for run, s in zip(runs, specs, strict=True)}
+    ids = pa.array([new[i] for i in part.table["id"].to_pylist()])
+    write_part(Part(part.about, part.table.set_column(0, "id", ids)), path)
+
+
+def hparams_picked(folder: Path) -> None:
+    path = part_path(folder, "SEM", "Thrice")
+    part = read_part(path)
+    place = part.table.column_names.index("hparams")
+    picked = [json.dumps(json.loads(v) | {"lr": 0.5}) for v in part.table["hparams"].to_pylist()]
+    reidentify(Part(part.about, part.table.set_column(place, "hparams", pa.array(picked))), path)
+
+
+def provenance(**changes: object) -> Callable[[Path], None]:
+    def lie(folder: Path) -> None:
+        path = part_path(folder, "SEM", "Thrice")
+        part = read_part(path)
+        made = {**part.about.provenance, **changes}
+        write_part(Part(part.about.model_copy(update={"provenance": made}), part.table), path)
+
+    return lie
+
+
+def about(**changes: object) -> Callable[[Path], None]:
+    def lie(folder: Path) -> None:
+        values = json.loads((folder / ABOUT).read_text())
+        (folder / ABOUT).write_text(json.dumps(values | changes))
+
+    return lie
+
+
+def another_file(folder: Path) -> None:
+    (folder / "method" / "thrice.py").write_text(METHOD_FILE.format(name="Thrice", factor=2))
+
+
+def same_steps_in_other_words(folder: Path) -> None:
+    (folder / "method" / "thrice.py").write_text(
+        METHOD_FILE.format(name="Thrice", factor="(2 + 1)")
+    )
+
+
+def one_more_file(folder: Path) -> None:
+    (folder / "method" / "more.py").write_text("")
+
+
+def renamed_row(folder: Path) -> None:
+    part = read_part(part_path(folder, "SEM", "Thrice"))
+    spec = part.about.spec | {"label": "ERM"}
+    part_path(folder, "SEM", "Thrice").unlink()
+    path = part_path(folder, "SEM", "ERM")
+    write_part(Part(part.about.model_copy(update={"spec": spec}), part.table), path)
+    about(rows=["ERM"])(folder)
+
+
+LIES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a changed value": (replaced("value/mse/5", lambda v: 0.5 * float(str(v))), "off"),
+    "a changed score": (replaced("score/val_env", lambda v: 0.1), "off"),
+    "another file": (another_file, "the method's file is not the code that trained its runs"),
+    "other words": (same_steps_in_other_words, "the method's file is not the code"),
+    "more draws": (
+        replaced("draw", lambda d: int(str(d)) + 1),
+        "has the spec of",
+    ),
+    "fewer trials": (
+        edited_part(lambda t: t.filter(pa.compute.less(t["trial"], 2))),
+        "trial 2 missing (3 are planned)",
+    ),
+    "more steps": (spec(steps=40), "steps is not the protocol's"),
+    "picked hyperparameters": (hparams_picked, "other hyperparameters than its draws"),
+    "a row of the board": (renamed_row, "the board has a row ERM already"),
+    "another version": (provenance(oodbench="9.9"), "was trained by oodbench 9.9, and this is"),
+    "other data": (provenance(data={"5": "0" * 16}), "environment 5 has another digest"),
+    "another protocol": (about(protocol="0" * 64), "of another protocol than that of the board"),
+    "no word on pretraining": (about(pretraining=" "), "says nothing on pretraining"),
+    "other rows": (about(rows=["Thrice", "Best"]), "not of the rows and the method that it names"),
+    "two methods": (one_more_file, "must have one file of a method"),
+}
+
+
+RETRAINED = ("a changed score", "another file")
+"""Lies that are found by training again, as others are that are not left to the night."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in RETRAINED)) for n in LIES]
+)
+def test_a_lie_is_refused_in_one_sentence(
+    name: str, copy: Path, board: Path, tmp_path: Path
+) -> None:
+    lie, reason = LIES[name]
+    with ZipFile(copy) as packed:
+        packed.extractall(tmp_path / "lie")
+    lie(tmp_path / "lie")
+    repacked(copy, tmp_path / "lie")
+    text = invoke("verify", copy, board, "--run-code", "--sample", 2, "--workers", 1, code=2)
+    error = text[text.index("error: ") :]
+    assert reason in error and error.count("\n") == 1, text
+    assert not copy.with_name("thrice.verified.json").exists()
+
+
+@pytest.mark.parametrize("name", ["../evil.py", "/evil.py", "method/../../evil.py", "x.txt"])
+def test_a_file_of_another_place_is_not_unpacked(name: str, copy: Path, tmp_path: Path) -> None:
+    with ZipFile(copy, "a") as packed:
+        packed.writestr(name, "evil")
+    with pytest.raises(UserError, match="other files than it names"):
+        unpack(copy, tmp_path / "to")
+    assert not (tmp_path / "evil.py").exists() and not (tmp_path / "to").exists()
+
+
+def test_a_byte_changed_on_the_way_is_seen(copy: Path, tmp_path: Path) -> None:
+    with ZipFile(copy) as packed:
+        packed.extractall(tmp_path / "lie")
+    another_file(tmp_path / "lie")
+    repacked(copy, tmp_path / "lie", rehash=False)
+    with pytest.raises(UserError, match=r"thrice\.py is not the file that was submitted"):
+        unpack(copy, tmp_path / "to")
+
+
+def test_what_is_no_submission_is_one_sentence(copy: Path, board: Path, tmp_path: Path) -> None:
+    copy.write_bytes(copy.read_bytes()[:500])
+    assert "is no zip file, or a torn one" in invoke("verify", copy, board, code=2)
+    with ZipFile(tmp_path / "other.zip", "w") as packed:
+        packed.writestr("a", "b")
+    assert "is no submission" in invoke("add", tmp_path / "other.zip", board, code=2)
+
+
+def test_the_code_of_a_submission_sees_no_variable_of_ours(
+    place: Path, protocol: Path, board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy = METHOD_FILE.format(name="Spy", factor=1)
+    spy = f"import os\n\nassert 'OODBENCH_SECRET' not in os.environ\n{spy}"
+    (tmp_path / "spy.py").write_text(spy)
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = ("--algorithm", "Spy", "--plugin", "spy", "--out", tmp_path / "mine", *ONE)
+    invoke("run", board, *mine)
+    out = tmp_path / "spy.zip"
+    invoke("submit", tmp_path / "mine", board, "--as", out, "--plugin", "spy", *SAYS)
+    monkeypatch.setenv("OODBENCH_SECRET", "1")
+    assert "all are equal" in " ".join(
+        invoke("verify", out, board, "--run-code", "--sample", 1, "--workers", 1).split()
+    )
+
+
+def test_the_workflow_verifies_and_adds() -> None:
+    from tests.helpers.paths import ROOT
+
+    file = yaml.safe_load((ROOT / ".github" / "workflows" / "board_entry.yml").read_text())
+    steps = [str(step.get("run")) for step in file["jobs"]["entry"]["steps"]]
+    for command in ("board verify", "board add", "board validate"):
+        assert any(command in step for step in steps)
+    assert file["permissions"] == {"contents": "read"}
