@@ -11,7 +11,7 @@ from typing import Any
 
 from oodbench.registry import CHANGES, checkout, folder
 
-KINDS = ("algorithm", "dataset", "network")
+KINDS = ("algorithm", "dataset", "network", "adaptation")
 INDENT = 24
 """Columns before the sentences of the listing; longer names have a line of their own."""
 HEAD = """\
@@ -48,8 +48,8 @@ def own_entries() -> list[Entry]:
     """
     entries: list[Entry] = []
     for kind in KINDS:
-        networks = checkout() / "oodbench" / "networks"
-        files = sorted((networks if kind == "network" else folder(f"{kind}s")).glob("*.py"))
+        room = checkout() / "oodbench" / f"{kind}s"
+        files = sorted((room if room.is_dir() else folder(f"{kind}s")).glob("*.py"))
         modules = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
         classes = {n.name: n for m in modules for n in m.body if isinstance(n, ast.ClassDef)}
         entries += [entry for module in modules for entry in _entries(kind, module, classes)]

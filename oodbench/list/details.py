@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
+from oodbench.adaptations import adaptations
 from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.data.facts import metric
 from oodbench.datasets import Dataset, datasets, make
@@ -33,7 +34,9 @@ TITLES = {
 def registries(plugins: Sequence[str] = ()) -> Mapping[str, Registry[Any]]:
     """The registries by kind, with what the plug-ins register; raises UserError for unknown ones."""
     load_plugins(plugins)
-    return {"algorithm": algorithms, "dataset": datasets, "network": networks}
+    by_kind: Mapping[str, Registry[Any]]
+    by_kind = {"algorithm": algorithms, "dataset": datasets, "network": networks}
+    return {**by_kind, "adaptation": adaptations}
 
 
 def registered_entries(plugins: Sequence[str] = ()) -> list[Entry]:
@@ -73,7 +76,7 @@ def details(name: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
             about = _of_algorithm(name, cls) if kind == "algorithm" else {}
             return head | about | {"hparams": parameters(cls.Hparams)}
     known = [each for registry in by_kind.values() for each in registry]
-    raise unknown("algorithm, dataset or network", name, known)
+    raise unknown("algorithm, dataset, network or adaptation", name, known)
 
 
 def parameters(space: type) -> list[dict[str, Any]]:

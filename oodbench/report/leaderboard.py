@@ -26,7 +26,7 @@ from oodbench.results.frames import (
     sweep_runs,
     test_values,
 )
-from oodbench.results.run_spec import CONSTANT
+from oodbench.results.run_spec import BEFORE, CONSTANT
 from oodbench.selection import choose, rule_names, sees_test, usual
 
 COLUMN = ["test_environments", "environment", "metric"]
@@ -39,6 +39,8 @@ MEAN = "mean"
 FROM = "from"
 PRETRAINING = "pretraining"
 ENTRY = "entry"
+UNADAPTED = "before"
+"""The column of a row's mean before adaptation."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,21 @@ def count(row: Mapping[Any, Any]) -> str:
     return f"{n}" if n == planned else f"{n}/{planned}"
 
 
+def before(row: Mapping[Any, Any]) -> str:
+    """A row's mean before adaptation; empty of rows that do not adapt."""
+    mean, stderr = row[UNADAPTED], row[f"{UNADAPTED}_stderr"]
+    return "" if np.isnan(mean) else number(mean, stderr, row["metric"])
+
+
 SUMMARIES = (Summary(MEAN, plain_mean),)
 """The columns over all test environments of a dataset; methods are ranked by the first."""
 COLUMNS: tuple[Column, ...] = (
+    Column(
+        UNADAPTED,
+        before,
+        "before: the mean of the same runs at the same steps before adaptation.",
+        needs=UNADAPTED,
+    ),
     Column("n", count),
     Column(
         PRETRAINING,
@@ -97,9 +111,10 @@ class Leaderboard:
     frame: pd.DataFrame
     """One number in each row: `dataset`, `label`, `test_environments` (joined by `+`), `environment`,
     `metric`, `mean` and `stderr` (over trials, ddof=1; NaN for one trial), `n` (complete trials),
-    `planned` (trials), `rule`, `kind` (METHOD, ..., or CONSTANT) and, beside a board, `from`:
-    where the label's runs are from (`board`, `here` or both). The `environment` of a Summary is its
-    name; that of a metric of the predictor itself is empty."""
+    `planned` (trials), `rule`, `kind` (METHOD, ..., or CONSTANT); beside a board, `from`: where the
+    label's runs are from (`board`, `here` or both); and where rows adapt, `before` and `before_stderr`:
+    the row's mean before that. The `environment` of a Summary is its name; that of a metric of the
+    predictor itself is empty."""
     higher: Mapping[str, bool]
     """Whether a higher value is better, by metric."""
     notes: tuple[str, ...]
@@ -160,6 +175,7 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     table["environment"] = _places(table)
     table["kind"] = kinds(runs, table["dataset"], table["label"])
     findings = beside_constant(table, higher)
+    frame = _with_unadapted(frame, frames, runs, chosen, reported)
     if where := origins(runs):
         frame[FROM] = frame["label"].map(where).fillna("")
     if weights := pretraining(runs):
@@ -241,6 +257,27 @@ def scores(
     table = table.rename(columns={"dataset_label": "dataset"})
     names = ["dataset", "label", "environment", "trial", "value", "higher", "metric"]
     return table[names].reset_index(drop=True)
+
+
+def _with_unadapted(
+    frame: pd.DataFrame,
+    frames: Frames,
+    runs: pd.DataFrame,
+    chosen: pd.DataFrame,
+    reported: Mapping[str, str],
+) -> pd.DataFrame:
+    """The leaderboard's frame with each row's mean before adaptation, if there are rows that adapt."""
+    adapts = runs[runs["adapt"].notna()] if "adapt" in runs else runs[:0]
+    if adapts.empty:
+        return frame
+    names = {dataset: metric + BEFORE for dataset, metric in reported.items()}
+    tests = _of_tests(frames, _grid(adapts), chosen, names).assign(environment=MEAN)
+    values = _over_tests(tests, plain_mean)
+    rows = []
+    for key, group in values.groupby(["dataset_label", "label"], sort=False):
+        rows.append((*key, *mean_and_error(group.loc[group["complete"], "value"].to_numpy(float))))
+    columns = ["dataset", "label", UNADAPTED, f"{UNADAPTED}_stderr"]
+    return frame.merge(pd.DataFrame(rows, columns=columns), on=["dataset", "label"], how="left")
 
 
 def _places(values: pd.DataFrame) -> "pd.Series[str]":

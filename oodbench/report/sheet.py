@@ -147,14 +147,17 @@ def _block(
         for place in places:
             cell = by_place.get((label, *place), {"n": 0})
             row.append(number(cell["mean"], cell["stderr"], place[2]) if cell["n"] else "-")
-        rows.append([*row, *(column.text(by_label[label]) for column in board.columns)])
+        rows.append(row)
+    columns = {c.name: [c.text(by_label[row[0]]) for row in rows] for c in board.columns}
+    columns = {name: texts for name, texts in columns.items() if any(texts)}
+    rows = [[*row, *texts] for row, *texts in zip(rows, *columns.values(), strict=True)]
     ranked, best, near = int(complete.sum()), set(), set()
     for c, place in enumerate(places, 1):
         numbers = cells.reindex([(label, *place) for label in labels[:ranked]])
         best_here = _best(numbers["mean"].tolist(), c, board.higher.get(place[2], True))
         near |= _near(numbers, best_here, c)
         best |= best_here
-    names = [*(_header(place, places) for place in places), *(c.name for c in board.columns)]
+    names = [*(_header(place, places) for place in places), *columns]
     return Block(title, ["algorithm", *names], rows, ranked, best, near, len(grey))
 
 

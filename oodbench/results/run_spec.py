@@ -11,6 +11,8 @@ from oodbench.arithmetic import PORTABLE
 
 DIWA = "diwa"
 """The name of an average over runs, see `oodbench.train.diwa`."""
+BEFORE = " (before)"
+"""The end of the names of metrics before adaptation, in the records of a run that adapts."""
 CONSTANT = "constant"
 """The row of the constant answer in tables; no row of a sweep may be called so."""
 
@@ -83,6 +85,9 @@ class RunSpec:
     average: dict[str, Any] | None = field(default=None, metadata={"later": True})
     """Which weights are evaluated: the `name` of an average over steps with its numbers (see
     `oodbench.train.averages`), DIWA with the runs that it is of, or None: the last ones."""
+    adapt: dict[str, Any] | None = field(default=None, metadata={"later": True})
+    """How the trained predictor adapts to the inputs of each evaluation: the `name` of an adaptation with
+    its hyperparameters (see `oodbench.adaptations`), or None. No update depends on it."""
     precision: str = field(default="float32", metadata={"later": True, "option": True})
     """`float32`, `tf32` or `bfloat16`, see `oodbench.train.process`."""
     channels_last: bool = field(default=False, metadata={"later": True, "option": True})
@@ -130,8 +135,8 @@ class RunSpec:
     def bundle_key(self) -> tuple[str, ...]:
         """What runs that may be vectorized together have in common: everything but numbers to try.
 
-        The runs of a bundle differ in trial, draw, label and numeric hyperparameters; what a method
-        switches at a share of the steps is the same step for all.
+        The runs of a bundle differ in trial, draw, label, adaptation and numeric hyperparameters; what a
+        method switches at a share of the steps is the same step for all.
         """
         fixed = {
             name: value

@@ -15,8 +15,8 @@ from oodbench.results.run_spec import CONSTANT, OPTIONS, RunSpec
 from oodbench.seeds import derive
 from oodbench.sweep.file import KIND, Component, Row, Sweep, Training, short
 
-Draw = tuple[dict[str, Any], dict[str, Any]]
-"""The hyperparameters of a method and those of its network."""
+Draw = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
+"""The hyperparameters of a method, those of its network, and its adaptation, if it has one."""
 
 
 def rows_of(sweep: Sweep) -> list[Row]:
@@ -41,18 +41,34 @@ def rows_of(sweep: Sweep) -> list[Row]:
 
 
 def completed_row(row: str | Row) -> Row:
-    """A row with its label in tables and the numbers of its weight average; raises UserError.
+    """A row with its label in tables, its weight average and its adaptation; raises UserError.
 
-    Unless the file gives a label, it is the method and, where the row has one, its weight average.
+    Unless the file gives a label, it is the method and, where the row has them, its weight average and
+    its adaptation.
     """
     row = row if isinstance(row, Row) else Row(name=row)
-    if row.average in ("none", {"name": "none"}):
-        return row.model_copy(update={"label": row.label or row.name, "average": "none"})
-    from oodbench.train.averages import AVERAGES, numbers
+    parts: list[str] = [row.name]
+    changes: dict[str, Any] = {"average": "none", "adapt": "none"}
+    if row.average not in ("none", {"name": "none"}):
+        from oodbench.train.averages import AVERAGES, numbers
 
-    average = numbers({"name": row.average} if isinstance(row.average, str) else row.average)
-    label = row.label or f"{row.name} + {AVERAGES[average['name']].label}"
-    return row.model_copy(update={"label": label, "average": average})
+        average = numbers({"name": row.average} if isinstance(row.average, str) else row.average)
+        changes["average"] = average
+        parts.append(AVERAGES[average["name"]].label)
+    if row.adapt not in ("none", {"name": "none"}):
+        changes["adapt"] = {"name": row.adapt} if isinstance(row.adapt, str) else row.adapt
+        parts.append(_adaptation(changes["adapt"]))
+    return row.model_copy(update={"label": row.label or " + ".join(parts), **changes})
+
+
+def _adaptation(adapt: Mapping[str, Any]) -> str:
+    """The name of an adaptation; raises UserError for an unknown one."""
+    from oodbench.adaptations import adaptations
+
+    name = str(adapt.get("name"))
+    if adaptations.find(name) is None:
+        raise unknown(adaptations.noun, name, [*adaptations, "none"])
+    return name
 
 
 def check_rows(rows: Sequence[Row]) -> None:
@@ -212,12 +228,13 @@ def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
                 evaluate_every=-(-int(steps) // 20) if every == "default" else every,
                 holdout=0.0 if source.facts.has_evaluation_splits else holdout,
                 average=row.average if isinstance(row.average, dict) else None,
+                adapt=adapt,
                 dataset_label=source.label,
                 ceiling=row.ceiling,
-                transductive=algorithm.transductive,
+                transductive=algorithm.transductive or adapt is not None,
                 **options,
             )
-            for (draw, trial), (hparams, network_hparams) in drawn.items()
+            for (draw, trial), (hparams, network_hparams, adapt) in drawn.items()
         ]
 
 
@@ -275,4 +292,19 @@ def _drawn(
         shared={f.name for f in fields(Algorithm.Hparams)} if sweep.shared_quantiles else (),
         trial=trial,
     )
-    return hparams, network.resolved(of_network(family), source.dataset)
+    adapt = (
+        None if isinstance(row.adapt, str) else _drawn_adaptation(row.adapt, draw, family, trial)
+    )
+    return hparams, network.resolved(of_network(family), source.dataset), adapt
+
+
+def _drawn_adaptation(
+    given: Mapping[str, Any], draw: int, family: str, trial: int | None
+) -> dict[str, Any]:
+    """An adaptation as a run's spec holds it: its `name` and its hyperparameters in a draw."""
+    from oodbench.adaptations import adaptations
+
+    name = given["name"]
+    values = {key: value for key, value in given.items() if key != "name"}
+    space = adaptations.get(name).Hparams
+    return {"name": name} | drawn_values(space, name, name, draw, family, given=values, trial=trial)

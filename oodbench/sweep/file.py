@@ -103,6 +103,11 @@ class Row(Component):
         default="none", description="none, a name, or a mapping with the key name and numbers"
     )
     """Which weights are evaluated: the last ones, or an average of `oodbench.train.averages`."""
+    adapt: str | dict[str, Any] = Field(
+        default="none",
+        description="none, a name, or a mapping with the key name and hyperparameters",
+    )
+    """The adaptation of `oodbench.adaptations` by which predictions are made, or none."""
     ceiling: bool = Field(default=False, description="true or false")
     """Whether the row shows what could be reached, such as training on grayscale or on clean labels: it
     stands in grey under the others, and is neither ranked nor compared."""

@@ -349,7 +349,7 @@ def _reason_against(cell: _Cell, discrete: bool) -> str | None:
     """Why a cell cannot be run with any of the draws of its hyperparameters, or None."""
     from oodbench.algorithms import Problem, algorithms, why_skipped
     from oodbench.networks.base import networks
-    from oodbench.train.averages import reason_against
+    from oodbench.train import adapted, averages
 
     first, dataset = cell.specs[0], cell.source.dataset
     network, method = networks.get(first.network), algorithms.get(first.algorithm)
@@ -366,7 +366,9 @@ def _reason_against(cell: _Cell, discrete: bool) -> str | None:
     for spec in cell.specs:
         if reason := why_skipped(method, problem, spec.hparams):
             return reason
-    if first.average is None:
-        return None
-    validation, kind = first.validation_environments, dataset.task.kind
-    return reason_against(first.average["name"], method, kind, first.holdout, validation)
+    if first.average is not None:
+        validation, kind = first.validation_environments, dataset.task.kind
+        name = first.average["name"]
+        if reason := averages.reason_against(name, method, kind, first.holdout, validation):
+            return reason
+    return adapted.reason_against(first, method, dataset.task, dataset.input_shape)

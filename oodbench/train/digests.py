@@ -10,7 +10,7 @@ from oodbench.data import facts
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
 from oodbench.results.data_files import DataFiles
-from oodbench.results.digests import Digests, code_of
+from oodbench.results.digests import Digests, code_at, code_of
 from oodbench.results.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Digests:
     """The digests of a run's code and, where files without a checksum are read, of its data.
 
-    The results directory remembers the files. Without a dataset its files are left out.
+    The results directory remembers the files. Without a dataset its files are left out. An adaptation
+    that is not the package's counts as a part of the method.
     """
+    from oodbench.adaptations import adaptations
     from oodbench.algorithms import algorithms
     from oodbench.datasets import datasets
     from oodbench.networks.base import networks
@@ -29,6 +31,8 @@ def digests_of(spec: RunSpec, dataset: "Dataset | None", results: Path) -> Diges
     digests = Digests()
     if code := code_of(algorithms.get(spec.algorithm)):
         digests["method"] = code
+        if spec.adapt and (further := code_of(adaptations.get(spec.adapt["name"]))):
+            digests["method"] = code_at([*code["classes"], *further["classes"]])
     if code := code_of(networks.get(spec.network)):
         digests["network"] = code
     if code := code_of(datasets.get(spec.dataset)):
@@ -51,7 +55,7 @@ def digests_now(
             made[data] = None
             with suppress(UserError):
                 made[data] = dataset_of(spec, data_dir)
-        key = spec.algorithm, spec.network, *data
+        key = spec.algorithm, spec.network, str((spec.adapt or {}).get("name")), *data
         if key not in digests:
             digests[key] = digests_of(spec, made[data], results)
         by_run[run_id] = digests[key]

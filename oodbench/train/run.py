@@ -22,6 +22,7 @@ from oodbench.results.predictions import write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.steps import configure, update
+from oodbench.train.adapted import adapted_outputs, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
 from oodbench.train.loading import batches, load_data
@@ -196,7 +197,18 @@ class Run:
             evaluations = evaluate(
                 self.predict, self.scored, data.splits, task, workers, whole, data.groups
             )
-        return evaluations + self.own_metrics()
+        return self.adapted(evaluations) + self.own_metrics()
+
+    def adapted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
+        """The evaluations with those after adaptation, if the run adapts."""
+        if self.spec.adapt is None:
+            return evaluations
+        with self.evaluated_weights():
+            return with_adaptation(
+                *(self.spec, self.algorithm, self.data, self.scored),
+                evaluations,
+                self.loader_workers,
+            )
 
     @torch.no_grad()
     def validate(self) -> None:
@@ -247,6 +259,11 @@ class Run:
         self.algorithm.eval()
         with self.evaluated_weights():
             kept = logits(self.predict, self.scored, self.problem.task, self.loader_workers)
+            if self.spec.adapt is not None:
+                about = (self.spec, self.algorithm, self.data, self.scored, self.loader_workers)
+                for name, of_splits in adapted_outputs(*about).items():
+                    for half, values in of_splits.items():
+                        kept[name][self.data.splits[name][half].cpu()] = values.cpu()
         write_predictions(directory, self.step, {name: k.numpy() for name, k in kept.items()})
         examples = {}
         for name, environment in self.scored.items():

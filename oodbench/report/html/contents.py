@@ -184,9 +184,9 @@ def _runs(runs: pd.DataFrame, names: Mapping[str, Any]) -> tuple[dict[str, Any],
 
 
 def _options(runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """The weight average of each run and its options, where they are not at their defaults."""
+    """The weight average, adaptation and options of each run, where they are not at their defaults."""
     shown: list[dict[str, Any]] = [{} for _ in range(len(runs))]
-    for name, neutral in {"average": None, **OPTIONS}.items():
+    for name, neutral in {"average": None, "adapt": None, **OPTIONS}.items():
         for options, value in zip(shown, runs.get(name, [neutral] * len(runs)), strict=True):
             if isinstance(value, dict):
                 numbers = ", ".join(

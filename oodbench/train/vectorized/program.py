@@ -256,7 +256,8 @@ class VectorizedProgram:
         found = self._scores(
             which, lambda run: (run.scored, run.data.splits), weights, grouped=True
         )
-        return [found[k] + self.runs[k].own_metrics() for k in which]
+        runs = self.runs
+        return [runs[k].adapted(found[k]) + runs[k].own_metrics() for k in which]
 
     def _scores(
         self,

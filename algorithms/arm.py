@@ -1,0 +1,74 @@
+"""Adaptive risk minimization."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.networks.base import Network
+
+WIDTH = 64
+"""The channels or units of the context network's hidden layers."""
+
+
+@register("ARM", paper="arXiv:2007.02931")
+class ARM(Algorithm):
+    """A predictor that sees, beside an input, a context: what the inputs of its batch have in common.
+
+    ARM-CML (section 4.1): the mean over environments of the mean loss of f(x_ei, c_e), with the context
+    c_e = mean_i h(x_ei) of the environment's inputs of the step, and f and h trained together. To an
+    image the context is one more channel, which h makes by three 5 x 5 convolutions; to a vector it is
+    one more value, made by three linear layers. A prediction's context is the mean over about as many
+    inputs as in training, those that are predicted beside it.
+
+    h is that of arXiv:2007.01434's code, where no optimizer has it, so that it stays random there; the
+    paper trains it, and so does this. The network is built anew with one more input. Pretrained weights
+    of its first layer are those of the first channel, once more.
+    """
+
+    transductive = True
+
+    def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
+        shape = problem.input_shape
+        maker: Any = type(network)
+        wider = maker((1 + shape[0], *shape[1:]), problem.task.num_outputs, network.hparams)
+        super().__init__(wider, problem, hparams)
+        self.context = _context_network(shape)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """A context is one more channel or value of an input."""
+        if problem.discrete or len(problem.input_shape) not in (1, 3):
+            return "its context is one more channel of images, or one more number of vectors"
+        if problem.task.kind == "boxes":
+            return "a detector's losses are its own"
+        return super().skip(problem)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch whose inputs have their environment's context."""
+        shape = batch.x.shape
+        made = torch.unflatten(self.context(batch.x.flatten(0, 1)), 0, shape[:2])
+        context = made.mean(1, keepdim=True).expand_as(made)
+        return replace(batch, x=torch.cat([batch.x, context], 2))
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, *input_shape), in whose order neighbours share a context."""
+        size = self.hparams.batch_size or min(self.problem.sizes, default=len(x))
+        made = self.context(x).tensor_split(max(1, len(x) // size))
+        context = torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in made])
+        logits: Tensor = self.network(torch.cat([x, context], 1))
+        return logits
+
+
+def _context_network(shape: tuple[int, ...]) -> nn.Sequential:
+    """From inputs (N, *shape) to one channel or value of each."""
+    if len(shape) == 1:
+        hidden = [nn.Linear(shape[0], WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+        return nn.Sequential(*hidden, nn.Linear(WIDTH, 1))
+    layers: list[nn.Module] = []
+    for channels in (shape[0], WIDTH):
+        conv = nn.Conv2d(channels, WIDTH, 5, padding=2)
+        layers += [conv, nn.BatchNorm2d(WIDTH), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Conv2d(WIDTH, 1, 5, padding=2))

@@ -1,0 +1,194 @@
+"""What an adaptation is, what it sees, and the registry of those in this folder."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.errors import UserError
+from oodbench.hparams import checked, defaults, hparam
+from oodbench.networks.base import Network
+from oodbench.registry import Registry
+
+adaptations: Registry[type["Adaptation"]] = Registry("adaptation", "oodbench.adaptations")
+
+
+def register(name: str, *, paper: str) -> Callable[[type["Adaptation"]], type["Adaptation"]]:
+    """Register an adaptation under `name`; `paper` is where it was published."""
+    return adaptations.add(name, paper)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Unlabelled inputs in the order and the batches in which they arrive."""
+
+    batches: Sequence[Tensor]
+    """The places of each batch's inputs among all."""
+    read: Callable[[Sequence[Tensor]], Iterator[Tensor]]
+    """Reads the inputs (n, ...) at each of some places (n,), one batch after the other."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Places and inputs of every batch, in their order."""
+        return zip(self.batches, self.read(self.batches), strict=True)
+
+    def shuffled(self, generator: torch.Generator) -> "Stream":
+        """The same inputs in another order, in batches of the same sizes."""
+        order = torch.cat([*self.batches])
+        order = order[torch.randperm(len(order), generator=generator)]
+        sizes = [len(batch) for batch in self.batches]
+        return Stream(torch.split(order, sizes), self.read)
+
+
+class Adaptation(ABC):
+    """A predictor of classes that adapts to the unlabelled inputs that it predicts.
+
+    It holds a copy of the trained network, in evaluation mode, and may change it as it likes; the
+    network itself stays as it is. `observe` sees all inputs before the first is predicted, for
+    adaptations that need several passes; `logits` sees them batch by batch, in the order of the stream.
+    """
+
+    needs: ClassVar[str]
+    """What it needs of a network, as the end of "it needs ..."."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams:
+        """What every adaptation has: how test inputs arrive."""
+
+        batch_size: int = hparam(64, low=0)
+        """About how many inputs arrive together: batches differ in size by at most one; 0: all."""
+        order: str = hparam("random", options=("random", "stored", "by_class"))
+        """The order in which they arrive: drawn by the trial, as the dataset holds them, or class by class,
+        classes and the examples of each in random order (a stream whose labels depend on each other)."""
+
+    def __init__(
+        self,
+        predict: Callable[[Tensor], Tensor],
+        network: nn.Module,
+        hparams: Any,
+        generator: torch.Generator,
+    ) -> None:
+        """`predict` maps inputs to logits by `network`, a copy that is the adaptation's own.
+
+        Random numbers come from the generator. Raises UserError for a network that it cannot adapt.
+        """
+        if not self.suits(network):
+            name = type(self).__name__
+            raise UserError(f"{name} cannot adapt {type(network).__name__}: it needs {self.needs}")
+        self._predict, self.network, self.hparams = predict, network, hparams
+        self.generator = generator
+        self.single = False
+        """Whether the network gives one logit for two classes, as was seen when it last predicted."""
+
+    @classmethod
+    @abstractmethod
+    def suits(cls, network: nn.Module) -> bool:
+        """Whether a network has what the adaptation needs."""
+
+    def observe(self, stream: Stream) -> None:  # noqa: B027 (few adaptations need it)
+        """See all inputs, as often as need be, before the first is predicted."""
+
+    @abstractmethod
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits (n, C) of the next batch of inputs (n, ...), after adapting to it."""
+
+    def unadapted(self, x: Tensor) -> Tensor:
+        """The logits (n, C) that the network gives now; one logit z of two classes counts as -z/2 and z/2.
+
+        The softmax of these is the sigmoid of z. Raises UserError for outputs of another form.
+        """
+        outputs: object = self._predict(x)
+        if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(x):
+            form = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise UserError(
+                f"what adapts gives logits ({len(x)}, C) of {len(x)} inputs, not {form}"
+            )
+        self.single = outputs.shape[1] == 1
+        return of_two_classes(outputs)
+
+
+def of_two_classes(outputs: Tensor) -> Tensor:
+    """Logits, weights or biases (n, C) of classes; of a single one z, (n, 1), those are -z/2 and z/2."""
+    return outputs if outputs.shape[1] > 1 else torch.cat([-outputs / 2, outputs / 2], 1)
+
+
+def head_of(network: nn.Module) -> nn.Linear | None:
+    """The linear layer that gives the logits: the classifier of a `Network`, else the last such layer."""
+    own = next((m for m in network.modules() if isinstance(m, Network)), None)
+    if own is not None:
+        return own.classifier if isinstance(own.classifier, nn.Linear) else None
+    return next((m for m in reversed([*network.modules()]) if isinstance(m, nn.Linear)), None)
+
+
+class HeadAdaptation(Adaptation):
+    """An adaptation that looks at the features before a linear head."""
+
+    needs = "a linear head, whose outputs are the logits"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        head = head_of(self.network)
+        assert head is not None  # else `suits` would have said no
+        self.head = head
+
+    @classmethod
+    def suits(cls, network: nn.Module) -> bool:
+        """Whether it has a linear head."""
+        return head_of(network) is not None
+
+    def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What enters the head, (n, F), and the logits, (n, C).
+
+        Raises UserError if the logits are not the head's outputs.
+        """
+        seen: list[tuple[Tensor, Tensor]] = []
+        handle = self.head.register_forward_hook(lambda _, x, z: seen.append((x[0], z)))
+        try:
+            logits = self.unadapted(x)
+        finally:
+            handle.remove()
+        if not seen or not torch.equal(of_two_classes(seen[-1][1]), logits):
+            raise UserError(
+                f"{type(self).__name__} needs {self.needs}, and the last linear layer's outputs are not"
+            )
+        return seen[-1][0], logits
+
+
+@torch.no_grad()
+def adapted(
+    name: str,
+    hparams: Mapping[str, Any],
+    module: nn.Module,
+    stream: Stream,
+    seed: int,
+    network: Callable[[Any], nn.Module] = lambda module: module,
+    predict: Callable[[Any, Tensor], Tensor] = lambda module, x: module(x),
+) -> Tensor:
+    """The logits of all inputs of a stream, by their places, from a module that an adaptation changes.
+
+    The module stays as it is: a copy of it is changed. `network` is the part of it that has the layers,
+    and `predict` maps it and inputs to logits. Raises UserError as `Adaptation` does.
+    """
+    cls: Any = adaptations.get(name)
+    given = {**defaults(cls.Hparams), **hparams}
+    values = checked(cls.Hparams, given, f"the hyperparameters of the adaptation {name}")
+    # an optimizer's moments are not copied, as nothing goes on training the copy
+    moments = getattr(module, "optimizers", None)
+    own = copy.deepcopy(module, {} if moments is None else {id(moments): {}}).eval()
+    generator = torch.Generator().manual_seed(seed)
+    adaptation = cls(lambda x: predict(own, x), network(own), values, generator)
+    adaptation.observe(stream)
+    arrived = torch.cat([adaptation.logits(x) for _, x in stream])
+    places = torch.cat([*stream.batches]).to(arrived.device)
+    if adaptation.single:
+        arrived = arrived[:, 1:] - arrived[:, :1]
+    return torch.empty_like(arrived).index_copy(0, places, arrived)
+
+
+def in_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
+    """Places in batches of about `batch_size`, whose sizes differ by at most one; 0: one batch."""
+    count = -(-len(order) // batch_size) if batch_size else 1
+    return torch.tensor_split(order, max(1, count))

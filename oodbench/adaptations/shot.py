@@ -1,0 +1,96 @@
+"""Source hypothesis transfer."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from oodbench.adaptations.base import HeadAdaptation, Stream, register
+from oodbench.hparams import choice, hparam, log_uniform
+
+EPSILON = 1e-5
+"""The authors add it to probabilities under logarithms."""
+
+
+@register("SHOT", paper="arXiv:2002.08546")
+class SHOT(HeadAdaptation):
+    """Features trained on all test inputs towards sure and balanced predictions of a frozen head: SHOT.
+
+    With p_i = softmax f(x_i) and their mean p over a batch, the features minimise (eq. 6)
+
+        mean_i H(p_i) - H(p) + beta mean_i CE(p_i, y_i)
+
+    for some epochs before the first input is predicted. The labels y_i are made anew before each epoch:
+    each feature (with a 1 appended, of unit length) has the class of the centroid of greatest cosine,
+    where centroids are first means weighted by p_i, then means over their own classes (eqs. 4 and 5).
+    Steps are those of SGD with Nesterov's momentum 0.9, weight decay 1e-3 and the rate
+    lr (1 + 10 t / T)^-0.75. The network is in training mode meanwhile, and predicts in evaluation mode.
+
+    The authors train the source model in their own way, too (smoothed labels, a bottleneck with batch
+    normalisation, a head with weight normalisation); here any model is adapted as it is.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(HeadAdaptation.Hparams):
+        """The authors' for objects: 15 epochs, beta 0.3; digits: 30 and 0.1."""
+
+        lr: float = hparam(1e-2, log_uniform(1e-4, 1e-1), low=0.0)
+        epochs: int = hparam(15, low=0)
+        beta: float = hparam(0.3, choice(0.0, 0.1, 0.3, 1.0), low=0.0)
+
+    def observe(self, stream: Stream) -> None:
+        """Train the features for all epochs."""
+        for p in self.head.parameters():
+            p.requires_grad_(False)
+        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        total = self.hparams.epochs * len(stream.batches)
+        if not parameters or not total:  # inputs that are features have nothing to train
+            return
+        optimizer = torch.optim.SGD(
+            parameters, lr=self.hparams.lr, momentum=0.9, weight_decay=1e-3, nesterov=True
+        )
+        step = 0
+        for _ in range(self.hparams.epochs):
+            labels = self._labels(stream)
+            self.network.train()
+            for places, x in stream.shuffled(self.generator):
+                step += 1
+                optimizer.param_groups[0]["lr"] = self.hparams.lr * (1 + 10 * step / total) ** -0.75
+                with torch.enable_grad():
+                    optimizer.zero_grad()
+                    loss = self.loss(self.unadapted(x), labels[places.to(labels.device)])
+                    loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            self.network.eval()
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The objective of a batch with logits (n, C) and labels (n,)."""
+        shares = logits.softmax(1)
+        mean = shares.mean(0)
+        entropy = -(shares * (shares + EPSILON).log()).sum(1).mean()
+        diversity = -(mean * (mean + EPSILON).log()).sum()
+        supervised: Tensor = self.hparams.beta * F.cross_entropy(logits, labels)
+        return entropy - diversity + supervised
+
+    def _labels(self, stream: Stream) -> Tensor:
+        """The labels of all inputs by their places."""
+        parts = [(places, *self.features_and_logits(x)) for places, x in stream]
+        places, features, logits = (torch.cat(column) for column in zip(*parts, strict=True))
+        labels = centroid_labels(features, logits.softmax(1))
+        return torch.empty_like(labels).index_copy(0, places.to(labels.device), labels)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits of the trained features."""
+        return self.unadapted(x)
+
+
+def centroid_labels(features: Tensor, shares: Tensor) -> Tensor:
+    """The nearest centroid's class (N,) of features (N, F), given probabilities (N, C)."""
+    features = F.normalize(torch.cat([features, torch.ones_like(features[:, :1])], 1), dim=1)
+    for _ in range(2):
+        centroids = shares.T @ features / (1e-8 + shares.sum(0).unsqueeze(1))
+        cosines = features @ F.normalize(centroids, dim=1).T
+        labels = cosines.masked_fill(shares.sum(0) == 0, -torch.inf).argmax(1)
+        shares = F.one_hot(labels, shares.shape[1]).to(features.dtype)
+    return labels

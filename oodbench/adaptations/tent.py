@@ -1,0 +1,72 @@
+"""Test-time entropy minimisation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from oodbench.adaptations.base import Adaptation, register
+from oodbench.adaptations.t3a import entropy
+from oodbench.hparams import choice, hparam, log_uniform
+
+LAYERS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+@register("TENT", paper="arXiv:2006.10726")
+class TENT(Adaptation):
+    """Steps on the entropy of the predictions, in the scales and shifts of normalisation layers: TENT.
+
+    For each batch x_1..n, with gamma and beta the affine parameters of the layers (section 3),
+
+        (gamma, beta) <- Adam step on 1/n sum_i H(softmax f(x_i)),
+
+    and the batch's logits are those before its last step, as in the authors' code. Batch normalisation
+    takes the batch's own statistics, through which gradients flow. The parameters go on from batch to
+    batch. Layers that normalise single inputs (group, layer and instance normalisation) are adapted,
+    too, as in arXiv:2302.12400; dropout is off, where the authors' code would leave it on.
+    """
+
+    needs = "normalisation layers with scales and shifts"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Adaptation.Hparams):
+        """Defaults: the authors' for CIFAR-10-C; steps: those of T3A's authors."""
+
+        lr: float = hparam(1e-3, log_uniform(1e-5, 1e-2), low=0.0)
+        steps: int = hparam(1, choice(1, 3), low=1)
+        """Steps on each batch."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.network.requires_grad_(False)
+        parameters = affine(self.network)
+        for p in parameters:
+            p.requires_grad_(True)
+        for layer in self.network.modules():
+            if isinstance(layer, _BatchNorm):  # which then has no other statistics than the batch's
+                layer.running_mean = layer.running_var = None
+                layer.track_running_stats = False
+        self.optimizer = torch.optim.Adam(parameters, lr=self.hparams.lr)
+
+    @classmethod
+    def suits(cls, network: nn.Module) -> bool:
+        """Whether a normalisation layer has affine parameters."""
+        return bool(affine(network))
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The logits before the last of the steps on the batch."""
+        for _ in range(self.hparams.steps):
+            with torch.enable_grad():
+                logits = self.unadapted(x)
+                self.optimizer.zero_grad()
+                entropy(logits).mean().backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+        return logits.detach()
+
+
+def affine(network: nn.Module) -> list[nn.Parameter]:
+    """The scales and shifts of the normalisation layers."""
+    layers = [m for m in network.modules() if isinstance(m, LAYERS)]
+    return [p for layer in layers for p in layer.parameters(recurse=False)]

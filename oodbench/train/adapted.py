@@ -1,0 +1,176 @@
+"""Evaluations of a run whose trained predictor adapts to the inputs that it predicts (`adapt:` of a row).
+
+The run trains as without: each evaluation adapts copies. A split is a stream of its own, to which the
+trained network adapts anew; so what a selection rule may see says nothing of other environments. The
+`in` splits of the training environments, which no adaptation is for, are scored as the network was
+trained. The numbers before adaptation stand beside the others, under names that end in BEFORE.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.adaptations import Stream, adaptations, adapted
+from oodbench.adaptations.base import in_batches
+from oodbench.algorithms import Algorithm
+from oodbench.data.facts import split_metrics
+from oodbench.data.streams import ReadAhead, Stored
+from oodbench.datasets import Environment
+from oodbench.networks.base import build
+from oodbench.networks.weights import replaced_weights
+from oodbench.results.run_spec import BEFORE, Evaluation, RunSpec
+from oodbench.seeds import derive
+from oodbench.steps import trains_network
+from oodbench.tasks import Task
+from oodbench.train.evaluate import evaluate
+from oodbench.train.loading import Data
+from oodbench.train.process import kept_generators, seed_process
+
+Outputs = dict[str, dict[str, Tensor]]
+"""The logits (n, C) of the examples of some splits, by environment and split."""
+
+
+def with_adaptation(
+    spec: RunSpec,
+    algorithm: Algorithm,
+    data: Data,
+    scored: Mapping[str, Environment],
+    evaluations: Sequence[Evaluation],
+    workers: int,
+) -> list[Evaluation]:
+    """The evaluations before adaptation, renamed, and after it; others as they are."""
+    outputs = adapted_outputs(spec, algorithm, data, scored, workers)
+    environments, splits = {}, {}
+    for name, of_splits in outputs.items():
+        y = data.environments[name].y
+        whole = next(iter(of_splits.values()))
+        logits = whole.new_zeros(len(y), *whole.shape[1:])
+        for half, values in of_splits.items():
+            logits[data.splits[name][half]] = values
+        environments[name] = Environment(logits, y)
+        splits[name] = {half: data.splits[name][half] for half in of_splits}
+    after = evaluate(
+        lambda logits: logits,
+        environments,
+        splits,
+        data.dataset.task,
+        whole=split_metrics(data.dataset),
+        groups=data.groups,
+    )
+    before = [
+        replace(e, metric=e.metric + BEFORE)
+        if e.split in outputs.get(str(e.environment), ())
+        else e
+        for e in evaluations
+    ]
+    return after + before
+
+
+def adapted_outputs(
+    spec: RunSpec,
+    algorithm: Algorithm,
+    data: Data,
+    scored: Mapping[str, Environment],
+    workers: int,
+) -> Outputs:
+    """The logits of the examples of every split that is adapted to, in the split's order.
+
+    The process's random generators are as before.
+    """
+    assert spec.adapt is not None
+    hparams = {key: value for key, value in spec.adapt.items() if key != "name"}
+    name, transform = spec.adapt["name"], data.dataset.transform
+    outputs: Outputs = {}
+    for environment, half in _streams(spec, data, scored):
+        seed = derive("stream", spec.dataset, environment, half, spec.trial)
+        index = data.splits[environment][half]
+        stream = stream_of(data.environments[environment], index, hparams, seed, workers)
+        with kept_generators():
+            seed_process(seed)
+            outputs.setdefault(environment, {})[half] = adapted(
+                name,
+                hparams,
+                algorithm,
+                stream,
+                seed,
+                network=lambda copied: copied.network,
+                predict=lambda copied, x: copied.predict(transform(x, None)),
+            )
+    return outputs
+
+
+def _streams(
+    spec: RunSpec, data: Data, scored: Mapping[str, Environment]
+) -> Iterator[tuple[str, str]]:
+    """The splits that are adapted to: all but the `in` splits of the training environments."""
+    for name in scored:
+        for half, index in data.splits[name].items():
+            if len(index) and (name in spec.held_out or half != "in"):
+                yield name, half
+
+
+def stream_of(
+    environment: Environment,
+    index: Tensor,
+    hparams: Mapping[str, Any],
+    seed: int,
+    workers: int,
+) -> Stream:
+    """The inputs of the examples `index` of an environment as a stream, in an order drawn from the seed."""
+    order = _order(hparams["order"], environment.y[index].cpu(), seed)
+    x, index = environment.x, index.cpu()
+
+    def read(batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        places = [index[batch] for batch in batches]
+        if isinstance(x, Stored):
+            device = environment.y.device
+            reads = ReadAhead(lambda i: [(x, places[i])], len(places), device, workers)
+            return (reads[i] for i in range(len(places)))
+        return (x[batch.to(x.device)] for batch in places)
+
+    return Stream(in_batches(order, hparams["batch_size"]), read)
+
+
+def _order(order: str, targets: Tensor, seed: int) -> Tensor:
+    """The places of examples with these targets (n,) in the order of their arrival."""
+    if order == "stored":
+        return torch.arange(len(targets))
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.randperm(len(targets), generator=generator)
+    if order == "by_class":
+        classes = targets.long()
+        ranks = torch.randperm(int(classes.max()) + 1, generator=generator)
+        places = places[ranks[classes[places]].argsort(stable=True)]
+    return places
+
+
+def reason_against(
+    spec: RunSpec, cls: type[Algorithm], task: Task, input_shape: tuple[int, ...]
+) -> str | None:
+    """Why runs such as this one cannot adapt, or None; it builds the network once."""
+    if spec.adapt is None:
+        return None
+    if not task.has_classes:
+        return "adaptations are of predictions of classes, and its targets are none"
+    if not trains_network(cls) or cls.predict is not Algorithm.predict:
+        return "it does not predict by its network alone, which is what adapts"
+    values = json.dumps(spec.network_hparams, sort_keys=True)
+    if not _suits(spec.adapt["name"], spec.network, values, input_shape, task.num_outputs):
+        needs = adaptations.get(spec.adapt["name"]).needs
+        return f"{spec.adapt['name']} needs {needs}, and the network {spec.network} has none"
+    return None
+
+
+@lru_cache
+def _suits(
+    name: str, network: str, values: str, input_shape: tuple[int, ...], num_outputs: int
+) -> bool:
+    """Whether an adaptation suits a network."""
+    with kept_generators(), replaced_weights():
+        built = build(network, json.loads(values), input_shape, num_outputs, 0)
+    return adaptations.get(name).suits(built)

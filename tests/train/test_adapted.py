@@ -1,0 +1,266 @@
+"""Runs whose trained predictor adapts to what it predicts, against the same runs without."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import oodbench
+from oodbench.adaptations import adaptations
+from oodbench.errors import UserError
+from oodbench.report.leaderboard import leaderboard
+from oodbench.results.directory import RunDirectory
+from oodbench.results.frames import load_frames
+from oodbench.results.predictions import read_predictions
+from oodbench.results.run_spec import BEFORE, RunSpec
+from oodbench.train.adapted import stream_of
+from oodbench.train.execute import execute
+from oodbench.train.models import load_model
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from oodbench.train.vectorized.program import VectorizedProgram
+from tests.helpers.kills import checkpoint_every, killed_and_resumed
+from tests.helpers.sweeps import DIGITS, SPIRALS, tiny, trained
+
+CONV: dict[str, Any] = {"name": "ConvNet", "hparams": {"width": 2, "depth": 1}}
+MLP: dict[str, Any] = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
+EVERY, STEPS = 6, 20
+QUICK: dict[str, dict[str, Any]] = {"SHOT": {"epochs": 1}}
+
+
+def specs(adapt: Any, **changes: Any) -> list[RunSpec]:
+    average = changes.pop("average", "none")
+    hparams = {"lr": 0.05, "batch_size": 8}
+    row = {"name": "ERM", "adapt": adapt, "average": average, "hparams": hparams}
+    values = {"datasets": [DIGITS], "algorithms": [row], "trials": 1, "steps": STEPS}
+    values |= {"evaluate_every": EVERY, "network": CONV}
+    return list(tiny(**values | changes).runs.values())
+
+
+def weights(run: Run) -> list[Tensor]:
+    return [w.detach().clone() for w in (*run.algorithm.parameters(), *run.algorithm.buffers())]
+
+
+@pytest.mark.parametrize("average", ["none", "ema"])
+@pytest.mark.parametrize("name", [*adaptations])
+def test_a_run_trains_as_without_and_keeps_its_numbers_before(name: str, average: str) -> None:
+    adapt = {"name": name, **QUICK.get(name, {})}
+    (plain,), (adapting,) = specs("none", average=average), specs(adapt, average=average)
+    runs = [Run(spec, TrainSettings()) for spec in (plain, adapting)]
+    moved = False
+    for _ in range(3):
+        for run in runs:
+            run.run_steps(EVERY)
+        before, both = (run.evaluate() for run in runs)
+        known = {(e.environment, e.split, e.metric): e.value for e in both}
+        for e in before:
+            after = known.pop((e.environment, e.split, e.metric))
+            was = known.pop((e.environment, e.split, e.metric + BEFORE), after)
+            assert repr(was) == repr(e.value)
+            moved |= after != was
+        assert not known
+        for ours, theirs in zip(*map(weights, runs), strict=True):
+            assert torch.equal(ours, theirs)
+    assert moved
+
+
+def test_the_splits_that_a_run_trains_on_are_scored_as_trained() -> None:
+    (spec,) = specs("LAME")
+    run = Run(spec, TrainSettings())
+    renamed = {(e.environment, e.split) for e in run.evaluate() if e.metric.endswith(BEFORE)}
+    trained_on = {(name, "in") for name in run.names}
+    assert renamed == {(n, s) for n in run.scored for s in ("in", "out")} - trained_on
+
+
+@pytest.mark.parametrize("name", ["T3A", "TENT"])
+def test_an_evaluation_adapts_anew_to_each_split_as_to_any_inputs(name: str) -> None:
+    (spec,) = specs({"name": name, "order": "stored", "batch_size": 50})
+    run = Run(spec, TrainSettings())
+    run.run_steps(EVERY)
+    found = {(e.environment, e.split, e.metric): e.value for e in run.evaluate()}
+    assert spec.adapt is not None
+    for environment, data in run.data.environments.items():
+        index = run.data.splits[environment]["out"]
+        logits = oodbench.adapt(run.algorithm.network, data.x[index], spec.adapt)
+        right = ((logits.squeeze(1) > 0) == (data.y[index] > 0.5)).double().mean()
+        assert found[environment, "out", "accuracy"] == pytest.approx(float(right))
+
+
+@pytest.mark.parametrize("name", ["TENT", "SHOT"])
+def test_a_killed_run_that_adapts_goes_on_to_the_same_records(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint_every(5, monkeypatch)
+    (spec,) = specs({"name": name, **QUICK.get(name, {})})
+    assert len(killed_and_resumed(spec, tmp_path, (8, 12, 19), TrainSettings())) == 4
+
+
+@pytest.mark.parametrize("average", ["none", "swad"])
+def test_a_vectorized_run_adapts_as_one_alone_and_beside_others(average: str) -> None:
+    changes = {"network": MLP, "datasets": [SPIRALS], "trials": 2, "average": average}
+    alike = specs("T3A", **changes)
+    assert {s.bundle_key for s in (*alike, *specs("none", **changes))} == {alike[0].bundle_key}
+    alone, together = ([Run(spec, TrainSettings()) for spec in alike] for _ in range(2))
+    program = VectorizedProgram(together)
+    program.run_steps(EVERY)
+    for run, evaluations in zip(alone, program.evaluate(range(2)), strict=True):
+        run.run_steps(EVERY)
+        for ours, theirs in zip(run.evaluate(), evaluations, strict=True):
+            assert replace(ours, value=0.0) == replace(theirs, value=0.0)
+            assert ours.value == pytest.approx(theirs.value, abs=1e-4)
+
+
+def test_kept_predictions_and_weights_are_those_after_and_before(tmp_path: Path) -> None:
+    (spec,) = specs({"name": "T3A", "order": "stored"})
+    directory = RunDirectory(tmp_path / "runs" / spec.id)
+    settings = TrainSettings(keep_predictions=True, keep_weights=("last",))
+    assert execute(spec, directory, settings) == ("done", "")
+    records = {
+        (e["environment"], e["split"], e["metric"]): e["value"]
+        for e in [*directory.records()][-1]["evaluations"]
+    }
+    model = load_model(directory.path)
+    run = Run(spec, TrainSettings())
+    for environment, data in run.data.environments.items():
+        kept = read_predictions(directory, STEPS)[environment]
+        right = (kept.logits.squeeze(1) > 0) == (kept.targets > 0.5)
+        for split, mask in (("in", ~kept.out), ("out", kept.out)):
+            assert records[environment, split, "accuracy"] == pytest.approx(right[mask].mean())
+        with torch.no_grad():
+            before = (model(data.x).squeeze(1) > 0) == (data.y > 0.5)
+        wanted = records[environment, "out", "accuracy" + BEFORE]
+        assert float(before[torch.from_numpy(kept.out)].double().mean()) == pytest.approx(wanted)
+        index = run.data.splits[environment]["out"]
+        assert spec.adapt is not None
+        found = oodbench.adapt(model, data.x[index], spec.adapt)
+        np.testing.assert_allclose(found.numpy(), kept.logits[kept.out], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("order", "size", "sizes"), [("random", 16, {15}), ("stored", 7, {6, 7}), ("by_class", 0, {60})]
+)
+def test_a_stream_holds_every_input_once_in_an_order_of_the_trial(
+    order: str, size: int, sizes: set[int]
+) -> None:
+    (spec,) = specs("none")
+    data = Run(spec, TrainSettings()).data
+    environment = next(iter(data.environments.values()))
+    index = torch.arange(100, 160)
+    streams = [
+        stream_of(environment, index, {"order": order, "batch_size": size}, seed, 0)
+        for seed in (1, 1, 2)
+    ]
+    one, again, other = ([x for _, x in stream] for stream in streams)
+    assert all(torch.equal(x, y) for x, y in zip(one, again, strict=True))
+    assert order == "stored" or any(not torch.equal(x, y) for x, y in zip(one, other, strict=True))
+    places = torch.cat([*streams[0].batches])
+    assert sorted(places.tolist()) == [*range(60)] and {len(x) for x in one} == sizes
+    assert torch.equal(torch.cat(one), environment.x[index[places]])
+    if order == "by_class":
+        targets = environment.y[index[places]]
+        assert int((targets[1:] != targets[:-1]).sum()) == 1
+
+
+def test_the_id_holds_an_adaptation_and_its_draw_and_is_that_of_before_without_one() -> None:
+    (plain,), (none,) = specs("none"), specs({"name": "none"})
+    (named,), (full,), (other,) = (
+        specs(adapt)
+        for adapt in ("T3A", {"name": "T3A", "supports": 20}, {"name": "T3A", "supports": 5})
+    )
+    assert plain == none and plain.adapt is None
+    assert named == full and len({s.id for s in (plain, named, other)}) == 3
+    assert named.adapt == {"name": "T3A", "batch_size": 64, "order": "random", "supports": 20}
+    assert (named.label, specs("T3A", average="ema")[0].label) == ("ERM + T3A", "ERM + EMA + T3A")
+    assert named.transductive and not plain.transductive
+    drawn = specs("TENT", hparam_draws=5)
+    rates = [spec.adapt["lr"] for spec in drawn if spec.adapt is not None]
+    assert rates[0] == 1e-3 and len(set(rates)) == 5
+    assert [s.hparams for s in drawn] == [s.hparams for s in specs("none", hparam_draws=5)]
+
+
+@pytest.mark.parametrize(
+    ("adapt", "changes", "message"),
+    [
+        ("T3", {}, "unknown adaptation 'T3'; did you mean T3A"),
+        (
+            {"name": "T3A", "support": 3},
+            {},
+            "'support' in the hyperparameters of T3A; did you mean s",
+        ),
+        ({"name": "LAME", "affinity": "nearest"}, {}, "unknown value 'nearest'"),
+        ({"name": "TENT", "lr": -1.0}, {}, "must be at least 0.0, not -1.0"),
+    ],
+)
+def test_a_wrong_adaptation_is_one_sentence(
+    adapt: Any, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        specs(adapt, **changes)
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "reason"),
+    [
+        ({"adapt": "BatchNorm"}, {"network": MLP}, "BatchNorm needs batch normalisation with"),
+        ({"adapt": "TENT"}, {"network": MLP}, "TENT needs normalisation layers with scales"),
+        ({"adapt": "T3A"}, {"network": "FastResNet"}, "T3A needs a linear head, whose outputs"),
+        ({"name": "MTL", "adapt": "T3A"}, {}, "it does not predict by its network alone"),
+        ({"name": "LeastSquares", "adapt": "LAME"}, {"datasets": ["LinearSEM"]}, "of classes"),
+    ],
+)
+def test_a_cell_that_cannot_adapt_says_why(
+    row: dict[str, Any], changes: dict[str, Any], reason: str
+) -> None:
+    rows = ["ERM", {"name": "ERM", **row, "label": "adapting"}]
+    values = {"datasets": [DIGITS], "network": CONV, "algorithms": rows, "trials": 1}
+    (impossible,) = tiny(**values | changes).impossible
+    assert impossible.algorithm == "adapting" and reason in impossible.reason
+
+
+@pytest.mark.parametrize(
+    ("module", "adaptation", "message"),
+    [
+        (torch.nn.Conv2d(2, 3, 1), "T3A", "T3A cannot adapt Conv2d: it needs a linear head"),
+        (torch.nn.Linear(4, 2), "TENT", "TENT cannot adapt Linear: it needs normalisation"),
+        (torch.nn.Linear(4, 2), "BatchNorm", "it needs batch normalisation with running"),
+        (torch.nn.Linear(4, 2), {"name": "Tent"}, "unknown adaptation 'Tent'; did you mean TENT"),
+        (torch.nn.Linear(4, 2), {"name": "T3A", "order": "by_class"}, "without labels cannot"),
+        (
+            torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Sigmoid()),
+            "T3A",
+            "T3A needs a linear head, whose outputs are the logits, and the last linear layer's",
+        ),
+    ],
+)
+def test_a_module_that_cannot_adapt_is_one_sentence(
+    module: torch.nn.Module, adaptation: Any, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        oodbench.adapt(module, torch.ones(9, 4), adaptation)
+
+
+def test_a_table_shows_the_same_runs_before_adaptation_and_ranks_them_apart(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"name": "ERM", "adapt": adapt, "hparams": {"lr": 0.05, "batch_size": 8}}
+        for adapt in ("none", "BatchNorm")
+    ]
+    values = {"datasets": [DIGITS], "network": CONV, "steps": STEPS, "evaluate_every": STEPS}
+    results = trained(tmp_path, tiny(**values, algorithms=rows))
+    frame = leaderboard(load_frames(results), metric="loss").frame
+    means = frame[frame["environment"] == "mean"].set_index("label")
+    assert means["kind"].to_dict() == {
+        "ERM": "method", "ERM + BatchNorm": "transductive", "constant": "constant"
+    }  # fmt: skip
+    assert means.loc["ERM + BatchNorm", "before"] == pytest.approx(means.loc["ERM", "mean"])
+    assert means.loc["ERM + BatchNorm", "before_stderr"] == pytest.approx(
+        means.loc["ERM", "stderr"]
+    )
+    assert math.isnan(means.loc["ERM", "before"])
+    assert means.loc["ERM + BatchNorm", "mean"] != means.loc["ERM", "mean"]
