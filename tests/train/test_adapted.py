@@ -138,7 +138,9 @@ def test_kept_predictions_and_weights_are_those_after_and_before(tmp_path: Path)
         index = run.data.splits[environment]["out"]
         assert spec.adapt is not None
         found = oodbench.adapt(model, data.x[index], spec.adapt)
-        np.testing.assert_allclose(found.numpy(), kept.logits[kept.out], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            found.numpy(), kept.logits[kept.out], rtol=2e-3, atol=1e-3
+        )  # float16
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""ARM against its equation, written out by environment."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from oodbench.algorithms import algorithms, why_skipped
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.networks import build
+from oodbench.steps import update
+from tests.helpers.methods import BINARY, descend, require_same_weights, tiny
+
+
+def test_three_steps_are_those_of_the_equation() -> None:
+    """The context network is trained with the predictor, through the contexts' means."""
+    task = TASKS["multiclass"]
+    algorithm, twin = (tiny("ARM", task, **PLAIN) for _ in range(2))
+    first = [p.detach().clone() for p in algorithm.context.parameters()]
+    for step in range(3):
+        batch = tiny_batch(task, seed=step)
+        risks = []
+        for e in range(5):
+            h = batch.x[e]
+            for layer in twin.context:
+                h = layer(h)
+            inputs = torch.cat([batch.x[e], h.mean(0).expand(6, 1)], 1)
+            risks.append(cross_entropy(twin.network(inputs), batch.y[e]))
+        loss = torch.stack(risks).mean()
+        descend(twin, loss)
+        torch.testing.assert_close(update(algorithm, batch, step)["loss"], loss.detach())
+    require_same_weights(algorithm, twin)
+    now = algorithm.context.parameters()
+    assert all(not torch.equal(p, q) for p, q in zip(first, now, strict=True))
+
+
+def of_images(batch_size: int = 6) -> nn.Module:
+    problem = replace(tiny_problem(BINARY), input_shape=(2, 8, 8))
+    values = {"width": 4, "depth": 1}
+    network = build("ConvNet", values, problem.input_shape, 1, 0)
+    hparams = algorithms.get("ARM").Hparams(batch_size=batch_size)
+    return algorithms.get("ARM")(network, problem, hparams)
+
+
+def test_an_image_has_one_more_channel_which_is_the_mean_of_its_neighbours() -> None:
+    algorithm = of_images().eval()
+    x = torch.randn(15, 2, 8, 8)
+    seen: list[Tensor] = []
+    algorithm.network.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    with torch.no_grad():
+        found = algorithm.predict(x)  # type: ignore[operator]
+        made = algorithm.context(x)  # type: ignore[operator]
+    assert found.shape == (15, 1) and seen[0].shape == (15, 3, 8, 8) and made.shape == (15, 1, 8, 8)
+    for rows in (slice(0, 8), slice(8, 15)):
+        wanted = made[rows].mean(0)
+        for channel in seen[0][rows, 2:]:
+            torch.testing.assert_close(channel, wanted)
+
+
+def test_words_have_no_context() -> None:
+    problem = replace(tiny_problem(BINARY), discrete=True)
+    reason = why_skipped(algorithms.get("ARM"), problem)
+    assert reason is not None and "one more channel of images" in reason
