@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oodbench.adaptations import adaptations
 from oodbench.algorithms import Algorithm, algorithms
 from oodbench.datasets import datasets
 from oodbench.errors import UserError
@@ -101,6 +102,8 @@ def everything_by_default() -> dict[str, Any]:
         table[f"method {name}"] = own
     for name, cls in ours(networks).items():
         table[f"network {name}"] = fields_of(cls.Hparams)
+    for name, cls in ours(adaptations).items():
+        table[f"adaptation {name}"] = fields_of(cls.Hparams)
     for name, cls in ours(datasets).items():
         known = cls.metadata
         table[f"dataset {name}"] = {

@@ -21,13 +21,13 @@ def x() -> Tensor:
 
 
 @pytest.fixture
-def network() -> nn.Sequential:
+def network() -> Any:
     """Two convolutions with batch normalisation that have seen other data, and a linear head."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        layers = [nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(5, 6, 3)]
+        layers: list[Any] = [nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(5, 6, 3)]
         layers += [nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(24, CLASSES)]
-        made = nn.Sequential(*layers).double()
+        made: Any = nn.Sequential(*layers).double()
         for layer in made:
             if isinstance(layer, nn.BatchNorm2d):
                 nn.init.uniform_(layer.weight, 0.5, 1.5)
@@ -42,7 +42,7 @@ def batches() -> list[Tensor]:
     return [*torch.tensor_split(torch.arange(COUNT), math.ceil(COUNT / SIZE))]
 
 
-def adapted(network: nn.Module, x: Tensor, name: str, **hparams: Any) -> Tensor:
+def adapted(network: Any, x: Tensor, name: str, **hparams: Any) -> Tensor:
     return oodbench.adapt(network, x, {"name": name, "batch_size": SIZE, **hparams})
 
 
@@ -54,7 +54,7 @@ def close(found: Tensor, wanted: Tensor, before: Tensor) -> None:
 
 @pytest.mark.parametrize("prior", [0, 16])
 def test_batch_norm_mixes_the_statistics_of_training_and_batch(
-    prior: int, network: nn.Sequential, x: Tensor
+    prior: int, network: Any, x: Tensor
 ) -> None:
     parts = []
     for rows in batches():
@@ -86,7 +86,7 @@ def entropy(logits: Tensor) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize("most", [1, 5, 0])
 def test_t3a_predicts_by_templates_of_the_surest_features(
-    most: int, network: nn.Sequential, x: Tensor
+    most: int, network: Any, x: Tensor
 ) -> None:
     head = network[-1]
     sets: list[list[tuple[float, Tensor]]] = [[] for _ in range(CLASSES)]
@@ -114,7 +114,7 @@ def test_t3a_predicts_by_templates_of_the_surest_features(
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_tent_steps_on_the_entropy_by_scales_and_shifts_alone(
-    steps: int, network: nn.Sequential, x: Tensor
+    steps: int, network: Any, x: Tensor
 ) -> None:
     values = [p.detach().clone() for i in (1, 4) for p in (network[i].weight, network[i].bias)]
     first = [torch.zeros_like(v) for v in values]
@@ -147,7 +147,7 @@ def test_tent_steps_on_the_entropy_by_scales_and_shifts_alone(
 
 @pytest.mark.parametrize(("affinity", "k"), [("knn", 1), ("knn", 5), ("rbf", 3), ("linear", 1)])
 def test_lame_is_a_fixed_point_of_its_update(
-    affinity: str, k: int, network: nn.Sequential, x: Tensor
+    affinity: str, k: int, network: Any, x: Tensor
 ) -> None:
     parts = []
     for rows in batches():
@@ -177,13 +177,12 @@ def test_lame_is_a_fixed_point_of_its_update(
     assert (found - network(x).softmax(1)).abs().max() > 0.05
 
 
-def test_lame_stops_where_the_objective_of_its_authors_is_at_rest(
-    network: nn.Sequential, x: Tensor
-) -> None:
+def test_lame_stops_where_the_objective_of_its_authors_is_at_rest(network: Any, x: Tensor) -> None:
     features = network[:-1](x).detach()
     z = features / features.norm(dim=1, keepdim=True)
     p = network(x).detach().softmax(1) + 1e-10
-    y, energies = p / p.sum(1, keepdim=True), []
+    energies: list[float] = []
+    y = p / p.sum(1, keepdim=True)
     while len(energies) < 3 or abs(energies[-1] - energies[-2]) > 1e-8 * abs(energies[-2]):
         pairs = z @ z.T @ y
         y = (p.log() + pairs).softmax(1)
@@ -194,9 +193,7 @@ def test_lame_stops_where_the_objective_of_its_authors_is_at_rest(
     torch.testing.assert_close(found.exp(), y, rtol=1e-8, atol=1e-8)
 
 
-def test_shot_trains_the_features_towards_the_labels_of_centroids(
-    network: nn.Sequential, x: Tensor
-) -> None:
+def test_shot_trains_the_features_towards_the_labels_of_centroids(network: Any, x: Tensor) -> None:
     before = network(x).detach()
     found = adapted(network, x, "SHOT", epochs=2, lr=0.05, beta=0.3)
     stream = Stream(in_batches(torch.arange(COUNT), SIZE), lambda places: (x[p] for p in places))
@@ -229,15 +226,13 @@ def test_shot_trains_the_features_towards_the_labels_of_centroids(
                 for w, v, g in zip(trained, velocity, gradients, strict=True):
                     g = g + 1e-3 * w
                     v.mul_(0.9).add_(g)
-                    w -= rate * (g + 0.9 * v)
+                    w.sub_(rate * (g + 0.9 * v))
     network.eval()
     close(found, network(x), before)
 
 
 @pytest.mark.parametrize("name", ["T3A", "TENT", "SHOT", "LAME", "BatchNorm"])
-def test_one_logit_of_two_classes_is_as_two_of_them(
-    name: str, network: nn.Sequential, x: Tensor
-) -> None:
+def test_one_logit_of_two_classes_is_as_two_of_them(name: str, network: Any, x: Tensor) -> None:
     one = nn.Linear(24, 1).double()
     two = nn.Linear(24, 2).double()
     two.weight.data = torch.cat([-one.weight / 2, one.weight / 2]).detach()
@@ -248,7 +243,7 @@ def test_one_logit_of_two_classes_is_as_two_of_them(
 
 
 @pytest.mark.parametrize("name", ["T3A", "TENT", "SHOT", "LAME", "BatchNorm"])
-def test_the_module_stays_as_it_is(name: str, network: nn.Sequential, x: Tensor) -> None:
+def test_the_module_stays_as_it_is(name: str, network: Any, x: Tensor) -> None:
     before = {key: value.clone() for key, value in network.state_dict().items()}
     network.train()
     adapted(network, x, name)

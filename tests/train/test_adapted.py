@@ -256,7 +256,7 @@ def test_a_table_shows_the_same_runs_before_adaptation_and_ranks_them_apart(
     values = {"datasets": [DIGITS], "network": CONV, "steps": STEPS, "evaluate_every": STEPS}
     results = trained(tmp_path, tiny(**values, algorithms=rows))
     frame = leaderboard(load_frames(results), metric="loss").frame
-    means = frame[frame["environment"] == "mean"].set_index("label")
+    means: Any = frame[frame["environment"] == "mean"].set_index("label")
     assert means["kind"].to_dict() == {
         "ERM": "method", "ERM + BatchNorm": "transductive", "constant": "constant"
     }  # fmt: skip
