@@ -16,7 +16,7 @@ TOLERANCE = 1e-8
 
 @register("LAME", paper="arXiv:2201.05718")
 class LAME(HeadAdaptation):
-    """Predictions of a batch that are alike where features are; no parameter changes: LAME.
+    """Predictions of a batch that are alike where features are; no parameter changes.
 
     The predictions y_i of a batch's inputs, beginning with the network's p_i, are a fixed point of (eq. 9)
 

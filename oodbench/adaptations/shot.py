@@ -15,7 +15,7 @@ EPSILON = 1e-5
 
 @register("SHOT", paper="arXiv:2002.08546")
 class SHOT(HeadAdaptation):
-    """Features trained on all test inputs towards sure and balanced predictions of a frozen head: SHOT.
+    """Features trained on all test inputs towards sure and balanced predictions of a frozen head.
 
     With p_i = softmax f(x_i) and their mean p over a batch, the features minimise (eq. 6)
 

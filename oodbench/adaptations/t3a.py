@@ -13,7 +13,7 @@ from oodbench.hparams import choice, hparam
 
 @register("T3A", paper="NeurIPS 2021, Iwasawa and Matsuo")
 class T3A(HeadAdaptation):
-    """A linear head whose weights become the means of confident test features: T3A.
+    """A linear head whose weights become the means of confident test features.
 
     The support set S_k of class k begins with the head's weights w_k / |w_k|. Each test feature z joins,
     as z / |z|, the set of the class that the trained head predicts (eq. 4), and of each set the `supports`

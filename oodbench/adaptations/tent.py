@@ -16,7 +16,7 @@ LAYERS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._Insta
 
 @register("TENT", paper="arXiv:2006.10726")
 class TENT(Adaptation):
-    """Steps on the entropy of the predictions, in the scales and shifts of normalisation layers: TENT.
+    """Steps on the entropy of the predictions, in the scales and shifts of normalisation layers.
 
     For each batch x_1..n, with gamma and beta the affine parameters of the layers (section 3),
 
