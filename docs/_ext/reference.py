@@ -21,7 +21,12 @@ from oodbench.report.formats import Block
 
 BOARD = "small.v1"
 GREY = ("constant", "ceiling")
-KINDS = {"algorithm": "Algorithms", "dataset": "Datasets", "network": "Networks"}
+KINDS = {
+    "algorithm": "Algorithms",
+    "dataset": "Datasets",
+    "network": "Networks",
+    "adaptation": "Adaptations",
+}
 TITLES = {
     "cannot": "cannot run on",
     "costs": "a step costs",
@@ -48,7 +53,7 @@ def write(app: Sphinx) -> None:
 
 def front() -> str:
     """The page that leads to all others."""
-    parts = [f"   {name}" for name in ("algorithms", "datasets", "networks", "commands", "modules")]
+    parts = [f"   {name}" for name in (*(f"{kind}s" for kind in KINDS), "commands", "modules")]
     return "\n".join(
         [
             *title("API reference"),
@@ -97,7 +102,7 @@ def modules_pages() -> dict[str, str]:
     text = [
         *title("Modules"),
         "The engine. Functions that scripts call first: ``oodbench.load``, ``oodbench.load_model``,",
-        "``oodbench.evaluate`` and ``oodbench.run``.",
+        "``oodbench.evaluate``, ``oodbench.adapt`` and ``oodbench.run``.",
         "",
         *table(["module", "what it is for"], rows),
         *toctree(pages),

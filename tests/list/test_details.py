@@ -42,7 +42,9 @@ def test_environments_that_files_decide_are_said_to_be_so() -> None:
 
 
 def test_a_wrong_name_is_told_the_nearest_right_one() -> None:
-    with pytest.raises(UserError, match=r"unknown algorithm, dataset or network 'Spiral'.*Spirals"):
+    with pytest.raises(
+        UserError, match=r"unknown algorithm, dataset, network or adaptation 'Spiral'.*Spirals"
+    ):
         details("Spiral")
 
 
