@@ -21,13 +21,14 @@ def process(
 
 
 def restructured(text: str) -> str:
-    """A docstring as reStructuredText; blocks that are indented by four are shown as they are."""
+    """A docstring as reStructuredText; blocks that are indented or in columns are shown as they are."""
     blocks = re.split(r"\n\s*\n", text.strip("\n"))
     return "\n\n".join(map(_block, blocks)) + "\n"
 
 
 def _block(block: str) -> str:
-    if block.startswith("    ") or block.startswith("|"):
+    lines_in_columns = re.findall(r"^.*\S {2,}\S.*$", block, re.M)
+    if block.startswith(("    ", "|")) or len(lines_in_columns) > 1:
         return "::\n\n" + "\n".join(f"    {line}" for line in block.splitlines())
     lines: list[str] = []
     for line in block.splitlines():
