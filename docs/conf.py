@@ -14,7 +14,6 @@ copyright = "The oodbench authors"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.viewcode",
     "contents",
     "docstrings",
     "reference",

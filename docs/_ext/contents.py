@@ -1,7 +1,6 @@
 """A folder's README is its table of contents, and links out of docs/ lead to the repository."""
 
 import re
-import shutil
 from pathlib import Path, PurePosixPath
 
 from sphinx.application import Sphinx
@@ -75,6 +74,7 @@ def copy_pages(app: Sphinx, failed: Exception | None) -> None:
         for page in Path(app.srcdir).glob("boards/*.html"):
             target = Path(app.outdir) / page.relative_to(app.srcdir)
             target.parent.mkdir(exist_ok=True)
-            shutil.copyfile(page, target)
+            text = re.sub(r'href="(\.\./[^":]*)\.md', r'href="\1.html', page.read_text("utf-8"))
+            target.write_text(text, "utf-8")
         start = '<meta http-equiv="refresh" content="0; url=README.html">\n'
         (Path(app.outdir) / "index.html").write_text(start)

@@ -44,5 +44,6 @@ def escaped(text: str) -> str:
     """Plain text in which only `code` means something."""
     parts = re.split(r"`+([^`]+)`+", text)
     plain = [SPECIAL.sub(r"\\\1", part).replace("`", r"\`") for part in parts[::2]]
+    plain = [re.sub(r"(?i)\b(file):", r"\1\\:", part) for part in plain]  # no address
     code = [rf"\ ``{' '.join(part.split())}``\ " for part in parts[1::2]]
     return plain[0] + "".join(c + p for c, p in zip(code, plain[1:], strict=True))

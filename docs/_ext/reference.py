@@ -95,7 +95,13 @@ def modules_pages() -> dict[str, str]:
     """A page of each module of the package, by room, and the list of them."""
     pages, rows = {}, []
     for name in module_names():
-        text = [*title(escaped(name)), f".. automodule:: {name}", ""]
+        text = [
+            *title(escaped(name)),
+            f".. automodule:: {name}",
+            "",
+            f"`Source <{source(name)}>`__",
+            "",
+        ]
         pages[f"modules/{name}"] = "\n".join(text)
         documented = importlib.import_module(name).__doc__ or ""
         rows.append([f":doc:`{name} <modules/{name}>`", escaped(documented.partition("\n")[0])])

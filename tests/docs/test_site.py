@@ -46,7 +46,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
             leads_to = (page.parent / path).resolve() if path else page
             there = leads_to.is_file() and (not anchor or anchor in names.get(leads_to, {anchor}))
             dead += [] if there else [f"{page.relative_to(site)}: {target}"]
-    assert not dead and len(texts) > 300
+    assert not dead and len(texts) > 300, dead
 
 
 @pytest.mark.nightly
