@@ -42,7 +42,7 @@ html_sidebars = {"README": []}
 html_theme_options = {
     "logo": {"text": f"oodbench {release}"},
     "github_url": "https://github.com/oodbench/oodbench",
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 5,
     "show_prev_next": False,
     "footer_start": ["copyright"],
     "footer_end": ["sphinx-version"],

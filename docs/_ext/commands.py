@@ -35,8 +35,9 @@ def rooms() -> list[str]:
 
 def verbs(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
     """Each command with what is typed before its arguments."""
-    if isinstance(command, click.Group):
-        for verb, inner in command.commands.items():
+    inner_commands = getattr(command, "commands", None)
+    if inner_commands is not None:
+        for verb, inner in inner_commands.items():
             yield from verbs(inner, f"{name} {verb}")
     else:
         yield name, command
@@ -44,11 +45,11 @@ def verbs(command: click.Command, name: str) -> Iterator[tuple[str, click.Comman
 
 def described(name: str, command: click.Command) -> list[str]:
     """A command's heading, usage, sentence and options."""
-    context = click.Context(command, info_name=name)
+    context = command.make_context(name, [], resilient_parsing=True)
     usage = " ".join(command.collect_usage_pieces(context))
     text = (command.help or "").partition("\f")[0]
     lines = [name, "~" * len(name), "", "::", "", f"    {name} {usage}", "", escaped(text), ""]
-    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     for option in options:
         if (record := option.get_help_record(context)) is not None:
             lines += [f"``{record[0]}``", f"    {escaped(record[1]) or 'A switch.'}", ""]

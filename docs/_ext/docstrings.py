@@ -45,5 +45,10 @@ def escaped(text: str) -> str:
     parts = re.split(r"`+([^`]+)`+", text)
     plain = [SPECIAL.sub(r"\\\1", part).replace("`", r"\`") for part in parts[::2]]
     plain = [re.sub(r"(?i)\b(file):", r"\1\\:", part) for part in plain]  # no address
-    code = [rf"\ ``{' '.join(part.split())}``\ " for part in parts[1::2]]
-    return plain[0] + "".join(c + p for c, p in zip(code, plain[1:], strict=True))
+    text = plain[0]
+    for code, after in zip(parts[1::2], plain[1:], strict=True):
+        before = "" if not text or text[-1] in " \n(" else r"\ "
+        text += (
+            f"{before}``{' '.join(code.split())}``" + (r"\ " if after[:1].isalnum() else "") + after
+        )
+    return text

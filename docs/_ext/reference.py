@@ -232,34 +232,44 @@ class Board:
         self.blocks = whole_board(folder).blocks
 
     def of_algorithm(self, name: str) -> list[str]:
-        """The algorithm's rows, between ERM's and the grey ones."""
-        (block,) = (b for b in self.blocks if b.title.startswith("All datasets"))
+        """The algorithm's rows beside ERM's and the grey ones, a line for each dataset."""
         own = [label for label, algorithm in self.algorithm_of.items() if algorithm == name]
-        return self._shown(block, [label for label in own if label != "ceiling"], "", *GREY)
+        labels = [label for label in own if label not in GREY]
+        if not labels:
+            return []
+        (block,) = (b for b in self.blocks if b.title.startswith("All datasets"))
+        rows = {row[0]: row for row in block.rows}
+        shown = [label for label in dict.fromkeys([*labels, "ERM", *GREY]) if label in rows]
+        lines = [
+            [escaped(dataset), *(whole(rows[label][i]) for label in shown)]
+            for i, dataset in enumerate(block.header)
+            if 0 < i and dataset != "from"
+        ]
+        return self._shown("", ["dataset", *shown], lines)
 
     def of_dataset(self, name: str) -> list[str]:
         """The best five rows of each of the dataset's tables, ERM's and the grey ones."""
         lines: list[str] = []
         for label, dataset in self.dataset_of.items():
             if dataset == name:
-                starts = (b for b in self.blocks if b.title.startswith(f"{label}: "))
-                block = next(starts)
-                best = [row[0] for row in block.rows[:5]]
-                lines += self._shown(block, best, f" ({block.title})", *GREY)
+                block = next(b for b in self.blocks if b.title.startswith(f"{label}: "))
+                hidden = {"from", "n"} | ({"mean"} if block.header.index("mean") == 2 else set())
+                kept = [i for i, column in enumerate(block.header) if column not in hidden]
+                wanted = {row[0] for row in block.rows[:5]} | {"ERM", *GREY}
+                rows = [[whole(row[i]) for i in kept] for row in block.rows if row[0] in wanted]
+                title_after = ": " + block.title.replace(": ", ", ")
+                lines += self._shown(title_after, [block.header[i] for i in kept], rows)
         return lines
 
-    def _shown(
-        self, block: Block, labels: Sequence[str], beside: str = "", *grey: str
-    ) -> list[str]:
-        if not labels:
-            return []
-        kept = [i for i, name in enumerate(block.header) if name not in ("from", "n")]
-        wanted = {*labels, "ERM", *grey}
-        rows = [[escaped(row[i]) for i in kept] for row in block.rows if row[0] in wanted]
-        text = f"On the board {BOARD}{beside}"
+    def _shown(self, after: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         link = f":doc:`The board's page </boards/{BOARD}>` says how it was trained and what ± is."
-        header = [escaped(block.header[i]) for i in kept]
-        return [*title(text, "-"), *table(header, rows), link, ""]
+        heading = title(f"On the board {BOARD}{after}", "-")
+        return [*heading, *table([*map(escaped, header)], rows), link, ""]
+
+
+def whole(cell: str) -> str:
+    """A cell that is never wrapped; a dash alone would be a list."""
+    return r"\-" if cell == "-" else escaped(cell).replace(" ± ", "\u00a0±\u00a0")
 
 
 def _labelled(row: str | Mapping[str, Any]) -> tuple[str, str]:
