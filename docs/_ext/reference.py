@@ -17,7 +17,6 @@ import oodbench
 from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.board.summary import whole_board
 from oodbench.list.details import details, registered_entries
-from oodbench.report.formats import Block
 
 BOARD = "small.v1"
 GREY = ("constant", "ceiling")
