@@ -1,6 +1,7 @@
 """A page with every command and its options, from the same texts as `--help`."""
 
 import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,5 +53,10 @@ def described(name: str, command: click.Command) -> list[str]:
     options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
     for option in options:
         if (record := option.get_help_record(context)) is not None:
-            lines += [f"``{record[0]}``", f"    {escaped(record[1]) or 'A switch.'}", ""]
+            lines += [f"``{record[0]}``", f"    {meaning(record[1])}", ""]
     return lines
+
+
+def meaning(text: str) -> str:
+    """An option's text, without the paths of the machine that builds the site."""
+    return escaped(text.replace(sys.executable, "python")) or "A switch."

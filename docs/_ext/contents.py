@@ -28,8 +28,16 @@ def read(app: Sphinx, name: str, source: list[str]) -> None:
     if page.name == "README.md":
         entries = contents(docs, page, text)
         entries[2:2] = GENERATED.get(name, [])
+        if name == app.config.root_doc:
+            text = f"{front(docs)}\n#{text}"
         text += "\n```{toctree}\n:hidden:\n:titlesonly:\n\n" + "\n".join(entries) + "\n```\n"
     source[0] = LINK.sub(lambda link: linked(docs, page, link), text)
+
+
+def front(docs: Path) -> str:
+    """The project's README, with its links as docs/ sees them."""
+    text = (docs.parent / "README.md").read_text("utf-8")
+    return LINK.sub(lambda link: f"](../{link[1]}{link[2] or ''})".replace("../docs/", ""), text)
 
 
 def contents(docs: Path, readme: Path, text: str) -> list[str]:
@@ -55,7 +63,7 @@ def linked(docs: Path, page: Path, link: re.Match[str]) -> str:
         return link[0]  # Sphinx says that it is not there
     root = docs.parent.resolve()
     if not target.is_relative_to(docs):
-        if target == root / "README.md":
+        if target == root / "README.md":  # the site's start begins with it
             return f"]({up(page, docs)}README.md)"
         return f"]({REPOSITORY}/{PurePosixPath(target.relative_to(root))}{anchor})"
     if target.suffix == ".html":  # a page that `copy_pages` brings along

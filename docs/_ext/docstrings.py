@@ -2,6 +2,8 @@
 
 import re
 
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 SPECIAL = re.compile(r"([\\*|_<>\[\]])")
@@ -10,6 +12,7 @@ SPECIAL = re.compile(r"([\\*|_<>\[\]])")
 def setup(app: Sphinx) -> dict[str, bool]:
     """Sphinx calls this."""
     app.connect("autodoc-process-docstring", process)
+    app.connect("doctree-read", shorten)
     return {"parallel_read_safe": True}
 
 
@@ -18,6 +21,14 @@ def process(
 ) -> None:
     """Change a docstring's lines in place, as autodoc asks."""
     lines[:] = restructured("\n".join(lines)).splitlines()
+
+
+def shorten(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave out long values of constants, and paths of the machine that builds the site."""
+    for value in list(doctree.findall(addnodes.desc_annotation)):
+        text = value.astext().strip()
+        if text.startswith("=") and (len(text) > 40 or "Path(" in text):
+            value.parent.remove(value)
 
 
 def restructured(text: str) -> str:

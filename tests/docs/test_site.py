@@ -57,6 +57,12 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_no_page_has_a_path_of_the_machine_that_built_it(site: Path) -> None:
+    paths = (str(ROOT), sys.executable)
+    assert [p for p in site.rglob("*.html") if any(x in p.read_text() for x in paths)] == []
+
+
+@pytest.mark.nightly
 def test_every_method_and_dataset_has_a_page_that_says_the_version(site: Path) -> None:
     shown = [("algorithms", n) for n in algorithms if ours(algorithms.get(n))]
     shown += [("datasets", n) for n in datasets if ours(datasets.get(n))]
