@@ -29,4 +29,5 @@ def excursion(tensors: Sequence[Tensor]) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            torch._foreach_copy_(list(tensors), before)
+            if before:
+                torch._foreach_copy_(list(tensors), before)

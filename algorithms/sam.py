@@ -1,12 +1,12 @@
-"""Sharpness-aware minimisation: SAM and SAGM."""
+"""Sharpness-aware minimisation: SAM, SAGM and DISAM."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Batch, Problem, register
-from oodbench.hparams import choice, hparam
+from oodbench.algorithms import Batch, Needs, Outputs, Problem, register
+from oodbench.hparams import choice, hparam, log_uniform
 from oodbench.steps import CustomStep, descend, outputs, prepared
 
 from .perturbed import excursion, gradients, trained
@@ -34,6 +34,10 @@ class SAM(CustomStep):
         """With rho = 0 the second gradient equals the first."""
         return {"rho": 0.0}
 
+    def climbed(self, out: Outputs) -> Tensor:
+        """What the point nearby is uphill of, whose gradient at theta is g."""
+        return out.risks.mean()
+
     def shift(self, norm: Tensor) -> Tensor:
         """How far the second gradient's point lies from theta, in units of g, which has this norm."""
         rho: float = self.hparams.rho
@@ -47,8 +51,8 @@ class SAM(CustomStep):
         """Two passes and one step; `loss` is the mean risk at theta."""
         batch = prepared(self, batch, step)
         parameters: list[Tensor] = [*trained(self.network)]
-        loss = outputs(self, batch, step).risks.mean()
-        first = gradients(loss, parameters)
+        out = outputs(self, batch, step)
+        first = gradients(self.climbed(out), parameters)
         shift = self.shift(torch.stack(torch._foreach_norm(first)).norm())
         with excursion([*parameters, *self.network.buffers()]):
             with torch.no_grad():
@@ -57,7 +61,7 @@ class SAM(CustomStep):
         for p, gradient in zip(parameters, self.step_gradients(first, second), strict=True):
             p.grad = gradient
         descend(self, step)
-        return {"loss": loss.detach()}
+        return {"loss": out.risks.mean().detach()}
 
 
 @register("SAGM", paper="arXiv:2303.10353")
@@ -89,3 +93,26 @@ class SAGM(SAM):
     def step_gradients(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
         """The mean of the two."""
         return list(torch._foreach_lerp(first, second, 0.5))
+
+
+@register("DISAM", paper="arXiv:2405.18861")
+class DISAM(SAM):
+    """The mean risk at a point nearby, to which environments with large risks contribute less.
+
+    As SAM, with g the gradient of mean_e R_e - variance_weight * mean_e (R_e - mean R)^2 at theta; the
+    step is with the gradient of the mean risk at theta + rho g / ||g||. Batch normalisation keeps the
+    statistics of the first pass, in the authors' code those of both.
+    """
+
+    needs = Needs(environments=2)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(SAM.Hparams):
+        """The authors' lambda."""
+
+        variance_weight: float = hparam(0.1, log_uniform(1e-2, 1e0), low=0.0)
+
+    def climbed(self, out: Outputs) -> Tensor:
+        """The mean of the risks less their weighted variance."""
+        weight: float = self.hparams.variance_weight
+        return out.risks.mean() - weight * out.risks.var(correction=0)

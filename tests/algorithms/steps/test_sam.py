@@ -1,4 +1,4 @@
-"""SAM and SAGM against their equations, with gradients by autograd at copies of the network."""
+"""SAM, SAGM and DISAM against their equations, with gradients by autograd at copies of the network."""
 
 import copy
 
@@ -41,6 +41,18 @@ def test_sagm_steps_with_the_mean_of_two_gradients(task: Task) -> None:
     torch.testing.assert_close(network_step(algorithm, tiny_batch(task), 0), (g + other) / 2)
 
 
+@ON_EVERY_TASK
+def test_disam_climbs_the_mean_risk_less_the_risks_variance(task: Task) -> None:
+    algorithm, batch = tiny("DISAM", task, **PLAIN, rho=0.3, variance_weight=0.4), tiny_batch(task)
+    network = algorithm.network
+    risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
+    mean = torch.stack(risks).mean()
+    variance = sum(((risk - mean) ** 2 for risk in risks), torch.zeros(())) / 5
+    g = gradient(mean - 0.4 * variance, network.parameters())
+    wanted = flat_gradient(network, task, 0.3 * g / g.square().sum().sqrt())
+    torch.testing.assert_close(network_step(algorithm, batch, 0), wanted)
+
+
 def test_weight_decay_does_not_move_the_point_nearby() -> None:
     algorithm, other = (tiny("SAM", **{**PLAIN, "weight_decay": d}) for d in (0.0, 0.5))
     weights = nn.utils.parameters_to_vector(algorithm.network.parameters()).detach()
@@ -57,7 +69,7 @@ def test_where_the_gradient_is_zero_nothing_moves() -> None:
     assert not network_step(algorithm, batch, 0).any()
 
 
-@pytest.mark.parametrize("name", ["SAM", "SAGM"])
+@pytest.mark.parametrize("name", ["SAM", "SAGM", "DISAM"])
 def test_running_statistics_are_those_of_the_first_pass(name: str) -> None:
     built = []
     for method in (name, "ERM"):

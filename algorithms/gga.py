@@ -1,0 +1,92 @@
+"""Gradient-guided annealing."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from oodbench.algorithms import Batch, Needs, Problem, first_step, register
+from oodbench.hparams import choice, hparam
+from oodbench.steps import CustomStep, outputs, prepared, risk_gradients, usual_update
+
+from .perturbed import excursion, trained
+
+TOLERANCE = 0.1
+"""How much larger the loss of better weights may be than that of the last ones."""
+
+
+@register("GGA", paper="arXiv:2502.20162")
+class GGA(CustomStep):
+    """ERM, whose early steps start from weights nearby where the environments' gradients agree more.
+
+    From step `start` to `end`, below 1 shares of the run's steps, the featurizer walks by noise that is
+    uniform on [-radius, radius] before every update. Weights are the best so far if the smallest cosine
+    between two environments' gradients is larger there, and the loss at most 0.1 above that of the last
+    such weights; the walk then starts again from the step's first weights. After `search` trials the
+    update is ERM's at the best. The walk is that of the authors' code, where 100 of 5,000 steps have
+    250 trials each; all other steps cost what ERM's do. Each environment has its own statistics of
+    batch normalisation in its gradient, and the walk leaves the running ones as they are.
+    """
+
+    changes = "step"
+    needs = Needs(environments=2)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(CustomStep.Hparams):
+        """The authors' settings, and for `radius` those of their datasets."""
+
+        start: int | float = hparam(0.02, low=0)
+        end: int | float = hparam(0.04, low=0)
+        search: int = hparam(250, low=0)
+        radius: float = hparam(1e-5, choice(1e-6, 1e-5, 1e-4), low=0.0)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be gradients to compare."""
+        if problem.task.kind == "boxes":
+            return "a detector's losses are no function of its outputs"
+        return super().skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without a search the method is ERM."""
+        return {"search": 0}
+
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """The seed of the walk's noise, ()."""
+        return {"seed": torch.randint(2**62, (), generator=generator)}
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """The search, at its steps, and ERM's update."""
+        first, last = (
+            first_step(getattr(self.hparams, n), self.problem.steps) for n in ("start", "end")
+        )
+        if first <= step <= last and self.hparams.search:
+            with excursion([*self.network.buffers()]):
+                self._search(prepared(self, batch, step, on_host=True), step)
+        return usual_update(self, batch, step)
+
+    @torch.no_grad()
+    def _search(self, batch: Batch, step: int) -> None:
+        generator = torch.Generator().manual_seed(int(batch.noise["seed"]))
+        moved = trained(self.network.featurizer)
+        start = [p.clone() for p in moved]
+        best, (agreement, loss) = start, self._agreement(batch, step)
+        for _ in range(self.hparams.search):
+            for p in moved:
+                uniform = 2 * torch.rand(p.shape, generator=generator) - 1
+                p.add_(uniform.to(p), alpha=self.hparams.radius)
+            now, loss_now = self._agreement(batch, step)
+            if now > agreement and loss_now < loss + TOLERANCE:
+                agreement, loss, best = now, loss_now, [p.clone() for p in moved]
+                torch._foreach_copy_(moved, start)
+        torch._foreach_copy_(moved, best)
+
+    def _agreement(self, batch: Batch, step: int) -> tuple[float, float]:
+        """The smallest cosine between two environments' gradients, and the mean risk."""
+        out = outputs(self, batch, step)
+        flat = torch.cat([g.flatten(1) for g in risk_gradients(self, out).values()], 1)
+        unit = F.normalize(flat, dim=1)
+        cosines = unit @ unit.mT + 2 * torch.eye(len(unit), dtype=unit.dtype, device=unit.device)
+        return float(cosines.min()), float(out.risks.mean())

@@ -1,0 +1,162 @@
+"""Invariant-feature subspace recovery: a linear predictor without the directions that differ."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Batch, Needs, Problem, register
+from oodbench.hparams import choice, hparam, log_uniform
+from oodbench.networks.base import Network
+from oodbench.steps import CustomStep, featurized
+
+
+class ISR(CustomStep):
+    """Logistic regression on features of a fixed network, without its spurious directions.
+
+    A subclass gives the d_s orthonormal directions in which an environment shows; the features are
+    projected onto all others, and the predictor minimises sum_ei l(w z_ei + b, y_ei) + l2 / 2 ||w||^2.
+    The network's featurizer stays as it is: a `Head` hands the inputs through, and deep features are
+    those of given weights, as in the paper's use on trained networks. A fit sees one batch, so all
+    examples (of environments of one size) at the default; a run needs one step.
+    """
+
+    changes = "estimator"
+    needs = Needs(environments=2)
+    trains_network = False
+    weights: Tensor
+    bias: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(CustomStep.Hparams):
+        """`l2` is scikit-learn's 1 / C, whose default the authors' code has."""
+
+        spurious: int = hparam(0, choice(0, 1, 2, 5), low=0)
+        """How many directions are left out; 0: one less than environments."""
+        l2: float = hparam(1.0, log_uniform(1e-2, 1e2), low=0.0)
+        batch_size: int = hparam(0, low=0)
+
+    def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
+        super().__init__(network, problem, hparams)
+        outputs = problem.task.num_outputs
+        shape = (network.num_features, outputs)
+        self.register_buffer("weights", torch.zeros(shape, dtype=torch.double))
+        self.register_buffer("bias", torch.zeros(outputs, dtype=torch.double))
+        self._last: tuple[Batch, Tensor] | None = None
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Moments are those of a class."""
+        if problem.task.kind not in ("binary", "multiclass"):
+            return "it compares the features of one class between environments"
+        return super().skip(problem)
+
+    def configure(self) -> dict[str, torch.optim.Optimizer]:
+        """No optimizer: the predictor is fitted."""
+        return {}
+
+    @abstractmethod
+    def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
+        """Up to `count` orthonormal directions (F, K), from the examples (n, F) by class, environment."""
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Fit the batch, unless it was the last one's; `loss` is the mean loss after it."""
+        if self._last is None or self._last[0] is not batch:
+            self.network.eval()
+            with torch.no_grad():
+                z = featurized(self, batch.x.flatten(0, 1)).double().unflatten(0, batch.y.shape)
+                count = self.hparams.spurious or len(z) - 1
+                classes = range(max(2, self.problem.task.num_outputs))
+                groups = [[f[t == c] for f, t in zip(z, batch.y, strict=True)] for c in classes]
+                v = self.directions(groups, min(count, z.shape[2]))
+                kept = z - z @ v @ v.mT
+            self._last = batch, self._fit(kept.flatten(0, 1), batch.y.flatten())
+        return {"loss": self._last[1]}
+
+    def _fit(self, z: Tensor, y: Tensor) -> Tensor:
+        """Set weights and bias to the regression's minimum; its mean loss."""
+        theta = z.new_zeros(z.shape[1] + 1, self.bias.numel()).requires_grad_()
+
+        def risk() -> Tensor:
+            return self.problem.task.losses(z @ theta[:-1] + theta[-1], y).mean()
+
+        solver = torch.optim.LBFGS(
+            [theta],
+            max_iter=1000,
+            tolerance_grad=1e-15,
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure() -> Tensor:
+            solver.zero_grad()
+            value = risk() + self.hparams.l2 / (2 * len(z)) * theta[:-1].square().sum()
+            value.backward()  # type: ignore[no-untyped-call]
+            return value
+
+        solver.step(closure)  # type: ignore[no-untyped-call]
+        self.weights.copy_(theta[:-1].detach())
+        self.bias.copy_(theta[-1].detach())
+        return risk().detach()
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits (N, C) of inputs (N, *input_shape)."""
+        z = self.network.featurizer(x)
+        return z @ self.weights.to(z.dtype) + self.bias.to(z.dtype)
+
+
+@register("ISR_Mean", paper="arXiv:2201.12919")
+class ISRMean(ISR):
+    """Logistic regression without the directions in which a class's mean features differ most.
+
+    With mu_e the mean features of the chosen class in environment e, the first d_s principal components of
+    mu_1, ..., mu_E are left out (algorithm 1). E means have E - 1 components: where d_s is larger, the
+    authors' code for the unit tests leaves out arbitrary directions beside them, and this none.
+    Environments without the class do not count.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(ISR.Hparams):
+        """The class whose means are compared: 1 in the authors' unit tests."""
+
+        chosen_class: int = hparam(1, choice(0, 1), low=0, high=1)
+
+    def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
+        """The first right singular vectors of the centred means."""
+        chosen = of_class[self.hparams.chosen_class]
+        empty = chosen[0].new_zeros(0, chosen[0].shape[1])
+        means = torch.stack([empty.sum(0), *(z.mean(0) for z in chosen if len(z))])[1:]
+        centred = means - means.mean(0) if len(means) else empty
+        return (
+            torch.linalg.svd(centred, full_matrices=False)
+            .Vh[: min(count, max(0, len(means) - 1))]
+            .mT
+        )
+
+
+@register("ISR_Cov", paper="arXiv:2201.12919")
+class ISRCov(ISR):
+    """Logistic regression without the directions in which a class's covariances differ most.
+
+    For a class and a pair of environments the directions are the d_s eigenvectors of C_i - C_j with the
+    largest absolute eigenvalues (algorithm 2), C the covariance of a sample. Left out is their flag mean
+    over all classes and pairs, the first d_s eigenvectors of the sum of their projections, as in the
+    authors' code for the unit tests. Environments with fewer than two examples of a class do not count.
+    """
+
+    def directions(self, of_class: list[list[Tensor]], count: int) -> Tensor:
+        """The flag mean over classes and pairs."""
+        features = of_class[0][0].shape[1]
+        total = of_class[0][0].new_zeros(features, features)
+        for members in of_class:
+            covariances = [z.mT.cov() for z in members if len(z) > 1]
+            for a, b in combinations(covariances, 2):
+                eigen = torch.linalg.eigh((a - b).reshape(features, features))
+                v = eigen.eigenvectors[:, eigen.eigenvalues.abs().argsort(descending=True)[:count]]
+                total = total + v @ v.mT
+        return torch.linalg.eigh(total).eigenvectors[:, features - count :] * (
+            total.abs().sum() > 0
+        )

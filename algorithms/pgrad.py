@@ -1,0 +1,86 @@
+"""Principal gradients."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Batch, register
+from oodbench.hparams import choice, hparam
+from oodbench.steps import CustomStep, descend, outputs, prepared
+
+from .perturbed import trained
+
+
+def principal_gradient(path: Tensor, components: int) -> Tensor:
+    """The direction (P,) from the weights (T, P) along a path, of the length of its way.
+
+    With w_k the first eigenvectors of the T x T matrix of the centred weights, v_k = S' w_k made unit, and
+    signs with which they go back to the path's start, sum_k lambda_k v_k / ||lambda|| times the way.
+    """
+    centred = path - path.mean(0)
+    eigen = torch.linalg.eigh(centred @ centred.mT / max(1, path.shape[1] - 1))
+    values = eigen.eigenvalues.flip(0)[:components].clamp(min=0)
+    tiny = torch.finfo(path.dtype).tiny
+    directions = centred.mT @ eigen.eigenvectors.flip(1)[:, :components]
+    directions = directions / directions.norm(dim=0).clamp(min=tiny)
+    way = path[0] - path[-1]
+    signs = torch.where(way @ directions > 0, 1.0, -1.0)
+    return way.norm() * directions @ (signs * values / values.norm().clamp(min=tiny))
+
+
+@register("PGrad", paper="arXiv:2305.01134")
+class PGrad(CustomStep):
+    """A step along the principal directions of a walk over the environments.
+
+    The walk takes a step of the run's optimizer on the risk of each environment in turn, in an order drawn
+    anew for each of `splits` pieces of the batch (PGrad-B). Its weights' first principal directions, each
+    turned to where the walk came from, are summed with their eigenvalues' shares and given the length of
+    its way (sections 3.1 and 3.2); theta <- theta - outer_lr times that. The optimizer's moments go on from
+    walk to walk. In the authors' code weight decay is that of the outer step; here it acts in the walk.
+    Statistics of batch normalisation are those of the walk. Two lengths of a batch that `splits` does
+    not divide come in another order there.
+    """
+
+    changes = "step"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(CustomStep.Hparams):
+        """The authors' code."""
+
+        splits: int = hparam(3, low=1)
+        components: int = hparam(4, low=1)
+        outer_lr: float = hparam(0.1, choice(0.05, 0.1, 0.5), low=0.0)
+
+    def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        """The orders of the walk, (splits, E)."""
+        count = len(batch.x)
+        orders = [torch.randperm(count, generator=generator) for _ in range(self.hparams.splits)]
+        return {"orders": torch.stack(orders)}
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """An inner step for every piece of every environment; `loss` is the mean along the way."""
+        batch = prepared(self, batch, step, on_host=True)
+        parameters = trained(self.network)
+
+        def weights() -> Tensor:
+            return torch.cat([p.detach().flatten() for p in parameters])
+
+        path, risks = [weights()], []
+        pieces = batch.micro_batches(self.hparams.splits)
+        for piece, order in zip(pieces, batch.noise["orders"].tolist(), strict=False):
+            for e in order:
+                self.zero_grad()
+                risk = outputs(self, piece.of([e]), step).risks.mean()
+                risk.backward()  # type: ignore[no-untyped-call]
+                descend(self, step)
+                path.append(weights())
+                risks.append(risk.detach())
+        gradient = principal_gradient(torch.stack(path), self.hparams.components)
+        moved = path[0] - self.hparams.outer_lr * gradient
+        with torch.no_grad():
+            for p, values in zip(
+                parameters, moved.split([p.numel() for p in parameters]), strict=True
+            ):
+                p.copy_(values.view(p.shape))
+        return {"loss": torch.stack(risks).mean()}

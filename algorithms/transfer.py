@@ -1,0 +1,114 @@
+"""Transferability between the training environments."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oodbench.algorithms import Batch, Needs, Problem, register
+from oodbench.hparams import choice, hparam, log_uniform, uniform
+from oodbench.networks.base import Network
+from oodbench.steps import (
+    CustomStep,
+    descend,
+    featurized,
+    optimizer_of,
+    outputs,
+    precision,
+    prepared,
+)
+
+from .perturbed import gradients
+
+
+@register("Transfer", paper="arXiv:2106.03632")
+class Transfer(CustomStep):
+    """The mean risk, and the largest gap between two environments' risks under a classifier nearby.
+
+    With h' a second classifier at most `radius` from the network's classifier h (Euclidean), algorithm 1
+    does a step of phi and h on mean_e R_e(h), a step of phi on weight * (max_e R_e(h') - min_e R_e(h')),
+    and `ascents` steps of size ascent_lr * weight of h', from h on, up the same gap, each followed by the
+    projection onto the ball. So the adversary of one update is of the batch before, and phi takes two
+    steps of its optimizer. This is arXiv:2007.01434's code at its defaults; all its random draws have
+    `gda`, with which neither featurizer nor classifier is trained, and which is not here.
+    """
+
+    changes = "adversarial"
+    needs = Needs(environments=2)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(CustomStep.Hparams):
+        """Defaults and ranges: arXiv:2007.01434's code."""
+
+        penalty_weight: float = hparam(1.0, log_uniform(1e-2, 1e1), low=0.0)
+        radius: float = hparam(2.0, uniform(0.1, 3.0), low=0.0)
+        ascents: int = hparam(10, choice(1, 2, 5), low=0)
+        ascent_lr: float = hparam(1e-3, log_uniform(10**-4.5, 10**-2.5), low=0.0)
+
+    def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
+        super().__init__(network, problem, hparams)
+        self.adversary: nn.Module = copy.deepcopy(network.classifier)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """A second classifier reads the features."""
+        if problem.task.kind == "boxes":
+            return "a detector's losses are no function of its features"
+        return super().skip(problem)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without the gap the method is ERM."""
+        return {"penalty_weight": 0.0}
+
+    def configure(self) -> dict[str, torch.optim.Optimizer]:
+        """The network's optimizer; the adversary takes plain steps."""
+        return {"main": optimizer_of(self, self.network.parameters())}
+
+    def _gap(self, features: Tensor, batch: Batch) -> Tensor:
+        """The weighted gap under the adversary, of features (E * B, F)."""
+        with precision(self, batch.x):
+            logits = self.adversary(features).to(features.dtype)
+        logits = logits.unflatten(0, batch.x.shape[:2])
+        risks = self.problem.task.losses(logits, batch.y).mean(1)
+        gap: Tensor = self.hparams.penalty_weight * (risks.max() - risks.min())
+        return gap
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """Two steps of the network and some of the adversary; `loss` is the mean risk before them."""
+        batch = prepared(self, batch, step)
+        self.zero_grad()
+        loss = outputs(self, batch, step).risks.mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        descend(self, step)
+        x, weight = batch.x.flatten(0, 1), self.hparams.penalty_weight
+        if weight:
+            self.zero_grad()  # the classifier keeps none, so that the optimizer leaves it alone
+            gap = self._gap(featurized(self, x), batch)
+            gap.backward()  # type: ignore[no-untyped-call]
+            descend(self, step)
+        with torch.no_grad():
+            features = featurized(self, x)
+        gap = self._climb(features, batch)
+        return {"loss": loss.detach(), "gap": gap.detach()}
+
+    def _climb(self, features: Tensor, batch: Batch) -> Tensor:
+        """Let the adversary start from the classifier and climb; the weighted gap before its last step."""
+        centre = [p.detach() for p in self.network.classifier.parameters()]
+        adversary: list[Tensor] = [*self.adversary.parameters()]
+        self.adversary.load_state_dict(self.network.classifier.state_dict())
+        gap = features.new_zeros(())
+        for _ in range(self.hparams.ascents):
+            gap = self._gap(features, batch)
+            slopes = gradients(gap, adversary)
+            with torch.no_grad():
+                torch._foreach_add_(adversary, slopes, alpha=self.hparams.ascent_lr)
+                away = torch._foreach_sub(adversary, centre)
+                distance = torch.stack(torch._foreach_norm(away)).norm()
+                share = (self.hparams.radius / distance.clamp(min=1e-30)).clamp(max=1.0)
+                torch._foreach_copy_(
+                    adversary, torch._foreach_add(centre, torch._foreach_mul(away, share))
+                )
+        return gap

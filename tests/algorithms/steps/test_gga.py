@@ -1,0 +1,81 @@
+"""GGA's search against a walk written out, with a backward pass of every environment."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from oodbench.conformance.tiny_problems import PLAIN, STEPS, tiny_batch
+from oodbench.steps import noise_at, update
+from oodbench.tasks import Task
+from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
+
+EARLY = {"start": 0, "end": 0.5}
+
+
+def agreement(network: nn.Module, task: Task) -> tuple[float, float]:
+    """The smallest cosine of two environments' gradients, and the mean risk."""
+    batch = tiny_batch(task)
+    risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
+    slopes = [gradient(risk, network.parameters()) for risk in risks]
+    cosines = [torch.cosine_similarity(a, b, 0) for a, b in itertools.combinations(slopes, 2)]
+    return float(min(cosines)), float(torch.stack(risks).mean())
+
+
+def searched(network: nn.Module, task: Task, seed: int, radius: float, trials: int) -> Tensor:
+    """The featurizer's best weights, (P,), by the authors' walk."""
+    network, generator = copy.deepcopy(network), torch.Generator().manual_seed(seed)
+    featurizer: nn.Module = network.featurizer  # type: ignore[assignment]
+    start = best = parameters_to_vector(featurizer.parameters()).detach()
+    (most, loss), now = agreement(network, task), start
+    for _ in range(trials):
+        shapes = [p.shape for p in featurizer.parameters()]
+        noise = [2 * torch.rand(s, generator=generator).double() - 1 for s in shapes]
+        now = now + radius * torch.cat([n.flatten() for n in noise])
+        vector_to_parameters(now, featurizer.parameters())
+        cosine, risk = agreement(network, task)
+        if cosine > most and risk < loss + 0.1:
+            most, loss, best, now = cosine, risk, now, start
+    return best
+
+
+@pytest.mark.parametrize("radius", [1e-3, 0.1])
+@ON_EVERY_TASK
+def test_an_early_update_is_erms_at_the_weights_that_the_walk_finds(
+    task: Task, radius: float
+) -> None:
+    algorithm = tiny("GGA", task, **PLAIN, **EARLY, radius=radius, search=12)
+    seed = int(noise_at(algorithm, tiny_batch(task), 0)["seed"])
+    erm = tiny("ERM", task, **PLAIN)
+    best = searched(algorithm.network, task, seed, radius, 12)
+    vector_to_parameters(best, erm.network.featurizer.parameters())
+    for method in (algorithm, erm):
+        update(method, tiny_batch(task), 0)
+    for ours, wanted in zip(algorithm.network.parameters(), erm.network.parameters(), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-10)
+
+
+def test_the_search_is_from_its_start_to_its_end() -> None:
+    task = Task("binary")
+    for step in (0, STEPS // 50, STEPS // 25, STEPS // 25 + 1):
+        algorithm, erm = tiny("GGA", task, **PLAIN, radius=0.1), tiny("ERM", task, **PLAIN)
+        for method in (algorithm, erm):
+            update(method, tiny_batch(task), step)
+        same = torch.equal(*(m.network.classifier.weight for m in (algorithm, erm)))
+        assert same == (not STEPS // 50 <= step <= STEPS // 25)
+
+
+def test_the_search_leaves_running_statistics_alone() -> None:
+    built = []
+    for name in ("GGA", "ERM"):
+        algorithm = tiny(name, **PLAIN, **(EARLY if name == "GGA" else {}))
+        if name == "GGA":
+            algorithm.hparams = type(algorithm.hparams)(**PLAIN, **EARLY, radius=0.0, search=5)
+        algorithm.network.featurizer.append(nn.BatchNorm1d(8).double())
+        update(algorithm, tiny_batch(Task("binary")), 0)
+        built.append(dict(algorithm.network.named_buffers()))
+    for key, value in built[1].items():
+        assert torch.equal(built[0][key], value)

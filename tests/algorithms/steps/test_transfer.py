@@ -1,0 +1,46 @@
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from oodbench.conformance.tiny_problems import PLAIN, tiny_batch
+from oodbench.steps import update
+from oodbench.tasks import Task
+from tests.helpers.methods import ON_EVERY_TASK, descend, gradient, tiny
+
+
+def gap(featurizer: nn.Module, classifier: nn.Module, task: Task) -> Tensor:
+    """The largest minus the smallest risk."""
+    batch = tiny_batch(task)
+    pairs = zip(batch.x, batch.y, strict=True)
+    risks = [task.losses(classifier(featurizer(x)), y).mean() for x, y in pairs]
+    largest = max(risks, key=float)
+    return largest - min(risks, key=float)
+
+
+@pytest.mark.parametrize("radius", [1e-3, 10.0])
+@ON_EVERY_TASK
+def test_two_updates_are_those_of_the_algorithm(task: Task, radius: float) -> None:
+    values: dict[str, Any] = {"penalty_weight": 0.7, "ascents": 3, "ascent_lr": 0.05}
+    algorithm = tiny("Transfer", task, **PLAIN, **values, radius=radius)
+    network, adversary = (copy.deepcopy(m) for m in (algorithm.network, algorithm.adversary))
+    for step in range(2):
+        update(algorithm, tiny_batch(task), step)
+        batch = tiny_batch(task)
+        pairs = zip(batch.x, batch.y, strict=True)
+        risks = [task.losses(network(x), y).mean() for x, y in pairs]
+        descend(network, torch.stack(risks).mean())
+        descend(network.featurizer, 0.7 * gap(network.featurizer, adversary, task))
+        adversary = copy.deepcopy(network.classifier)
+        centre = parameters_to_vector(adversary.parameters()).detach()
+        for _ in range(3):
+            slope = gradient(0.7 * gap(network.featurizer, adversary, task), adversary.parameters())
+            away = parameters_to_vector(adversary.parameters()).detach() + 0.05 * slope - centre
+            away = away * min(1.0, radius / float(away.norm()))
+            vector_to_parameters(centre + away, adversary.parameters())
+    for ours, wanted in ((algorithm.network, network), (algorithm.adversary, adversary)):
+        for p, q in zip(ours.parameters(), wanted.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-11)
