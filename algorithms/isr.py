@@ -73,7 +73,8 @@ class ISR(CustomStep):
                 groups = [[f[t == c] for f, t in zip(z, batch.y, strict=True)] for c in classes]
                 v = self.directions(groups, min(count, z.shape[2]))
                 kept = z - z @ v @ v.mT
-            self._last = batch, self._fit(kept.flatten(0, 1), batch.y.flatten())
+            y = batch.y.double() if batch.y.is_floating_point() else batch.y
+            self._last = batch, self._fit(kept.flatten(0, 1), y.flatten())
         return {"loss": self._last[1]}
 
     def _fit(self, z: Tensor, y: Tensor) -> Tensor:

@@ -54,6 +54,8 @@ METHODS: dict[str, tuple[float | None, float | None]] = {
     "CausIRL_MMD": (4.0, 6.93),
     "CondCAD": (2.6, 4.96),
     "DANN": (None, 2.82),
+    "DGSAM": (5.0, None),
+    "DISAM": (2.2, None),
     "EQRM": (1.3, 2.09),
     "ERMPlusPlus": (None, 1.20),
     "Fish": (4.0, 5.45),

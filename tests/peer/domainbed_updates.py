@@ -67,13 +67,15 @@ def handed(method: str, step: int, y: Tensor) -> Iterator[None]:
         queues["randint"] = drawn["cut"].tolist()
     if method == "SagNet":
         queues["rand"], queues["randperm"] = [drawn["share"]] * 3, list(drawn["orders"])
+    if method == "URM":
+        queues["rand"] = [(drawn["u"].flatten(0, 1) + 1) / 2]
     if method == "SelfReg":
         of_class = [(y.flatten() == c).nonzero().squeeze(1) for c in range(CLASSES)]
         each = [noise.flatten()[members] for members in of_class for noise in drawn["noise"]]
         queues["beta"], queues["randperm"] = [float(drawn["share"])], [n.argsort() for n in each]
     with (
         mock.patch.object(torch, "randperm", lambda n: queues["randperm"].pop(0)),
-        mock.patch.object(torch, "rand", lambda *shape: queues["rand"].pop(0)),
+        mock.patch.object(torch, "rand", lambda *shape, **of: queues["rand"].pop(0)),
         mock.patch.object(np.random, "beta", lambda a, b: queues["beta"].pop(0)),
         mock.patch.object(np.random, "randint", lambda low, high: queues["randint"].pop(0)),
     ):
@@ -83,7 +85,8 @@ def handed(method: str, step: int, y: Tensor) -> Iterator[None]:
 
 def normalised(peer: Any) -> Any:
     """Within it methods are built on a network with batch normalisation."""
-    return mock.patch.object(peer.networks, "Featurizer", lambda shape, hparams: Normalised())
+    made: dict[str, Any] = {"Featurizer": lambda shape, hparams: Normalised()}
+    return mock.patch.multiple(peer.networks, **made, ResNet=Normalised)  # URM asks for a known one
 
 
 @contextmanager
@@ -147,6 +150,8 @@ def built(peer: Any, method: str) -> Any:
     fill(network(algorithm, method), "network")
     if method == "SagNet":
         fill(algorithm.network_s, "own")
+    if method == "URM":
+        fill(algorithm.discriminator, "own")
     if method == "SelfReg":
         fill(algorithm.cdpl, "own")
         algorithm.optimizer.add_param_group({"params": algorithm.cdpl.parameters()})

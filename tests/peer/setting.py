@@ -62,6 +62,17 @@ CASES: dict[str, Case] = {
         "that ours averages: it gets plain gradient descent at a rate divided by their number, with "
         "as many times the weight decay.",
     ),
+    "URM": Case(
+        {"penalty_weight": 0.15},
+        {
+            "urm_adv_lambda": 0.15,
+            "urm_discriminator_label_smoothing": 0,
+            "urm_discriminator_optimizer": "adam",
+            "urm_discriminator_hidden_layers": 1,
+            "urm_generator_output": "tanh",
+            "urm_discriminator_lr": ADAM["lr"],
+        },
+    ),
     "SagNet": Case({"adversary_weight": 0.5}, {"sag_w_adv": 0.5}),
     "RSC": Case(
         {"feature_share": 0.4, "batch_share": 0.4},
@@ -121,7 +132,11 @@ NOT_COMPARED = {
     "DANN, CDANN": "Alternating updates of two optimizers there; ours reverses a gradient in one update.",
     "ARM": "Its network has one channel more, and its optimizer leaves out the context network, which the "
     "paper trains; with it five updates of RotatedMNIST's network are equal to 1e-10.",
-    "ADRMX, ERMPlusPlus, TRM, Transfer, URM": "Ours does not have them.",
+    "Transfer": "Its gap passes each environment alone, its loss all; docs/findings/sources.md has the "
+    "comparison without batch normalisation.",
+    "ERMPlusPlus, TRM": "What they hold beside the network starts otherwise; docs/findings/sources.md has "
+    "the comparison from the same start.",
+    "ADRMX": "Ours does not have it.",
 }
 """The rest of DomainBed's methods, and why."""
 
@@ -184,6 +199,8 @@ def draws(method: str, step: int) -> dict[str, Tensor]:
         return found
     if method.startswith("CausIRL"):
         return {"cut": (numbers(stream, (ENVIRONMENTS,), 0.0, EXAMPLES)).long()}
+    if method == "URM":
+        return {"u": numbers(stream, (ENVIRONMENTS, EXAMPLES, WIDTH), -1.0, 1.0)}
     if method == "SagNet":
         orders = torch.stack([order(f"{stream} {k}", COUNT) for k in range(3)])
         return {"share": numbers(stream, (COUNT, 1), 0.0, 1.0), "orders": orders}

@@ -22,7 +22,7 @@ def agreement(network: nn.Module, task: Task) -> tuple[float, float]:
     risks = [task.losses(network(x), y).mean() for x, y in zip(batch.x, batch.y, strict=True)]
     slopes = [gradient(risk, network.parameters()) for risk in risks]
     cosines = [torch.cosine_similarity(a, b, 0) for a, b in itertools.combinations(slopes, 2)]
-    return float(min(cosines)), float(torch.stack(risks).mean())
+    return float(min(cosines)), float(torch.stack(risks).detach().mean())
 
 
 def searched(network: nn.Module, task: Task, seed: int, radius: float, trials: int) -> Tensor:

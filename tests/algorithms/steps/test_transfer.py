@@ -17,8 +17,8 @@ def gap(featurizer: nn.Module, classifier: nn.Module, task: Task) -> Tensor:
     batch = tiny_batch(task)
     pairs = zip(batch.x, batch.y, strict=True)
     risks = [task.losses(classifier(featurizer(x)), y).mean() for x, y in pairs]
-    largest = max(risks, key=float)
-    return largest - min(risks, key=float)
+    places = sorted(range(len(risks)), key=lambda e: float(risks[e].detach()))
+    return risks[places[-1]] - risks[places[0]]
 
 
 @pytest.mark.parametrize("radius", [1e-3, 10.0])

@@ -1,0 +1,120 @@
+"""Transfer risk minimisation."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad
+
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, first_step, register
+from oodbench.hparams import hparam, log_uniform
+from oodbench.networks.base import Network
+
+FITS, RATE = 30, 0.1
+"""Steps of every environment's head in an update, and their size."""
+TERMS, LIMIT = 10, 10.0
+"""Terms of the series of the inverse Hessian, and the largest entry from which on it takes no more."""
+
+
+@register("TRM", paper="arXiv:2110.09940")
+class TRM(Algorithm):
+    """The mean risk, and the risks on other environments of heads that are optimal on each one.
+
+    A linear head h_Q of every environment follows it by 30 gradient steps in each update. From step
+    `anneal_steps` on mean_Q [sum_P a_QP R_P(h_Q) - hessian_weight <H_Q^-1 v_Q, grad R_Q(h_Q)>] is added to
+    the mean risk, with v_Q the gradient in h_Q of the first sum and H_Q^-1 by a Neumann series of ten
+    terms, both constants of the gradient: the second term is how the heads move with the features. a_QP,
+    1 / (E - 1) at first, is multiplied by exp(eta a_QP R_P(h_Q)) after every update and normalised over P.
+    Hessian and slopes are those of the weights without the biases, and heads and shares first move at
+    `anneal_steps`, as in arXiv:2007.01434's code. There tensors are changed in place that are still
+    needed: its series has twice the second term and not the first, and its gradients the next a_QP.
+    """
+
+    changes = "penalty"
+    needs = Needs(environments=2)
+    heads: Tensor
+    biases: Tensor
+    shares: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """Defaults and ranges: arXiv:2007.01434's code, in shares of its 5,001 steps."""
+
+        hessian_weight: float = hparam(1e-4, log_uniform(1e-5, 1e0), low=0.0)
+        anneal_steps: int | float = hparam(0.04, log_uniform(1 / 5001, 0.999999), low=0)
+        eta: float = hparam(1e-2, log_uniform(1e-3, 1e-1), low=0.0)
+
+    def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
+        super().__init__(network, problem, hparams)
+        count, outputs = len(problem.environments), problem.task.num_outputs
+        layers = [nn.Linear(network.num_features, outputs) for _ in range(count)]
+        self.register_buffer("heads", torch.stack([layer.weight.detach() for layer in layers]))
+        self.register_buffer("biases", torch.stack([layer.bias.detach() for layer in layers]))
+        self.register_buffer("shares", torch.ones(count, count) - torch.eye(count))
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Heads are linear functions of a feature vector, and their steps suit cross-entropies."""
+        if problem.task.kind == "regression":
+            return "steps of its heads, which suit cross-entropies, diverge on squared errors"
+        if problem.task.kind in ("tokens", "boxes"):
+            return "its heads take one feature vector of an example"
+        return super().skip(problem)
+
+    def _started(self, out: Outputs) -> Tensor:
+        """1 from `anneal_steps` on, else 0."""
+        start = first_step(self.hparams.anneal_steps, self.problem.steps)
+        started: Tensor = out.losses.new_zeros(()) + (out.step >= start)
+        return started
+
+    def _own(self, out: Outputs, features: Tensor, heads: Tensor, biases: Tensor) -> Tensor:
+        """The sum over environments of the risk of its own head."""
+        logits = features @ heads.mT + biases.unsqueeze(1)
+        return out.task.losses(logits, out.targets).mean(1).sum()
+
+    def _shared(self, out: Outputs, heads: Tensor, biases: Tensor) -> Tensor:
+        """a_QP R_P(h_Q), (Q, P)."""
+        logits = out.features @ heads.unsqueeze(1).mT + biases[:, None, None]
+        targets = out.targets.expand(len(heads), *out.targets.shape)
+        risks = out.task.losses(logits, targets).mean(2)
+        return self._normalised(out) * risks
+
+    def _normalised(self, out: Outputs) -> Tensor:
+        shares = out.of_step(out.of_step(self.shares).mT).mT
+        return shares / shares.sum(1, keepdim=True)
+
+    def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
+        """The heads after their steps, and the shares after this update's risks."""
+        heads, biases = (out.of_step(each) for each in (self.heads, self.biases))
+        features, rate = out.features.detach(), RATE * self._started(out)
+        for _ in range(FITS):
+            slopes = grad(lambda h, b: self._own(out, features, h, b), (0, 1))(heads, biases)
+            heads, biases = heads - rate * slopes[0], biases - rate * slopes[1]
+        factors = (self.hparams.eta * self._shared(out, heads, biases).detach()).exp()
+        before = out.of_step(out.of_step(self.shares).mT).mT
+        shares = torch.lerp(before, self._normalised(out) * factors, self._started(out))
+        rows = out.over_environments(shares.mT, out.of_step(self.shares).mT).mT
+        return {
+            "heads": out.over_environments(heads, self.heads),
+            "biases": out.over_environments(biases, self.biases),
+            "shares": out.over_environments(rows, self.shares),
+        }
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The mean risk and, from `anneal_steps` on, the transfer risk."""
+        heads, biases = (out.of_step(out.buffers[n]).detach() for n in ("heads", "biases"))
+        features = out.features.detach()
+        own = grad(lambda h: self._own(out, out.features, h, biases))(heads)
+        v = grad(lambda h: self._shared(out, h, biases).sum())(heads).detach()
+        slope = grad(lambda h: self._own(out, features, h, biases))
+        inverse, going = v, v.new_ones(len(v), 1, 1) > 0
+        for _ in range(TERMS):
+            v = v - grad(lambda h, v=v: (slope(h) * v).sum())(heads)
+            inverse = inverse + torch.where(going, v, 0.0)
+            going = going & (inverse.abs().amax((1, 2), keepdim=True) <= LIMIT)
+        moved = self.hparams.hessian_weight * (inverse.detach() * own).sum()
+        transfer = (self._shared(out, heads, biases).sum() - moved) / len(heads)
+        out.metrics["transfer_risk"] = transfer.detach()
+        total: Tensor = out.risks.mean() + self._started(out) * transfer
+        return total
