@@ -245,5 +245,5 @@ def test_methods_that_compare_environments_are_refused_one() -> None:
         "LISA",
     }
     taken |= {"MIRO", "MTL", "Mixup", "OrgMixup", "RSC", "SAGM", "SAM", "SD", "SagNet", "SelfReg"}
-    taken |= {"DGSAM", "ERMPlusPlus", "PGrad", "URM"}
+    taken |= {"ARM", "DGSAM", "ERMPlusPlus", "PGrad", "URM"}
     assert set(METHODS) - refused == taken | {"WiSEFT"}
