@@ -1,12 +1,12 @@
-"""Conditional value at risk over environments."""
+"""Conditional value at risk, over environments and over examples."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
-from oodbench.hparams import hparam, uniform
+from oodbench.hparams import hparam, log_uniform, uniform
 
 
 @register("CVaR", paper="Rockafellar and Uryasev, Optimization of conditional value-at-risk (2000)")
@@ -39,3 +39,24 @@ class CVaR(Algorithm):
         ranks = torch.arange(len(risks), dtype=risks.dtype, device=risks.device)
         loss: Tensor = ((chosen - ranks).clamp(0, 1) * risks).sum() / chosen
         return loss
+
+
+@register("CVaRDRO", paper="arXiv:1810.08750")
+class CVaRDRO(CVaR):
+    """The mean loss of the worst share of a step's examples, whatever their environments and groups.
+
+    min_t t + mean_i max(l_i - t, 0) / share over all examples of a step: the batch's estimate of
+    arXiv:2010.05893 (section 3), whose alpha is the share. 1 is ERM, at most 1 / (E B) the worst example.
+    """
+
+    needs = Needs()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(CVaR.Hparams):
+        """SubpopBench's default and range (arXiv:2302.12254)."""
+
+        share: float = hparam(0.1, log_uniform(1e-2, 1.0), low=1e-6, high=1.0)
+
+    def objective(self, out: Outputs) -> Tensor:
+        """As over environments, with every example in the place of one."""
+        return super().objective(replace(out, risks=out.losses.flatten()))

@@ -131,6 +131,9 @@ class Problem:
     """Whether inputs are numbers of words, which cannot be averaged."""
     sizes: tuple[int, ...] = ()
     """How many examples each training environment has to train on."""
+    counts: tuple[tuple[int, ...], ...] = ()
+    """How many of these each group has, by environment: groups as `Task.groups` numbers them, where
+    examples have no attribute classes. Empty where targets are no classes."""
     pretrained: bool = False
     """Whether the network has weights that were trained on other data."""
     zero_shot: bool = False

@@ -188,7 +188,8 @@ def on_random_data(
     cls: Any = algorithms.get(algorithm)
     names = tuple(f"e{i}" for i in range(size[0]))
     sizes = (size[1],) * size[0]
-    problem = Problem(shape, task, names, STEPS, attributes=2, sizes=sizes)
+    counts = ((size[1] // (2 * task.classes),) * 2 * task.classes,) * size[0]
+    problem = Problem(shape, task, names, STEPS, attributes=2, sizes=sizes, counts=counts)
     built = cls(build(network, hidden, shape, classes, 0), problem, cls.Hparams())
     built = built.to(device)
     configure(built)

@@ -26,6 +26,8 @@ ENVIRONMENTS = ("a", "b", "c", "d", "e")
 """Five environments: a number that no other size of a tiny problem has."""
 EXAMPLES = 6
 """The number of examples of an environment."""
+GROUPS = {"binary": (3, 1, 1, 1), "multiclass": (2, 1, 1, 1, 1, 0)}
+"""How many of these each group of class and attribute has; the classes differ in size."""
 VIEWS = 3
 """The number of further views of each input; a method takes as many as it has `views`."""
 STEPS = 20_000
@@ -55,9 +57,17 @@ def suited(cls: type[Algorithm], task: Task) -> Task:
 def tiny_problem(task: Task, environments: tuple[str, ...] = ENVIRONMENTS) -> Problem:
     """A problem with few inputs, whose examples have one of two attributes."""
     shape = (2, 4, 4) if isinstance(task, ImageTask) else (4,)
-    sizes = (EXAMPLES,) * len(environments)
+    count = len(environments)
     return Problem(
-        shape, task, environments, STEPS, attributes=2, sizes=sizes, pretrained=True, zero_shot=True
+        shape,
+        task,
+        environments,
+        STEPS,
+        attributes=2,
+        sizes=(EXAMPLES,) * count,
+        counts=(GROUPS[task.kind],) * count if task.has_classes else (),
+        pretrained=True,
+        zero_shot=True,
     )
 
 

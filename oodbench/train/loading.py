@@ -196,6 +196,12 @@ def groups_of(
     return groups
 
 
+def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The sizes of the groups that each of the environments `names` trains on, see `Problem.counts`."""
+    trained = (data.groups[name]["in"] for name in names if "in" in data.groups.get(name, {}))
+    return tuple(tuple(groups.counts) for groups in trained)
+
+
 def batches(
     spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: TrainSettings
 ) -> Batches:

@@ -25,7 +25,7 @@ from oodbench.steps import configure, update
 from oodbench.train.adapted import adapted_outputs, with_adaptation
 from oodbench.train.averages import make_average
 from oodbench.train.evaluate import constant_answer, evaluate, logits, mean_loss
-from oodbench.train.loading import batches, load_data
+from oodbench.train.loading import batches, load_data, trained_counts
 from oodbench.train.process import (
     AUTOCAST,
     check_precision,
@@ -112,8 +112,11 @@ class Run:
         dataset = self.data.dataset
         self.names = facts.training_environments(dataset, spec.held_out)
         sizes = [len(self.data.splits[name]["in"]) for name in self.names]
-        discrete = is_discrete(dataset, self.data.environments)
-        self.problem = replace(problem_of(spec, dataset, sizes), discrete=discrete)
+        self.problem = replace(
+            problem_of(spec, dataset, sizes),
+            discrete=is_discrete(dataset, self.data.environments),
+            counts=trained_counts(self.data, self.names),
+        )
         self.scored = {
             name: environment
             for name, environment in self.data.environments.items()

@@ -46,7 +46,8 @@ def test_methods_train_backbones(name: str, model: str) -> None:
     names = tuple("abc")
     sizes = (EXAMPLES,) * ENVIRONMENTS
     task = Task("multiclass", 3)
-    problem = Problem(SHAPE, task, names, 20, attributes=2, sizes=sizes, pretrained=True)
+    facts: Any = {"attributes": 2, "sizes": sizes, "counts": ((1, 1, 0, 1, 1, 0),) * ENVIRONMENTS}
+    problem = Problem(SHAPE, task, names, 20, pretrained=True, **facts)
     values = defaults(cls.Hparams)
     if why_skipped(cls, problem, values):
         return

@@ -135,6 +135,7 @@ GROUPS: list[dict[str, Any]] = [
     {"name": "GroupDRO", "over": "groups"},
     {"name": "LISA", "domains": "attributes", "sampling": "rwg"},
     {"name": "JTT", "first_stage": 0.3},
+    {"name": "CBLoss", "over": "groups", "volume": 500.0},
     *({"name": "ERM", "sampling": each} for each in ("rwy", "rwg", "subg")),
 ]
 """Methods and samplings that know the examples' attributes or places."""

@@ -1,0 +1,84 @@
+"""Losses of logits that are shifted by how many training examples each class has: LDAM, BSoftmax."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.hparams import choice, hparam, log_uniform
+from oodbench.networks.base import Network
+
+from .reweight import training_counts
+
+
+class Shifted(Algorithm):
+    """The mean loss of logits that know the sizes n_c of the classes."""
+
+    changes = "group"
+    counts: Tensor
+
+    def __init__(self, network: Network, problem: Problem, hparams: Algorithm.Hparams) -> None:
+        super().__init__(network, problem, hparams)
+        self.register_buffer("counts", training_counts(problem), persistent=False)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Examples are counted by their classes."""
+        return (
+            super().skip(problem) if problem.task.has_classes else "it counts examples of classes"
+        )
+
+
+def class_logits(out: Outputs) -> Tensor:
+    """The logits (E, B, C); of the binary task those of both classes, the first of which is 0."""
+    return F.pad(out.logits, (1, 0)) if out.task.kind == "binary" else out.logits
+
+
+def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross-entropy of logits (E, B, C) of all classes."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten().long())
+
+
+@register("LDAM", paper="arXiv:1906.07413")
+class LDAM(Shifted):
+    """The mean loss after a margin is taken from the logit of the example's class, larger if it is rare.
+
+    Cross-entropy of scale * (z - m_y e_y), m_c = max_margin (min_k n_k / n_c)^(1/4) (eq. 13 and 14, and
+    the paper's code). As in SubpopBench (arXiv:2302.12254) the network is the run's own, whose last layer
+    the paper's code normalises, and no weights of classes follow later (its DRW).
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Shifted.Hparams):
+        """SubpopBench's."""
+
+        max_margin: float = hparam(0.5, log_uniform(1e-1, 10**-0.1), low=0.0)
+        scale: float = hparam(30.0, choice(10.0, 30.0), low=1e-6)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """Without a margin, at the logits' own scale."""
+        return {"max_margin": 0.0, "scale": 1.0}
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The mean loss of the scaled logits with margins."""
+        counts = torch.where(self.counts > 0, self.counts, torch.inf)
+        margins = self.hparams.max_margin * (counts.amin() / counts) ** 0.25
+        logits = class_logits(out)
+        is_class = F.one_hot(out.targets.long(), logits.shape[-1])
+        return mean_loss(self.hparams.scale * (logits - margins * is_class), out.targets)
+
+
+@register("BSoftmax", paper="arXiv:2007.10740")
+class BSoftmax(Shifted):
+    """The mean loss of a softmax in which every class counts by its number of training examples.
+
+    Balanced softmax: cross-entropy of z_c + log n_c (eq. 3); predictions are those of z. With
+    classes of the same size it is ERM.
+    """
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The mean loss of the logits plus the logarithms of the classes' sizes."""
+        return mean_loss(class_logits(out) + self.counts.log(), out.targets)

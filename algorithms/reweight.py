@@ -1,0 +1,118 @@
+"""Losses that are weighted by how many training examples their class or group has."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
+from oodbench.hparams import hparam, log_uniform
+from oodbench.networks.base import Network
+
+
+def training_counts(problem: Problem, over: str = "classes") -> Tensor:
+    """How many training examples each class has, (C,), or each group, (G,); 1 where that is not known.
+
+    Environments count alike, as in a step: N times the mean over environments of the shares in each. With
+    one environment, or several of the same size, these are the numbers of examples.
+    """
+    classes, values = problem.task.classes, max(1, problem.attributes)
+    if not problem.counts:
+        return torch.ones(classes * (values if over == "groups" else 1))
+    total = sum(map(sum, problem.counts)) / len(problem.counts)
+    shares = [[count / sum(row) for count in row] for row in problem.counts]
+    counts = torch.tensor([total * sum(column) for column in zip(*shares, strict=True)])
+    return counts if over == "groups" else counts.view(classes, -1).sum(1)
+
+
+class Reweighted(Algorithm, ABC):
+    """The mean of w_g l over the examples of a step, g being the class or the group of an example.
+
+    The weights of all G classes or groups have the mean 1, and one without examples has the weight 0, as
+    in SubpopBench (arXiv:2302.12254). A subclass gives `group_weights` up to a factor.
+    """
+
+    changes = "group"
+    needs = Needs(attributes={"over": "groups"})
+    counts: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """What is counted: classes, or pairs of class and attribute."""
+
+        over: str = hparam("classes", options=("classes", "groups"), neutral="classes")
+
+    def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
+        super().__init__(network, problem, hparams)
+        self.register_buffer("counts", training_counts(problem, hparams.over), persistent=False)
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """Examples are counted by their classes."""
+        return (
+            super().skip(problem) if problem.task.has_classes else "it counts examples of classes"
+        )
+
+    @abstractmethod
+    def group_weights(self) -> Tensor:
+        """The weights (G,) of the classes or groups up to a factor, of counts above 0."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The mean weighted loss."""
+        weights = torch.where(self.counts > 0, self.group_weights(), 0.0)
+        weights = weights / weights.mean()
+        group = out.targets.long()
+        if self.hparams.over == "groups":
+            assert out.batch is not None and out.batch.attributes is not None
+            group = out.task.groups(group, out.batch.attributes, self.problem.attributes)
+        return (weights[group] * out.losses).mean()
+
+
+@register("ReWeight", paper="Japkowicz, The class imbalance problem (2000)")
+class ReWeight(Reweighted):
+    """The mean loss, in which an example counts by one over the size of its class or group.
+
+    w_g = 1 / n_g: what `sampling: rwy` and `rwg` do in expectation, without drawing an example twice.
+    """
+
+    def group_weights(self) -> Tensor:
+        """1 / n_g."""
+        return 1 / self.counts
+
+
+@register("SqrtReWeight", paper="arXiv:2302.12254")
+class SqrtReWeight(Reweighted):
+    """The mean loss, in which an example counts by one over the root of its class's or group's size.
+
+    w_g = 1 / sqrt(n_g), as in SubpopBench.
+    """
+
+    def group_weights(self) -> Tensor:
+        """1 / sqrt(n_g)."""
+        return self.counts.rsqrt()
+
+
+@register("CBLoss", paper="arXiv:1901.05555")
+class CBLoss(Reweighted):
+    """The mean loss, in which an example counts by one over its class's effective number of examples.
+
+    w_g = (1 - beta) / (1 - beta^n_g) with beta = (N - 1) / N (eq. 2 and 3); N is `volume`: 1 is ERM, and a
+    large one `ReWeight`. The paper's and SubpopBench's default of beta, 0.9999, is a volume of 10,000.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Reweighted.Hparams):
+        """SubpopBench's default and range of beta, 1 - 10^U(-5, -2)."""
+
+        volume: float = hparam(1e4, log_uniform(1e2, 1e5), low=1.0)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """With a volume of 1 all effective numbers are 1."""
+        return {"volume": 1.0, "over": "classes"}
+
+    def group_weights(self) -> Tensor:
+        """1 / (1 - beta^n_g), which loses no digits where beta is close to 1."""
+        log_beta = torch.log1p(-1 / (self.hparams.volume * torch.ones_like(self.counts)))
+        return -1 / torch.expm1(self.counts * log_beta)

@@ -1,0 +1,154 @@
+"""Losses that know how large the classes or groups are, against loops over the examples."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.steps import minimised, outputs
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from tests.helpers.methods import require_equation
+from tests.helpers.sweeps import DIGITS, first
+
+COUNTS = {"binary": (60, 4, 9, 27), "multiclass": (40, 3, 11, 7, 0, 39)}
+"""The sizes of the groups, two for each class."""
+TOTAL = 100
+
+
+def made(name: str, kind: str, **values: object) -> tuple[Any, Outputs]:
+    """A method where groups have the sizes COUNTS, and its outputs on a batch."""
+    problem = replace(tiny_problem(TASKS[kind]), counts=(COUNTS[kind],) * 5)
+    algorithm = tiny_algorithm(algorithms.get(name), problem, values)
+    return algorithm, outputs(algorithm, tiny_batch(TASKS[kind]), 3)
+
+
+def each(out: Outputs) -> list[tuple[Tensor, int, int, Tensor]]:
+    """Logits of all classes, class, group and loss of every example."""
+    assert out.batch is not None and out.batch.attributes is not None
+    logits = out.logits.flatten(0, 1)
+    if out.task.kind == "binary":
+        logits = torch.cat([torch.zeros_like(logits), logits], 1)
+    labels = out.targets.flatten().long().tolist()
+    groups = [2 * y + a for y, a in zip(labels, out.batch.attributes.flatten(), strict=True)]
+    return list(zip(logits, labels, map(int, groups), out.losses.flatten(), strict=True))
+
+
+def sizes(kind: str, over: str) -> list[int]:
+    groups = COUNTS[kind]
+    return (
+        list(groups)
+        if over == "groups"
+        else [a + b for a, b in zip(groups[::2], groups[1::2], strict=True)]
+    )
+
+
+BETA = 1 - 1 / 500
+WEIGHTS: dict[str, tuple[Callable[[int], float], dict[str, float]]] = {
+    "ReWeight": (lambda n: 1 / n, {}),
+    "SqrtReWeight": (lambda n: n**-0.5, {}),
+    "CBLoss": (lambda n: (1 - BETA) / (1 - BETA**n), {"volume": 500.0}),
+}
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+@pytest.mark.parametrize("over", ["classes", "groups"])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_an_example_counts_by_the_size_of_its_class_or_group(
+    name: str, over: str, kind: str
+) -> None:
+    weight, values = WEIGHTS[name]
+    algorithm, out = made(name, kind, over=over, **values)
+    raw = [weight(n) if n else 0.0 for n in sizes(kind, over)]
+    wanted = torch.zeros((), dtype=torch.float64)
+    for _, label, group, loss in each(out):
+        of_example = raw[group if over == "groups" else label] / (sum(raw) / len(raw))
+        wanted = wanted + of_example * loss / 30
+    algorithm.counts = torch.tensor(sizes(kind, over), dtype=torch.float64)  # not of float32
+    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+
+
+def test_environments_count_alike_in_the_sizes_of_classes() -> None:
+    problem = replace(tiny_problem(TASKS["binary"]), counts=((6, 0, 1, 1), (10, 10, 10, 10)))
+    algorithm: Any = tiny_algorithm(algorithms.get("ReWeight"), problem)
+    shares = (6 / 8 + 1 / 2) / 2, (2 / 8 + 1 / 2) / 2
+    assert algorithm.counts.tolist() == pytest.approx([48 * share for share in shares])
+
+
+def test_a_rare_class_keeps_its_digits_in_float32() -> None:
+    problem = replace(tiny_problem(TASKS["binary"]), counts=((100_000, 0, 3, 0),))
+    algorithm: Any = tiny_algorithm(
+        algorithms.get("CBLoss"), problem, {"volume": 1e5}, torch.float32
+    )
+    beta = 1 - 1e-5
+    wanted = [1e-5 / (1 - beta**100_000), 1e-5 / -math.expm1(3 * math.log1p(-1e-5))]
+    weights = algorithm.group_weights() * 1e-5
+    torch.testing.assert_close(weights, torch.tensor(wanted), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_the_focal_loss_scales_a_loss_by_a_power_of_what_is_left(kind: str) -> None:
+    algorithm, out = made("Focal", kind, gamma=0.7)
+    wanted = torch.zeros((), dtype=torch.float64)
+    for logits, label, _, loss in each(out):
+        wanted = wanted + (1 - logits.softmax(0)[label]) ** 0.7 * loss / 30
+    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+
+
+def test_the_focal_loss_of_a_certain_example_has_a_gradient() -> None:
+    algorithm, out = made("Focal", "binary", gamma=0.5)
+    losses = torch.tensor([0.0, 1e-12, 1.0], requires_grad=True)
+    algorithm.objective(replace(out, losses=losses)).backward()
+    assert losses.grad is not None and losses.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_ldam_takes_a_margin_from_the_logit_of_the_class(kind: str) -> None:
+    algorithm, out = made("LDAM", kind, max_margin=0.4, scale=3.0)
+    counts = sizes(kind, "classes")
+    wanted = torch.zeros((), dtype=torch.float64)
+    for logits, label, _, _ in each(out):
+        margin = 0.4 * (min(counts) / counts[label]) ** 0.25
+        rivals = [3 * (z - margin * (c == label)) for c, z in enumerate(logits)]
+        wanted = wanted + (torch.stack(rivals).logsumexp(0) - rivals[label]) / 30
+    algorithm.counts = algorithm.counts.double()
+    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_a_balanced_softmax_weighs_classes_by_their_sizes(kind: str) -> None:
+    algorithm, out = made("BSoftmax", kind)
+    counts = sizes(kind, "classes")
+    wanted = torch.zeros((), dtype=torch.float64)
+    for logits, label, _, _ in each(out):
+        terms = [n * z.exp() for n, z in zip(counts, logits, strict=True)]
+        wanted = wanted - (terms[label] / sum(terms)).log() / 30
+    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+
+
+@pytest.mark.parametrize(("share", "whole", "part"), [(0.25, 7, 0.5), (0.01, 0, 0.3), (1.0, 30, 0)])
+def test_cvar_over_examples_is_the_mean_of_the_largest_losses(
+    share: float, whole: int, part: float
+) -> None:
+    algorithm, out = made("CVaRDRO", "multiclass", share=share)
+    losses = list(out.losses.flatten().sort(descending=True).values)
+    wanted = sum(losses[:whole], torch.zeros((), dtype=torch.float64)) / (30 * share)
+    if part:
+        wanted = wanted + part * losses[whole] / (30 * share)
+    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+
+
+def test_a_run_counts_what_it_trains_on() -> None:
+    run = Run(first(algorithms=["ReWeight"], datasets=[DIGITS]), TrainSettings())
+    for name, counts in zip(run.names, run.problem.counts, strict=True):
+        index, environment = run.data.splits[name]["in"], run.data.environments[name]
+        assert environment.attributes is not None
+        pairs = zip(environment.y[index].long(), environment.attributes[index], strict=True)
+        groups = [2 * int(y) + int(a) for y, a in pairs]
+        assert counts == tuple(groups.count(g) for g in range(len(counts)))
