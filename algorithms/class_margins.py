@@ -6,29 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Outputs, Problem, register
+from oodbench.algorithms import Outputs, Problem, register
 from oodbench.hparams import choice, hparam, log_uniform
-from oodbench.networks.base import Network
 
-from .reweight import training_counts
-
-
-class Shifted(Algorithm):
-    """The mean loss of logits that know the sizes n_c of the classes."""
-
-    changes = "group"
-    counts: Tensor
-
-    def __init__(self, network: Network, problem: Problem, hparams: Algorithm.Hparams) -> None:
-        super().__init__(network, problem, hparams)
-        self.register_buffer("counts", training_counts(problem), persistent=False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Examples are counted by their classes."""
-        return (
-            super().skip(problem) if problem.task.has_classes else "it counts examples of classes"
-        )
+from .counted import Counted
 
 
 def class_logits(out: Outputs) -> Tensor:
@@ -42,7 +23,7 @@ def mean_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 @register("LDAM", paper="arXiv:1906.07413")
-class LDAM(Shifted):
+class LDAM(Counted):
     """The mean loss after a margin is taken from the logit of the example's class, larger if it is rare.
 
     Cross-entropy of scale * (z - m_y e_y), m_c = max_margin (min_k n_k / n_c)^(1/4) (eq. 13 and 14, and
@@ -51,7 +32,7 @@ class LDAM(Shifted):
     """
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Shifted.Hparams):
+    class Hparams(Counted.Hparams):
         """SubpopBench's."""
 
         max_margin: float = hparam(0.5, log_uniform(1e-1, 10**-0.1), low=0.0)
@@ -72,7 +53,7 @@ class LDAM(Shifted):
 
 
 @register("BSoftmax", paper="arXiv:2007.10740")
-class BSoftmax(Shifted):
+class BSoftmax(Counted):
     """The mean loss of a softmax in which every class counts by its number of training examples.
 
     Balanced softmax: cross-entropy of z_c + log n_c (eq. 3); predictions are those of z. With

@@ -6,53 +6,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oodbench.algorithms import Algorithm, Needs, Outputs, Problem, register
+from oodbench.algorithms import Needs, Outputs, Problem, register
 from oodbench.hparams import hparam, log_uniform
-from oodbench.networks.base import Network
+
+from .counted import Counted
 
 
-def training_counts(problem: Problem, over: str = "classes") -> Tensor:
-    """How many training examples each class has, (C,), or each group, (G,); 1 where that is not known.
-
-    Environments count alike, as in a step: N times the mean over environments of the shares in each. With
-    one environment, or several of the same size, these are the numbers of examples.
-    """
-    classes, values = problem.task.classes, max(1, problem.attributes)
-    if not problem.counts:
-        return torch.ones(classes * (values if over == "groups" else 1))
-    total = sum(map(sum, problem.counts)) / len(problem.counts)
-    shares = [[count / sum(row) for count in row] for row in problem.counts]
-    counts = torch.tensor([total * sum(column) for column in zip(*shares, strict=True)])
-    return counts if over == "groups" else counts.view(classes, -1).sum(1)
-
-
-class Reweighted(Algorithm, ABC):
+class Reweighted(Counted, ABC):
     """The mean of w_g l over the examples of a step, g being the class or the group of an example.
 
     The weights of all G classes or groups have the mean 1, and one without examples has the weight 0, as
     in SubpopBench (arXiv:2302.12254). A subclass gives `group_weights` up to a factor.
     """
 
-    changes = "group"
     needs = Needs(attributes={"over": "groups"})
-    counts: Tensor
 
     @dataclass(frozen=True, kw_only=True)
-    class Hparams(Algorithm.Hparams):
+    class Hparams(Counted.Hparams):
         """What is counted: classes, or pairs of class and attribute."""
 
         over: str = hparam("classes", options=("classes", "groups"), neutral="classes")
-
-    def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
-        super().__init__(network, problem, hparams)
-        self.register_buffer("counts", training_counts(problem, hparams.over), persistent=False)
-
-    @classmethod
-    def skip(cls, problem: Problem) -> str | None:
-        """Examples are counted by their classes."""
-        return (
-            super().skip(problem) if problem.task.has_classes else "it counts examples of classes"
-        )
 
     @abstractmethod
     def group_weights(self) -> Tensor:

@@ -38,7 +38,10 @@ A = TypeVar("A", bound=type["Algorithm"])
 BALANCED = {"uniform": "", "rwy": "classes", "rwg": "groups", "subg": "groups"}
 """The values of `sampling`, and what each balances."""
 
-HOOKS = ("configure", "environments_at", "reduction", "start_stage", "trains_network", "update")
+HOOKS = (
+    *("configure", "drawing_at", "environments_at", "reduction", "start_stage"),
+    *("trains_head_only", "trains_network", "update"),
+)
 """What methods that derive from `oodbench.steps.CustomStep` alone may have."""
 RENAMED = {
     **dict.fromkeys(HOOKS, "belongs to `oodbench.steps.CustomStep`: derive the method from it"),
@@ -454,6 +457,17 @@ def why_skipped(
     return reason or _unmet(cls, problem) or _without_balance(cls, problem, values)
 
 
+def cannot_balance(problem: Problem, hyperparameter: str = "sampling") -> str | None:
+    """Why what a hyperparameter with values of `sampling` balances is not there, or None."""
+    sampling = str(problem.hparams[hyperparameter])
+    balanced = BALANCED.get(sampling)
+    if balanced == "classes" and not problem.task.has_classes:
+        return f"`{hyperparameter}: {sampling}` balances classes, and its targets are none"
+    if balanced == "groups" and not problem.attributes:
+        return f"`{hyperparameter}: {sampling}` balances groups, and its examples have no attribute"
+    return None
+
+
 def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
     """What the method needs, whatever its hyperparameters, and `problem` does not have, or None."""
     if cls.needs.pretrained and not problem.pretrained:
@@ -474,12 +488,8 @@ def _without_balance(
     cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any]
 ) -> str | None:
     """Which classes or attributes the method or its sampling asks for in vain, or None."""
-    sampling = str(hparams["sampling"])
-    balanced = BALANCED.get(sampling)
-    if balanced == "classes" and not problem.task.has_classes:
-        return f"`sampling: {sampling}` balances classes, and its targets are none"
-    if balanced == "groups" and not problem.attributes:
-        return f"`sampling: {sampling}` balances groups, and its examples have no attribute"
+    if reason := cannot_balance(replace(problem, hparams=hparams)):
+        return reason
     if cls.needs.has_attributes(hparams) and not problem.attributes:
         return "it needs an attribute of the examples, and they have none"
     return None

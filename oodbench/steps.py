@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,17 @@ from oodbench.networks.base import Network
 from oodbench.networks.micro_batches import in_micro_batches
 from oodbench.optimizers import SCHEDULES, Rates, make_optimizer, set_rates
 from oodbench.seeds import derive
+
+
+class Drawing(NamedTuple):
+    """How the examples of a step's batch are drawn."""
+
+    sampling: str
+    """A value of the hyperparameter `sampling`."""
+    held_out: float = 0.0
+    """The share of every environment's training examples, in whole clusters, that the trial sets aside."""
+    of_held_out: bool = False
+    """Whether the batch is of these, or of the others; of all where the share is 0."""
 
 
 class CustomStep(Algorithm):
@@ -58,6 +69,14 @@ class CustomStep(Algorithm):
         """Which training environments the batch of a step holds, by their places."""
         return usual_environments(self, step)
 
+    def drawing_at(self, step: int) -> Drawing:
+        """How the examples of a step's batch are drawn; it may differ between the stages of a run."""
+        return Drawing(self.hparams.sampling)
+
+    def trains_head_only(self, step: int) -> bool:
+        """Whether the update at a step trains the classifier alone, by default as `head_only` says."""
+        return usual_head_only(self, step)
+
     @property
     def reduction(self) -> Reduction | None:
         """How the gradients of the batch's units become one (see `oodbench.gradients`).
@@ -78,6 +97,13 @@ def update(algorithm: Algorithm, batch: Batch, step: int) -> dict[str, Tensor]:
 def trains_network(cls: type[Algorithm]) -> bool:
     """Whether a method trains the run's network; otherwise it fits a predictor of its own."""
     return not issubclass(cls, CustomStep) or cls.trains_network
+
+
+def has_stages(cls: type[Algorithm]) -> bool:
+    """Whether a method says itself at which steps it draws otherwise or trains the classifier alone."""
+    hooks = ("drawing_at", "trains_head_only")
+    own = issubclass(cls, CustomStep)
+    return own and any(getattr(cls, hook) is not getattr(CustomStep, hook) for hook in hooks)
 
 
 def has_own_update(cls: type[Algorithm]) -> bool:
@@ -378,6 +404,13 @@ def rates(algorithm: Algorithm, step: int) -> Rates:
 
 def trains_head_only(algorithm: Algorithm, step: int) -> bool:
     """Whether the update at `step` is one that trains the classifier alone."""
+    if isinstance(algorithm, CustomStep):
+        return algorithm.trains_head_only(step)
+    return usual_head_only(algorithm, step)
+
+
+def usual_head_only(algorithm: Algorithm, step: int) -> bool:
+    """Whether `step` is one of those at the start that `head_only` gives to the classifier."""
     share: float = algorithm.hparams.head_only
     return bool(share != 0 and step < first_step(share, algorithm.problem.steps))
 

@@ -244,6 +244,7 @@ def test_methods_that_compare_environments_are_refused_one() -> None:
         "JTT",
         "LISA",
     }
+    taken |= {"AFR", "CRT", "DFR", "EIIL", "LfF", "ReWeightCRT"}
     taken |= {"ReWeight", "SqrtReWeight", "CBLoss", "Focal", "LDAM", "BSoftmax", "CVaRDRO"}
     taken |= {"MIRO", "MTL", "Mixup", "OrgMixup", "RSC", "SAGM", "SAM", "SD", "SagNet", "SelfReg"}
     taken |= {"ARM", "DGSAM", "ERMPlusPlus", "PGrad", "URM"}

@@ -168,12 +168,13 @@ def _mistake_of_inputs(dataset: Dataset, environment: Environment) -> str | None
 
 
 def part(environment: Environment, places: Tensor) -> Environment:
-    """The examples of an environment at `places` (n,): their inputs, targets and attributes."""
-    x, attributes = environment.x, environment.attributes
+    """The examples of an environment at `places` (n,): inputs, targets, attributes and clusters."""
+    x, attributes, clusters = environment.x, environment.attributes, environment.clusters
     return Environment(
         Subset(x, places.cpu()) if isinstance(x, Stored) else x[places],
         environment.y[places],
         attributes=None if attributes is None else attributes[places],
+        clusters=None if clusters is None else clusters[places.to(clusters.device)],
     )
 
 

@@ -132,7 +132,7 @@ def _limits(cls: type[Algorithm]) -> str:
     """What a method cannot be run on, and why, in one line; empty if it runs on everything."""
     environments = ("a", "b", "c")
     tasks = [Task(kind, 1 if kind == "binary" else 3) for kind in get_args(Kind)]
-    on_vectors = [Problem((4,), task, environments, 100) for task in tasks]
+    on_vectors = [Problem((4,), task, environments, 100, attributes=2) for task in tasks]
     on_images = [replace(problem, input_shape=(3, 8, 8)) for problem in on_vectors]
     sides = {"vectors": on_vectors, "images": on_images}
     able = {what: [p for p in side if why_skipped(cls, p) is None] for what, side in sides.items()}
@@ -140,7 +140,9 @@ def _limits(cls: type[Algorithm]) -> str:
     if not able[best]:
         return ""
     one = replace(able[best][0], environments=environments[:1])
-    tried = [(p.task.kind, p) for p in sides[best]] + [("one training environment", one)]
+    without = replace(able[best][0], attributes=0)
+    tried: list[tuple[str, Problem]] = [(p.task.kind, p) for p in sides[best]]
+    tried += [("one training environment", one), ("data without attributes", without)]
     for what, problems in able.items():
         if not problems:
             tried.append((what, sides[what][tasks.index(able[best][0].task)]))
@@ -148,8 +150,6 @@ def _limits(cls: type[Algorithm]) -> str:
     for what, problem in tried:
         if (reason := why_skipped(cls, problem)) is not None:
             impossible.setdefault(reason, []).append(what)
-    if cls.needs.attributes is True:
-        impossible["it needs an attribute of the examples"] = ["data without attributes"]
     if has_own_update(cls):
         impossible["its step is its own"] = ["many runs as one program"]
     return "; ".join(f"{', '.join(what)} ({reason})" for reason, what in impossible.items())

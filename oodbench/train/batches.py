@@ -5,7 +5,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from oodbench.algorithms import Batch
 from oodbench.data.streams import ReadAhead, Request, Stored, to_device
 from oodbench.seeds import derive
+from oodbench.steps import Drawing
 
 Transform = Callable[[Tensor, torch.Generator], Tensor]
 """Maps inputs as they are kept or read (N, ...) to those of the network, (N, *input_shape)."""
@@ -187,6 +188,36 @@ class Batches:
             return resample(self._labels[environment], generator)
         order = torch.randperm(self.sizes[environment], generator=generator)
         return order if self._kept is None else self._kept[environment][order]
+
+
+class StagedBatches:
+    """Batches that are drawn in different ways at different steps."""
+
+    def __init__(self, drawn: Callable[[Drawing], Batches], at: Callable[[int], Drawing]) -> None:
+        """`drawn` makes the batches of a way, once it is needed, and `at` says which a step has."""
+        self._drawn = cache(drawn)
+        self._at = at
+        self._current = self._drawn(at(0))
+
+    def __getitem__(self, step: int) -> Batch:
+        """The batch of `step`."""
+        self._current = self._drawn(self._at(step))
+        return self._current[step]
+
+    @property
+    def stored(self) -> bool:
+        """Whether the inputs are read from disk as they are needed."""
+        return self._current.stored
+
+    @property
+    def batch_size(self) -> int:
+        """The number of examples of each environment in the last batch."""
+        return self._current.batch_size
+
+    @property
+    def waiting_seconds(self) -> float:
+        """The time that was spent waiting for the stored data of this way."""
+        return self._current.waiting_seconds
 
 
 def resample(labels: Tensor, generator: torch.Generator) -> Tensor:

@@ -20,8 +20,8 @@ from oodbench.hparams import neutral_values
 from oodbench.metrics import Groups
 from oodbench.results.run_spec import RunSpec
 from oodbench.seeds import derive
-from oodbench.steps import environments_at
-from oodbench.train.batches import Batches
+from oodbench.steps import CustomStep, Drawing, environments_at, has_stages
+from oodbench.train.batches import Batches, StagedBatches
 from oodbench.train.settings import TrainSettings
 
 
@@ -102,7 +102,7 @@ def _load(
         attributes = None if data.attributes is None else data.attributes.to(device)
         unseen = None if data.unseen is None else data.unseen.to(device)
         environments[environment] = Environment(
-            x, data.y.to(device), attributes=attributes, unseen=unseen
+            x, data.y.to(device), clusters=data.clusters, attributes=attributes, unseen=unseen
         )
     return Data(dataset, environments, splits, groups_of(dataset, environments, splits))
 
@@ -157,13 +157,17 @@ def split(
     if environment.out is not None:
         return _indices(environment.out)
     clusters = environment.clusters if environment.clusters is not None else torch.arange(count)
+    return _indices(_drawn_share(clusters, holdout, derive("split", dataset, name, trial)))
+
+
+def _drawn_share(clusters: Tensor, share: float, seed: int) -> Tensor:
+    """Whether each example (N,) is of the share of the clusters, at least one, that a seed draws."""
     _, cluster = torch.unique(clusters, return_inverse=True)
-    total = int(cluster.max()) + 1 if count else 0
-    generator = torch.Generator().manual_seed(derive("split", dataset, name, trial))
-    order = torch.randperm(total, generator=generator)
+    total = int(cluster.max()) + 1 if len(clusters) else 0
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     chosen = torch.zeros(total, dtype=torch.bool)
-    chosen[order[: max(1, round(holdout * total))]] = True
-    return _indices(chosen[cluster])
+    chosen[order[: max(1, round(share * total))]] = True
+    return chosen[cluster]
 
 
 def _indices(out: Tensor) -> dict[str, Tensor]:
@@ -204,13 +208,39 @@ def trained_counts(data: Data, names: Sequence[str]) -> tuple[tuple[int, ...], .
 
 def batches(
     spec: RunSpec, data: Data, names: Sequence[str], algorithm: Algorithm, settings: TrainSettings
-) -> Batches:
+) -> Batches | StagedBatches:
     """The batches of the training environments `names`; raises UserError for one that is empty."""
+    drawn = partial(_drawn_batches, spec, data, names, algorithm, settings)
+    if isinstance(algorithm, CustomStep) and has_stages(type(algorithm)):
+        return StagedBatches(drawn, algorithm.drawing_at)
+    return drawn(Drawing(algorithm.hparams.sampling))
+
+
+def _trained_places(spec: RunSpec, data: Data, name: str, drawing: Drawing) -> Tensor:
+    """The places of the examples of an environment that batches are drawn from in one way."""
+    index = data.splits[name]["in"]
+    if not drawing.held_out:
+        return index
+    clusters = data.environments[name].clusters
+    clusters = index.cpu() if clusters is None else clusters[index.cpu()]
+    seed = derive("held out", spec.dataset, name, spec.trial)
+    held_out = _drawn_share(clusters, drawing.held_out, seed)
+    return index[(held_out == drawing.of_held_out).to(index.device)]
+
+
+def _drawn_batches(
+    spec: RunSpec,
+    data: Data,
+    names: Sequence[str],
+    algorithm: Algorithm,
+    settings: TrainSettings,
+    drawing: Drawing,
+) -> Batches:
     task, count = data.dataset.task, len(data.dataset.attributes)
-    balanced = BALANCED[algorithm.hparams.sampling]
+    balanced = BALANCED[drawing.sampling]
     training, attributes, labels = [], [], []
     for name in names:
-        environment, index = data.environments[name], data.splits[name]["in"]
+        environment, index = data.environments[name], _trained_places(spec, data, name, drawing)
         if not len(index):
             raise UserError(f"{spec.dataset}: nothing to train on in environment '{name}'")
         x = environment.x
@@ -237,6 +267,6 @@ def batches(
         attributes=attributes if needs.has_attributes(vars(algorithm.hparams)) else None,
         indexed=needs.index,
         labels=labels or None,
-        subsampled=algorithm.hparams.sampling == "subg",
+        subsampled=drawing.sampling == "subg",
         views=needs.views,
     )

@@ -51,6 +51,7 @@ def test_a_method_keeps_the_requirements_on_every_task(name: str) -> None:
 def test_no_registered_algorithm_skips_a_kind_of_task_with_five_environments() -> None:
     """But those that are about classes."""
     classes = {"CondCAD", "JTT", "LISA", "RSC", "SagNet", "SelfReg"}
+    classes |= {"AFR", "CRT", "EIIL", "LfF", "ReWeightCRT"}
     classes |= {"BSoftmax", "CBLoss", "Focal", "LDAM", "ReWeight", "SqrtReWeight"}
     for name in FOLDER:
         for task in TASKS.values() if trains_network(algorithms.get(name)) else ():

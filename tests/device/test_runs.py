@@ -53,6 +53,7 @@ def move_batches(batches: Batches) -> None:
 def move_run(run: Run) -> None:
     """Put a run that was made on the CPU on the device."""
     move_algorithm(run.algorithm)
+    assert isinstance(run.batches, Batches)
     move_batches(run.batches)
     spec, average = run.spec, run.spec.average
     if average is not None:

@@ -44,6 +44,8 @@ def always_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *((name, {}, SMALL) for name in ("ERM", "IRM", "DANN", "ANDMask")),
         ("JTT", {}, GROUPED),
+        ("DFR", {}, GROUPED),
+        pytest.param("LfF", {}, GROUPED, marks=pytest.mark.slow),
         ("ERM", {"sampling": "rwg"}, GROUPED),
         pytest.param("GroupDRO", {"over": "groups"}, GROUPED, marks=pytest.mark.slow),
         pytest.param(

@@ -10,7 +10,7 @@ from torch import nn
 from oodbench.algorithms import Algorithm
 from oodbench.data import facts
 from oodbench.networks.base import Network
-from oodbench.steps import has_own_update, reduction_of
+from oodbench.steps import has_own_update, has_stages, reduction_of
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 from oodbench.train.vectorized.optimizers import shared_options
@@ -111,6 +111,8 @@ def why_not(run: Run) -> str | None:
         return f"its network runs in {run.spec.precision}"
     if algorithm.hparams.accumulation > 1:
         return "its batches go through the network in micro-batches"
+    if has_stages(cls):
+        return "it has a stage of other batches or of its head alone"
     if algorithm.hparams.head_only:
         return "its head alone is trained at first"
     if run.batches.stored:

@@ -20,6 +20,7 @@ from oodbench.errors import MissingError, UserError
 from oodbench.hparams import defaults
 from oodbench.sweep.file import find_sweep, validate
 from oodbench.sweep.plan import Plan, make_plan, single
+from oodbench.train.batches import Batches
 from oodbench.train.run import Run
 from oodbench.train.settings import TrainSettings
 
@@ -115,7 +116,7 @@ def test_a_run_scores_the_mislabeled_part_and_does_not_train_on_it() -> None:
     )
     run = Run(spec, TrainSettings())
     assert run.names == ("train",)
-    assert sum(run.batches.sizes) == 400
+    assert isinstance(run.batches, Batches) and sum(run.batches.sizes) == 400
     run.run_steps(150)
     found = {e.environment: e for e in run.evaluate() if e.metric == "accuracy"}
     wrong = found["mislabeled"]

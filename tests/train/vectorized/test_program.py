@@ -135,6 +135,8 @@ GROUPS: list[dict[str, Any]] = [
     {"name": "GroupDRO", "over": "groups"},
     {"name": "LISA", "domains": "attributes", "sampling": "rwg"},
     {"name": "JTT", "first_stage": 0.3},
+    {"name": "EIIL", "first_stage": 0.3},
+    {"name": "LfF"},
     {"name": "CBLoss", "over": "groups", "volume": 500.0},
     *({"name": "ERM", "sampling": each} for each in ("rwy", "rwg", "subg")),
 ]

@@ -1,0 +1,58 @@
+"""Classifier retraining, with balanced batches or a balanced loss."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Problem, cannot_balance, register
+from oodbench.hparams import hparam
+from oodbench.steps import Drawing
+
+from .retraining import Retrained
+from .reweight import ReWeight
+
+
+class Rebalanced(Retrained):
+    """A second stage on examples that are drawn otherwise than those of the first."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Retrained.Hparams):
+        """How the examples of the second stage are drawn, see `sampling`."""
+
+        second_sampling: str = hparam("rwy", options=("rwy", "rwg", "subg"))
+
+    @classmethod
+    def skip(cls, problem: Problem) -> str | None:
+        """There must be classes or groups to balance."""
+        return cannot_balance(problem, "second_sampling") or super().skip(problem)
+
+    def drawing_at(self, step: int) -> Drawing:
+        """Balanced in the second stage."""
+        sampling = "second_sampling" if self.retrains(step) else "sampling"
+        return Drawing(getattr(self.hparams, sampling))
+
+
+@register("CRT", paper="arXiv:1910.09217")
+class CRT(Rebalanced):
+    """ERM, then its classifier anew on batches that have as many examples of every class or group.
+
+    cRT: classes are drawn equally often, with replacement (`second_sampling: rwy`), or, as SubpopBench
+    (arXiv:2302.12254) does where attributes are known, groups (`rwg`). Deviation: the second stage has
+    steps of the run, where there it is a run of its own.
+    """
+
+
+@register("ReWeightCRT", paper="arXiv:2302.12254")
+class ReWeightCRT(Retrained, ReWeight):
+    """ERM, then its classifier anew with the loss in which every class or group counts alike.
+
+    The second stage minimises what `ReWeight` does: SubpopBench's variant of `CRT`.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Retrained.Hparams, ReWeight.Hparams):
+        """Those of both."""
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The mean risk, in the second stage the mean weighted loss."""
+        return ReWeight.objective(self, out) if self.retrains(out.step) else out.risks.mean()

@@ -1,0 +1,69 @@
+"""Environment inference for invariant learning."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, Problem, first_step, register
+from oodbench.hparams import hparam, log_uniform, uniform
+from oodbench.steps import CustomStep
+
+from .jtt import JTT
+
+
+@register("EIIL", paper="arXiv:2010.07249")
+class EIIL(JTT):
+    """ERM, then IRM anew on two environments that ERM's outputs tell apart, whatever those that are known.
+
+    The inference looks for the shares q of a first environment that maximise the sum of the squared
+    gradients (mean_i q_i g_i)^2 + (mean_i (1 - q_i) g_i)^2 of ERM's risks in a scale of its outputs (eq.
+    3, as the authors' code has it). That is convex in q, and largest at q_i = 1 where g_i > 0, else 0, or
+    the other way round: what 10,000 steps of Adam come to there stands here at once. The second stage
+    is IRM (arXiv:1907.02893) on both: mean_k [R_k + w (d/dw R_k)^2] over w where that exceeds 1, w being 1
+    in the first `anneal_steps` of its steps, then `penalty_weight`. Deviations: g_i is that of the
+    step that last trained on the example, as in `JTT`, whose stages these are.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(CustomStep.Hparams):
+        """The first stage as JTT's; penalty and annealing as IRM's on small images."""
+
+        first_stage: int | float = hparam(0.5, uniform(0.02, 0.8), low=0)
+        penalty_weight: float = hparam(1e4, log_uniform(1e2, 1e6), low=0.0)
+        anneal_steps: float = hparam(0.2, uniform(0.1, 0.5), low=0.0, high=1.0)
+        """A share of the second stage's steps."""
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """A first stage that takes all steps."""
+        return {"first_stage": problem.steps}
+
+    def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
+        """Which examples, (E, N), had g > 0 when the first stage last trained on them."""
+        assert out.batch is not None and out.batch.index is not None
+        first = out.task.scale_gradients(out.logits.detach(), out.targets) > 0
+        updated = out.of_step(self.wrong).scatter(1, out.batch.index, first.to(self.wrong.dtype))
+        updated = out.over_environments(updated, self.wrong)
+        return {"wrong": torch.lerp(updated, self.wrong, self._second(out))}
+
+    def objective(self, out: Outputs) -> Tensor:
+        """The mean risk, in the second stage IRM's objective on the inferred environments."""
+        assert out.batch is not None and out.batch.index is not None
+        first = out.of_step(out.buffers["wrong"]).gather(1, out.batch.index)
+        members = torch.stack([first, 1 - first])
+        sizes = members.sum((1, 2)).clamp(min=1)
+        risks = (members * out.losses).sum((1, 2)) / sizes
+        gradients = out.task.scale_gradients(out.logits, out.targets)
+        penalty = ((members * gradients).sum((1, 2)) / sizes).square().mean()
+        out.metrics["penalty"] = penalty.detach()
+        weight = self._weight(out)
+        invariant = (risks.mean() + weight * penalty) / weight.clamp(min=1)
+        return torch.lerp(out.risks.mean(), invariant, self._second(out))
+
+    def _weight(self, out: Outputs) -> Tensor:
+        """The penalty's weight at a step of the second stage."""
+        start = first_step(self.hparams.first_stage, self.problem.steps)
+        later = out.step >= start + self.hparams.anneal_steps * (self.problem.steps - start)
+        weight: Tensor = out.losses.new_ones(()) + later * (self.hparams.penalty_weight - 1)
+        return weight

@@ -1,0 +1,65 @@
+"""Methods that train the classifier anew on the features of ERM: CRT, ReWeightCRT, DFR, AFR."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oodbench.algorithms import Problem, first_step
+from oodbench.hparams import hparam
+from oodbench.networks.base import Network
+from oodbench.optimizers import Rates
+from oodbench.steps import CustomStep, usual_head_only
+
+
+class Retrained(CustomStep):
+    """ERM, then a classifier that is trained from its first weights while the features stay as they are.
+
+    The second stage begins at step `first_stage`, below 1 a share of the run's steps, with a new
+    optimizer; both stages together have the run's steps, and the first one's records are ERM's. In
+    the second, batch normalisation and dropout of the featurizer are as in evaluation.
+    """
+
+    changes = "group"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(CustomStep.Hparams):
+        """When the second stage begins."""
+
+        first_stage: int | float = hparam(0.5, low=0)
+
+    def __init__(self, network: Network, problem: Problem, hparams: Hparams) -> None:
+        super().__init__(network, problem, hparams)
+        self.kept_head = copy.deepcopy(network.classifier).requires_grad_(False)
+
+    @classmethod
+    def neutral(cls, problem: Problem) -> dict[str, object]:
+        """A first stage that takes all steps."""
+        return {"first_stage": problem.steps}
+
+    def retrains(self, step: int) -> bool:
+        """Whether `step` is one of the second stage."""
+        return bool(step >= first_step(self.hparams.first_stage, self.problem.steps))
+
+    def schedule(self, step: int, rates: Rates) -> Rates:
+        """A new optimizer where the second stage begins."""
+        return rates._replace(restart=self._begins(step))
+
+    def _begins(self, step: int) -> bool:
+        return step > 0 and self.retrains(step) and not self.retrains(step - 1)
+
+    def trains_head_only(self, step: int) -> bool:
+        """The second stage does."""
+        return self.retrains(step) or usual_head_only(self, step)
+
+    def start_stage(self, step: int) -> None:
+        """The classifier starts anew."""
+        if self._begins(step):
+            for value, first in self._heads():
+                value.copy_(first)
+
+    def _heads(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The entries of the classifier and of the one that is kept."""
+        now, kept = self.network.classifier.state_dict(), self.kept_head.state_dict()
+        return zip(now.values(), kept.values(), strict=True)

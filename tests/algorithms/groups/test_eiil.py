@@ -1,0 +1,72 @@
+"""EIIL: its environments are the best of all, and its second stage is IRM on them."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import algorithms
+from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
+from oodbench.steps import minimised, outputs
+from tests.helpers.methods import require_equation
+
+PROBLEM = replace(tiny_problem(TASKS["binary"], ("a", "b")), steps=100)
+VALUES = {"first_stage": 0.5, "anneal_steps": 0.4, "penalty_weight": 30.0}
+
+
+def gradients_of_scale(algorithm: Any, batch: Any) -> Tensor:
+    """d loss(s z) / d s at s = 1 of each example, by autograd."""
+    scale = torch.ones(batch.y.shape, dtype=torch.float64, requires_grad=True)
+    logits = algorithm.network(batch.x.flatten(0, 1)).view(batch.y.shape).detach()
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(
+        scale * logits, batch.y, reduction="sum"
+    )
+    return torch.autograd.grad(losses, scale)[0]
+
+
+def test_no_other_two_environments_have_a_larger_penalty() -> None:
+    algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
+    batch = tiny_batch(TASKS["binary"], environments=2)
+    split = algorithm.next_buffers(outputs(algorithm, batch, 10))["wrong"].flatten()
+    g = gradients_of_scale(algorithm, batch).flatten()
+
+    def penalty(q: Tensor) -> Tensor:
+        return (q @ g / 12) ** 2 + ((1 - q) @ g / 12) ** 2
+
+    every = [penalty(torch.tensor(q).double()) for q in itertools.product((0, 1), repeat=12)]
+    torch.testing.assert_close(penalty(split), max(every))
+    assert 0 < split.sum() < 12
+
+
+@pytest.mark.parametrize(("step", "weight"), [(50, 1.0), (69, 1.0), (70, 30.0), (99, 30.0)])
+def test_the_second_stage_is_irm_on_the_environments_that_were_found(
+    step: int, weight: float
+) -> None:
+    algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
+    batch = tiny_batch(TASKS["binary"], environments=2)
+    found = algorithm.next_buffers(outputs(algorithm, batch, 10))
+    algorithm.load_state_dict(found, strict=False)
+    with torch.no_grad():
+        for p in algorithm.network.parameters():
+            p.add_(0.05)
+    out = outputs(algorithm, batch, step)
+    out.buffers.update(algorithm.next_buffers(out))
+    assert torch.equal(out.buffers["wrong"], found["wrong"])
+    terms = []
+    for member in (found["wrong"] > 0, found["wrong"] == 0):
+        scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+        losses = out.task.losses(scale * out.logits[member], batch.y[member]).mean()
+        (slope,) = torch.autograd.grad(losses, scale, create_graph=True)
+        terms.append(losses + weight * slope**2)
+    wanted = (terms[0] + terms[1]) / 2 / max(1.0, weight)
+    require_equation(minimised(algorithm, out), wanted, algorithm.network)
+
+
+def test_the_first_stage_is_erm() -> None:
+    algorithm: Any = tiny_algorithm(algorithms.get("EIIL"), PROBLEM, VALUES)
+    out = outputs(algorithm, tiny_batch(TASKS["binary"], environments=2), 49)
+    out.buffers.update(algorithm.next_buffers(out))
+    require_equation(minimised(algorithm, out), out.risks.mean(), algorithm.network)

@@ -1,0 +1,165 @@
+"""Methods that train the classifier anew, against both stages written out."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from oodbench.algorithms import Outputs, algorithms, why_skipped
+from oodbench.conformance.tiny_problems import (
+    PLAIN,
+    TASKS,
+    tiny_algorithm,
+    tiny_batch,
+    tiny_problem,
+)
+from oodbench.hparams import defaults
+from oodbench.results.directory import RunDirectory
+from oodbench.steps import outputs, rates, update
+from oodbench.train.execute import execute
+from oodbench.train.run import Run
+from oodbench.train.settings import TrainSettings
+from oodbench.train.vectorized.bundles import why_not
+from tests.helpers.methods import descend, require_same_weights
+from tests.helpers.sweeps import DIGITS, first
+
+TASK = TASKS["multiclass"]
+PROBLEM = replace(tiny_problem(TASK), steps=6, counts=((9, 1, 4, 0, 2, 2),) * 5)
+CLASSES = torch.tensor([10.0, 4.0, 4.0], dtype=torch.float64)
+
+
+def of_class(out: Outputs, weights: Tensor) -> Tensor:
+    return (weights / weights.mean())[out.targets]
+
+
+def crt(out: Outputs, head: Any, first_head: Any) -> Tensor:
+    return out.losses.mean()
+
+
+def reweighted(out: Outputs, head: Any, first_head: Any) -> Tensor:
+    loss: Tensor = (of_class(out, 1 / CLASSES) * out.losses).mean()
+    return loss
+
+
+def dfr(out: Outputs, head: Any, first_head: Any) -> Tensor:
+    loss: Tensor = out.losses.mean() + 0.3 * head.weight.abs().sum()
+    return loss
+
+
+def afr(out: Outputs, head: Any, first_head: Any) -> Tensor:
+    shares = first_head(out.features.detach()).softmax(-1).detach()
+    right = shares.gather(-1, out.targets.unsqueeze(-1)).squeeze(-1)
+    weights = (-2.0 * right).exp() / CLASSES[out.targets]
+    moved = sum((p - q.detach()).square().sum() for p, q in pairs(head, first_head))
+    loss: Tensor = (weights * out.losses).sum() / weights.sum() + 0.2 * moved
+    return loss
+
+
+def pairs(one: Any, other: Any) -> Any:
+    return zip(one.parameters(), other.parameters(), strict=True)
+
+
+CASES: dict[str, tuple[Callable[[Outputs, Any, Any], Tensor], dict[str, Any]]] = {
+    "CRT": (crt, {}),
+    "ReWeightCRT": (reweighted, {}),
+    "DFR": (dfr, {"penalty_weight": 0.3, "weight_decay": 0.5}),
+    "AFR": (afr, {"gamma": 2.0, "penalty_weight": 0.2}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_stages_are_those_that_the_method_says(name: str) -> None:
+    second, values = CASES[name]
+    values = {**PLAIN, "lr": 0.1, "first_stage": 0.5, **values}
+    algorithm = tiny_algorithm(algorithms.get(name), PROBLEM, values)
+    plain = {n: values[n] for n in defaults(algorithms.get("ERM").Hparams) if n in values}
+    twin = tiny_algorithm(algorithms.get("ERM"), PROBLEM, plain)
+    start = copy.deepcopy(twin.network.classifier)
+    for step in range(3):
+        update(twin, tiny_batch(TASK, step), step)
+        update(algorithm, tiny_batch(TASK, step), step)
+    require_same_weights(algorithm.network, twin.network)
+    ended = copy.deepcopy(twin.network.classifier)
+    if name != "AFR":
+        twin.network.classifier.load_state_dict(start.state_dict())
+    for step in range(3, 6):
+        out = outputs(twin, tiny_batch(TASK, step), step)
+        descend(twin.network.classifier, second(out, twin.network.classifier, ended), 0.1)
+        update(algorithm, tiny_batch(TASK, step), step)
+        require_same_weights(algorithm.network, twin.network)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_second_stage_begins_with_a_new_optimizer(name: str) -> None:
+    algorithm = tiny_algorithm(algorithms.get(name), PROBLEM, {"first_stage": 2})
+    assert [step for step in range(6) if rates(algorithm, step).restart] == [2]
+
+
+def run_of(name: str, **values: object) -> Run:
+    entry = {"name": name, "hparams": {"batch_size": 16, "first_stage": 2, **values}}
+    data = {**DIGITS, "copies": 3}
+    return Run(first(algorithms=[entry], datasets=[data], steps=6), TrainSettings())
+
+
+def places(run: Run, step: int) -> list[set[int]]:
+    """The clusters of a batch's examples, by environment."""
+    batch, found = run.batches[step], []
+    for e, name in enumerate(run.names):
+        environment = run.data.environments[name]
+        same = (environment.x.flatten(1).unsqueeze(0) == batch.x[e].flatten(1).unsqueeze(1)).all(2)
+        assert environment.clusters is not None
+        found.append({int(c) for c in environment.clusters[same.any(0)]})
+    return found
+
+
+@pytest.mark.parametrize("name", ["DFR", "AFR"])
+def test_the_second_stage_is_of_scans_that_the_first_never_saw(name: str) -> None:
+    run = run_of(name, held_out=0.3)
+    stages = [[places(run, step) for step in steps] for steps in ((0, 1), range(2, 6))]
+    for e in range(len(run.names)):
+        seen, held_out = (set.union(*(of_step[e] for of_step in stage)) for stage in stages)
+        assert seen and held_out and not seen & held_out
+
+
+@pytest.mark.parametrize(("sampling", "groups"), [("rwy", 2), ("rwg", 4), ("subg", 4)])
+def test_the_second_stage_is_balanced(sampling: str, groups: int) -> None:
+    run = run_of("DFR", second_sampling=sampling, held_out=0.0)
+    for steps, balanced in ((range(2), False), (range(2, 62), True)):
+        labels = []
+        for batch in (run.batches[step] for step in steps):
+            flipped = batch.x[:, :, 1].flatten(2).any(2)
+            labels.append(batch.y.long() * 2 + flipped if groups == 4 else batch.y.long())
+        counts = torch.bincount(torch.cat(labels, 1).flatten(), minlength=groups)
+        assert (counts.min() > 0.75 * counts.max()) == balanced or groups == 2
+
+
+def test_without_held_out_examples_the_first_stage_has_the_batches_of_erm() -> None:
+    erm = Run(
+        first(
+            algorithms=[{"name": "ERM", "hparams": {"batch_size": 16}}],
+            datasets=[{**DIGITS, "copies": 3}],
+            steps=6,
+        ),
+        TrainSettings(),
+    )
+    run = run_of("CRT")
+    assert torch.equal(run.batches[1].x, erm.batches[1].x)
+    assert not torch.equal(run.batches[2].x, erm.batches[2].x)
+    assert "stage" in str(why_not(run))
+
+
+def test_groups_that_there_are_none_of_are_told() -> None:
+    problem = replace(PROBLEM, attributes=0, counts=())
+    reason = why_skipped(algorithms.get("DFR"), problem)
+    assert reason == "`second_sampling: subg` balances groups, and its examples have no attribute"
+    assert why_skipped(algorithms.get("CRT"), problem) is None
+
+
+def test_a_run_with_both_stages_ends(tmp_path: Path) -> None:
+    run = run_of("DFR")
+    assert execute(run.spec, RunDirectory(tmp_path / "run"), TrainSettings()) == ("done", "")
