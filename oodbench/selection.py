@@ -19,7 +19,7 @@ import pandas as pd
 
 from oodbench.blame import described
 from oodbench.errors import PLUGIN_HINT, UserError, unknown, wrong_result
-from oodbench.metrics import known_direction
+from oodbench.metrics import known_direction, sees_attributes
 from oodbench.registry import Registry
 from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
@@ -60,9 +60,15 @@ class Rule(ABC):
         self.metric = metric
 
     @property
+    def sees_attributes(self) -> bool:
+        """Whether it judges by a metric that asks for the examples' attributes."""
+        return self.metric is not None and sees_attributes(self.metric)
+
+    @property
     def description(self) -> str:
         """The sentence below a table; it begins with the metric that decides if the dataset has another."""
-        return f"{self.metric}, {self.summary}" if self.metric else self.summary
+        sight = "; it sees the attributes of these examples" if self.sees_attributes else ""
+        return f"{self.metric}, {self.summary}{sight}" if self.metric else self.summary
 
     @abstractmethod
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:

@@ -85,6 +85,8 @@ class Metric:
     higher_is_better: ClassVar[bool] = False
     is_proportion: ClassVar[bool] = False
     """Whether it is in [0, 1] and printed in %."""
+    sees_attributes: ClassVar[bool] = False
+    """Whether it asks for the examples' attributes, which a study may take for unknown."""
     kinds: ClassVar[Sequence[str]] = ("binary", "multiclass", "distribution")
     """The kinds of task whose predictions `of_predictions` takes."""
 
@@ -129,6 +131,12 @@ def is_higher_better(name: str) -> bool:
     """
     known = metrics.find(_family(name))
     return known is not None and known.higher_is_better
+
+
+def sees_attributes(name: str) -> bool:
+    """Whether a metric asks for the examples' attributes; `accuracy[0, red]` does."""
+    known = metrics.find(_family(name))
+    return "[" in name or (known is not None and known.sees_attributes)
 
 
 def known_direction(name: str, plugins: Collection[str] = ()) -> bool:

@@ -50,6 +50,32 @@ class AUROC(Metric):
         return float(np.mean(areas)) if areas else float("nan")
 
 
+@register("auprc")
+class AUPRC(Metric):
+    """The area under the precision-recall curve of the second of two classes, by scikit-learn.
+
+    It is the average precision; for several classes the mean over those that occur, each against the
+    rest. A NaN prediction counts as certain of every class but the target.
+    """
+
+    higher_is_better = is_proportion = True
+
+    def of_predictions(self, p: Predictions) -> float:
+        """The mean area."""
+        from sklearn.metrics import average_precision_score
+
+        shares = _shares(p)
+        is_class = classes_of(p.targets)[:, None] == np.arange(shares.shape[1])
+        shares = np.where(_finite(p)[:, None], shares, ~is_class)
+        asked = [1] if shares.shape[1] == 2 else range(shares.shape[1])
+        areas = [
+            average_precision_score(is_class[:, c], shares[:, c])
+            for c in asked
+            if is_class[:, c].any()
+        ]
+        return float(np.mean(areas)) if areas else float("nan")
+
+
 @register("calibration_error")
 class CalibrationError(Metric):
     """The mean distance of accuracy and confidence over 15 equal bins (arXiv:1706.04599, eq. 3).

@@ -113,13 +113,38 @@ class BalancedAccuracy(Metric):
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float:
         """The mean of the classes' recalls."""
-        values = max(1, len(groups.attributes))
-        recalls = []
-        for start in range(0, len(groups.counts), values):
-            of_class = slice(start, start + values)
-            if count := sum(groups.counts[of_class]):
-                recalls.append(sum(right[of_class]) / count)
+        recalls = _recalls(groups, right)
         return sum(recalls) / len(recalls)
+
+
+@register("worst_class_accuracy")
+class WorstClassAccuracy(Metric):
+    """The lowest accuracy on a class: what stands for the worst group while attributes are unknown.
+
+    It is recorded where examples have an attribute (arXiv:2302.12254); elsewhere `worst_group_accuracy`
+    is that of the classes.
+    """
+
+    higher_is_better = is_proportion = True
+
+    def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
+        """The lowest of the classes' recalls, or None where examples have no attribute."""
+        return min(_recalls(groups, right)) if groups.attributes else None
+
+
+@register("adjusted_accuracy")
+class AdjustedAccuracy(Metric):
+    """The mean over the groups of class and attribute that a split has of the accuracy on each.
+
+    It is recorded where examples have an attribute (SubpopBench, arXiv:2302.12254).
+    """
+
+    higher_is_better = is_proportion = sees_attributes = True
+
+    def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
+        """The mean accuracy on a group, or None where examples have no attribute."""
+        shares = [hits / n for hits, n in zip(right, groups.counts, strict=True) if n]
+        return sum(shares) / len(shares) if groups.attributes else None
 
 
 @register("worst_group_accuracy")
@@ -130,7 +155,7 @@ class WorstGroupAccuracy(Metric):
     from predictions.
     """
 
-    higher_is_better = is_proportion = True
+    higher_is_better = is_proportion = sees_attributes = True
 
     def of_groups(self, groups: Groups, right: Sequence[float]) -> float | None:
         """The lowest accuracy, or None where examples have no attribute."""
@@ -162,6 +187,17 @@ for _name in (
     *("precision_at_global_recall_all", "precision_at_global_recall_wg"),
 ):
     register(_name)(Percentage)
+
+
+def _recalls(groups: Groups, right: Sequence[float]) -> list[float]:
+    """The accuracy on each class that has examples."""
+    values = max(1, len(groups.attributes))
+    recalls = []
+    for start in range(0, len(groups.counts), values):
+        of_class = slice(start, start + values)
+        if count := sum(groups.counts[of_class]):
+            recalls.append(sum(right[of_class]) / count)
+    return recalls
 
 
 def _lowest(right: Sequence[float], counts: Sequence[int]) -> float:

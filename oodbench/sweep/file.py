@@ -176,6 +176,11 @@ class Sweep(BaseModel):
     selection: str | None = Field(default=None, description="the name of a selection rule")
     """The selection rule of its tables; None: `val_env` where validation environments are held out,
     else `train_val`."""
+    attributes: Literal["training", "validation", "unknown"] = Field(
+        default="training", description="training, validation or unknown"
+    )
+    """Where examples' attributes are known (the settings of arXiv:2302.12254): with `validation` no method
+    sees them, with `unknown` no selection rule either. Metrics of test environments always do."""
     keep_weights: Annotated[list[str], BeforeValidator(from_commas)] = Field(
         default=[], description="names of selection rules, or last"
     )
@@ -354,7 +359,12 @@ def validate(
     if sweep.selection is not None and not any_rule:
         from oodbench.selection import find_rule
 
-        find_rule(sweep.selection, place, [*sweep.plugins, *plugins])
+        rule = find_rule(sweep.selection, place, [*sweep.plugins, *plugins])
+        if sweep.attributes == "unknown" and rule.sees_attributes:
+            raise UserError(
+                f"{place}: the selection {sweep.selection} sees attributes, which `attributes: unknown` "
+                f"rules out; {rule.name}:worst_class_accuracy does not"
+            )
     return sweep
 
 

@@ -296,7 +296,7 @@ def _add_cells(plan: Plan, source: Source, cells: Sequence[_Cell]) -> None:
     dataset, first = source.dataset, cells[0].specs[0]
     environments = _environments(source, first.trial)
     discrete = is_discrete(dataset, environments)
-    reasons = [_reason_against(cell, discrete) for cell in cells]
+    reasons = [_reason_against(cell, discrete, plan.sweep.attributes) for cell in cells]
     sizes = {
         name: len(split(environment, first.holdout, dataset.name, name, first.trial)["in"])
         for name, environment in environments.items()
@@ -345,7 +345,7 @@ def _training_environments(source: Source, spec: RunSpec) -> tuple[str, ...]:
     return names
 
 
-def _reason_against(cell: _Cell, discrete: bool) -> str | None:
+def _reason_against(cell: _Cell, discrete: bool, attributes: str) -> str | None:
     """Why a cell cannot be run with any of the draws of its hyperparameters, or None."""
     from oodbench.algorithms import Problem, algorithms, why_skipped
     from oodbench.networks.base import networks
@@ -363,9 +363,12 @@ def _reason_against(cell: _Cell, discrete: bool) -> str | None:
         zero_shot=all(network.is_zero_shot(spec.network_hparams) for spec in cell.specs),
         discrete=discrete,
     )
+    unseen = replace(problem, attributes=0) if attributes != "training" else problem
     for spec in cell.specs:
         if reason := why_skipped(method, problem, spec.hparams):
             return reason
+        if why_skipped(method, unseen, spec.hparams):
+            return f"it sees attributes in training, and `attributes: {attributes}` rules that out"
     if first.average is not None:
         validation, kind = first.validation_environments, dataset.task.kind
         name = first.average["name"]

@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
 from oodbench.metrics import metrics
 from oodbench.metrics.from_predictions import probabilities
@@ -56,7 +56,11 @@ def test_macro_f1_and_auroc_are_scikit_learns() -> None:
     share = probabilities(p.logits)
     assert metric("macro_f1", p) == f1_score(targets, p.logits.argmax(axis=1), average="macro")
     assert metric("auroc", p) == pytest.approx(roc_auc_score(targets, share, multi_class="ovr"))
+    areas = [average_precision_score(targets == c, share[:, c]) for c in range(4)]
+    assert metric("auprc", p) == pytest.approx(sum(areas) / 4)
     binary = predictions(rng.normal(size=(50, 1)), targets[:50] % 2, "binary")
+    wanted = average_precision_score(binary.targets, binary.logits[:, 0])
+    assert metric("auprc", binary) == pytest.approx(wanted)
     assert metric("auroc", binary) == pytest.approx(
         roc_auc_score(binary.targets, binary.logits[:, 0])
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, balanced_accuracy_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, recall_score
 from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment
@@ -77,6 +77,10 @@ def test_balanced_accuracy_and_groups_are_scikit_learns() -> None:
                 each[f"accuracy[{name}, {place}]"] = (accuracy, int(own.sum()))
         assert {k: v for k, v in got.items() if "[" in k} == each
         assert got["worst_group_accuracy"][0] == min(value for value, _ in each.values())
+        mean = sum(value for value, _ in each.values()) / len(each)
+        assert got["adjusted_accuracy"][0] == pytest.approx(mean, abs=1e-12)
+        recalls = recall_score(y, guess, average=None)
+        assert got["worst_class_accuracy"][0] == pytest.approx(recalls.min(), abs=1e-12)
 
 
 def test_without_attributes_there_are_no_groups() -> None:
@@ -91,6 +95,7 @@ def test_classes_that_a_split_lacks_do_not_count() -> None:
     by_split = scores(environments, splits)
     got = by_split["in"]
     wanted = {"accuracy[wren, land]": (0.5, 2), "accuracy[duck, land]": (0.5, 2)}
+    assert got["adjusted_accuracy"] == got["worst_class_accuracy"] == (0.5, 4)
     assert {k: v for k, v in got.items() if "[" in k} == wanted
     assert got["balanced_accuracy"] == (0.5, 4) and "out" not in by_split
 

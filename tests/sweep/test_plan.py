@@ -9,7 +9,7 @@ from oodbench.errors import UserError
 from oodbench.results.run_spec import RunSpec
 from oodbench.sweep.file import under, validate
 from oodbench.sweep.plan import make_plan
-from tests.helpers.sweeps import TINY, tiny
+from tests.helpers.sweeps import DIGITS, TINY, tiny
 
 
 def specs(**changes: Any) -> list[Any]:
@@ -103,6 +103,25 @@ def test_what_data_lack_is_known_before_a_run(row: dict[str, Any], reason: str) 
     assert {r.dataset for r in plan.runs.values() if r.label == "asks"} == {"ColoredDigits"}
     assert [i.algorithm for i in plan.impossible] == ["asks"]
     assert reason in plan.impossible[0].reason
+
+
+@pytest.mark.parametrize("known", ["training", "validation", "unknown"])
+def test_methods_see_attributes_where_they_are_known_in_training(known: str) -> None:
+    rows = ["ERM", "LfF", "DFR", {"name": "ERM", "label": "RWG", "hparams": {"sampling": "rwg"}}]
+    plan = tiny(datasets=[DIGITS], algorithms=rows, attributes=known)
+    left_out = {cell.algorithm: cell.reason for cell in plan.impossible}
+    reason = f"it sees attributes in training, and `attributes: {known}` rules that out"
+    assert left_out == ({} if known == "training" else {"DFR": reason, "RWG": reason})
+
+
+def test_a_rule_sees_no_attributes_where_they_are_unknown() -> None:
+    rule = "train_val:worst_group_accuracy"
+    assert tiny(datasets=[DIGITS], attributes="validation", selection=rule).runs
+    with pytest.raises(UserError, match=r"sees attributes, .* train_val:worst_class_accuracy does"):
+        tiny(datasets=[DIGITS], attributes="unknown", selection=rule)
+    assert tiny(
+        datasets=[DIGITS], attributes="unknown", selection="train_val:worst_class_accuracy"
+    ).runs
 
 
 def test_methods_that_see_test_inputs_say_so_outside_of_the_id() -> None:
