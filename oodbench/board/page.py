@@ -13,8 +13,8 @@ from oodbench.board import page_tables as tables
 from oodbench.board.beside import range_notes
 from oodbench.board.differences import origin
 from oodbench.board.files import find_board
+from oodbench.board.gap_tables import BASELINE
 from oodbench.board.page_tables import (
-    BASELINE,
     Contents,
     contents,
     critical,

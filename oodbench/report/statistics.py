@@ -315,7 +315,7 @@ def holm_against(table: pd.DataFrame, baseline: str) -> pd.DataFrame:
 def holm(p: "pd.Series[float]") -> "pd.Series[float]":
     """p-values after Holm's step-down correction, in the order of `p`."""
     ordered = p.sort_values()
-    steps = np.maximum.accumulate(np.arange(len(p), 0, -1) * ordered)
+    steps: pd.Series[float] = (ordered * np.arange(len(p), 0, -1)).cummax()
     return steps.clip(upper=1.0).reindex(p.index)
 
 

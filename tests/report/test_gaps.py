@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import baycomp
 import numpy as np
@@ -96,7 +97,7 @@ def test_a_diverged_run_is_at_the_floor_and_a_missing_trial_has_no_share(
     assert table.loc["losses", "A"] == -math.inf
     fewer = scores[~(one & (scores["label"] == "B"))]
     table = g.shares(g.by_trial(fewer), rooms, "ERM")
-    assert math.isnan(table.loc["losses", "B"]) and table.drop(columns="B").notna().all(axis=None)
+    assert table["B"].isna()["losses"] and table.drop(columns="B").notna().all(axis=None)
 
 
 def exact_resamples(trials: pd.DataFrame, rooms: pd.DataFrame, datasets: list[str]) -> np.ndarray:
@@ -106,8 +107,9 @@ def exact_resamples(trials: pd.DataFrame, rooms: pd.DataFrame, datasets: list[st
         for picks in itertools.product(itertools.product(range(2), repeat=2), repeat=len(datasets)):
             parts = []
             for dataset, picked in zip(drawn, picks, strict=True):
-                table = trials.loc[dataset].iloc[list(picked)].mean()
-                parts.append(max((table["A"] - table["ERM"]) / rooms["mean"][dataset], -1))
+                table: Any = trials.loc[dataset].iloc[list(picked)].mean()
+                room = rooms["mean"].to_dict()[dataset]
+                parts.append(max((table["A"] - table["ERM"]) / room, -1))
             shares.append(np.mean(parts))
     return np.array(shares)
 
@@ -158,7 +160,7 @@ def test_places_count_those_ahead_in_every_resample() -> None:
 
 def test_a_win_rate_is_the_share_of_rows_that_are_beaten(scores: pd.DataFrame) -> None:
     table = st.block_table(scores)
-    table.loc["losses", "B"] = table.loc["losses", "C"]
+    table.loc["losses", "B"] = table["C"].to_dict()["losses"]
     rates = g.win_rates(table)
     for label in LABELS:
         others = [x for x in LABELS if x != label]
