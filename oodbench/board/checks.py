@@ -170,6 +170,7 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
         ({"network": network.name}, spec),
         (options, spec["options"]),
         (average, recorded),
+        ({"adapt": _adaptation(row.adapt)}, {"adapt": _adaptation(spec.get("adapt") or "none")}),
     ]
     hparams = {**training.hparams, **row.hparams}
     hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
@@ -177,6 +178,11 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
     pairs += [({**network.hparams, **row.network}, values) for values in runs["network_hparams"]]
     names = dict.fromkeys(name for pair in pairs for name in _unlike(*pair))
     return [f"{name.replace('_', ' ')} is not the protocol's" for name in names]
+
+
+def _adaptation(adapt: str | Mapping[str, Any]) -> str:
+    """The name of the adaptation of a row or run, or `none`."""
+    return adapt if isinstance(adapt, str) else str(adapt.get("name"))
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

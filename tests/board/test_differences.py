@@ -79,6 +79,11 @@ def test_it_is_valid_whatever_methods_and_data_are_today(
             "- {name: IRM, average: swa, label: IRM}",
             "IRM on SEM: average is not the protocol's",
         ),
+        (
+            "- IRM",
+            "- {name: IRM, adapt: T3A, label: IRM}",
+            "IRM on SEM: adapt is not the protocol's",
+        ),
         ("hparam_draws: 4", "hparam_draws: 5", "draw 4 missing (5 are planned)"),
         ("trials: 4", "trials: 3", "4 of 16 runs are under another protocol, such as"),
         ("label: digits", "label: images", "ERM on digits: the protocol has no such dataset"),
