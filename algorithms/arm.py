@@ -36,6 +36,8 @@ class ARM(Algorithm):
         wider = maker((1 + shape[0], *shape[1:]), problem.task.num_outputs, network.hparams)
         super().__init__(wider, problem, hparams)
         self.context = _context_network(shape)
+        self.together = hparams.batch_size or min(problem.sizes, default=1)
+        """How many inputs share a context in a prediction."""
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
@@ -55,8 +57,7 @@ class ARM(Algorithm):
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, *input_shape), in whose order neighbours share a context."""
-        size = self.hparams.batch_size or min(self.problem.sizes, default=len(x))
-        made = self.context(x).tensor_split(max(1, len(x) // size))
+        made = self.context(x).tensor_split(max(1, len(x) // self.together))
         context = torch.cat([part.mean(0, keepdim=True).expand_as(part) for part in made])
         logits: Tensor = self.network(torch.cat([x, context], 1))
         return logits
