@@ -32,7 +32,7 @@ from oodbench.errors import UserError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-RENAMED = {"--selection": "--rule", "--rules": "--rule", "--algorithms": "--algorithm"}
+RENAMED = {"--selection": "--rule", "--rules": "--rule"}
 """What options of version 0.2.0 are called now, in every command that has the new one."""
 
 

@@ -15,6 +15,8 @@ from oodbench.board.entries import statuses
 from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.errors import UserError
+from oodbench.notes import Note
+from oodbench.report.numbers import counted
 from oodbench.results.frames import Frames, stacked, stacked_runs, subset
 from oodbench.results.join import completed, joined
 from oodbench.results.provenance import method_digest, versions
@@ -159,7 +161,10 @@ def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, F
     texts = [" or ".join(sorted(counts)) for counts in cuts.values() if counts]
     if len(shown) < len(datasets):
         texts.insert(0, f"{len(shown)} of {len(datasets)} datasets")
-    note = f"Partial: {', '.join(texts)} of {title} are compared in all rows: no more are trained here."
+    note = Note(
+        f"Partial: {', '.join(texts)} of {title} are compared in all rows: no more are trained here.",
+        f"Partial: {', '.join(texts)}, as trained here.",
+    )
     cut = subset(local, runs[kept]), subset(board, frozen_runs[kept_frozen])
     return *cut, [note] * bool(texts)
 
@@ -230,7 +235,7 @@ def _renamed(board: Frames, ids: set[str]) -> Frames:
     )
 
 
-def range_notes(*tables: pd.DataFrame) -> list[str]:
+def range_notes(*tables: pd.DataFrame) -> list[Note]:
     """Name the rows that draw their hyperparameters from other ranges than the rest.
 
     A draw of a trial takes a hyperparameter at one quantile on all datasets. So a method's search range
@@ -253,13 +258,16 @@ def range_notes(*tables: pd.DataFrame) -> list[str]:
                     others.setdefault(label, set()).add(name)
             elif first.setdefault((label, *place[1:], name), value) != value:
                 several[label] = None
-    notes = []
+    notes: list[Note] = []
     if several:
-        notes.append(f"The search ranges of {', '.join(several)} depend on the kind of data.")
+        text = f"The search ranges of {', '.join(several)} depend on the kind of data."
+        short = f"The search ranges of {counted(len(several), 'row')} depend on the kind of data."
+        notes.append(Note(text, short))
     if others:
         names = ", ".join(sorted(set().union(*others.values())))
+        text = f"In the same draw, other values of {names} than {BASELINE}'s"
         notes.append(
-            f"In the same draw, other values of {names} than {BASELINE}'s: {', '.join(others)}."
+            Note(f"{text}: {', '.join(others)}.", f"{text}: {counted(len(others), 'row')}.")
         )
     return notes
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oodbench.board import entering
+from oodbench.board.asked import Asked
 from oodbench.board.files import (
     board_names,
     find_board,
@@ -18,6 +19,16 @@ from oodbench.board.files import (
 )
 from oodbench.errors import UserError
 from oodbench.files import write_whole
+from oodbench.report.options import (
+    Baseline,
+    Datasets,
+    Format,
+    Metric,
+    Notes,
+    Plugins,
+    Rows,
+    Selection,
+)
 from oodbench.terminal import commands, exit_on_user_error, terminal
 
 if TYPE_CHECKING:
@@ -39,18 +50,6 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, 
 Directories = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[DIR]...", help="Results of runs under the board's protocol."),
-]
-Selection = Annotated[
-    str | None, typer.Option("--rule", help="A rule, such as train_val; the protocol's by default.")
-]
-Format = Annotated[
-    str, typer.Option("--format", help="terminal, markdown, html, latex, csv or json.")
-]
-Dataset = Annotated[str | None, typer.Option(help="Show this dataset alone.")]
-Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
-Metric = Annotated[str | None, typer.Option(help="Shown instead of the datasets' own.")]
-Plugins = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="MODULE", help="Imported first.")
 ]
 DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
 RetrainStale = Annotated[
@@ -86,7 +85,7 @@ def list_() -> None:
     console.print(console.tables(header, rows, prose=(5,)), soft_wrap=True)
 
 
-def _prints(sheets: Callable[..., Iterable["Sheet"]]) -> None:
+def _prints(sheets: Callable[[Asked], Iterable["Sheet"]]) -> None:
     """Register a command of this function's name and help that prints its sheets."""
 
     @exit_on_user_error
@@ -95,57 +94,73 @@ def _prints(sheets: Callable[..., Iterable["Sheet"]]) -> None:
         directories: Directories = None,
         selection: Selection = None,
         format_: Format = "terminal",
-        dataset: Dataset = None,
+        dataset: Datasets = None,
+        algorithms: Rows = None,
         baseline: Baseline = "ERM",
         metric: Metric = None,
+        notes: Notes = False,
         plugin: Plugins = None,
     ) -> None:
         from oodbench.registry import load_plugins
         from oodbench.report.formats import print_sheet
 
         load_plugins(plugin or [])
-        for sheet in sheets(name, directories or [], selection, dataset, baseline, metric):
-            print_sheet(sheet, format_)
+        rows = (algorithms or (), baseline, metric)
+        asked = Asked(name, directories or (), selection, dataset or (), *rows)
+        for sheet in sheets(asked):
+            print_sheet(sheet, format_, notes)
 
     app.command(sheets.__name__, help=sheets.__doc__)(command)
 
 
 @_prints
-def show(
-    name: str,
-    directories: list[Path],
-    rule: str | None,
-    dataset: str | None,
-    baseline: str,
-    metric: str | None,
-) -> Iterable["Sheet"]:
+def show(asked: Asked) -> Iterable["Sheet"]:
     """Print a board, and beside it the runs of results directories, as if all had been run together."""
-    if reported := find_reported(name):
+    if reported := find_reported(asked.name):
         from oodbench.board.reported import read_reported, sheets_with_reported
 
-        return sheets_with_reported(read_reported(reported), directories, rule, dataset)
-    if not (directories or rule or dataset or metric) and baseline == "ERM":
+        board = read_reported(reported)
+        return sheets_with_reported(
+            board, asked.directories, asked.rule, asked.datasets, asked.rows
+        )
+    if asked.is_whole:
         from oodbench.board.summary import whole_board
 
-        return [whole_board(find_board(name))]
+        return [whole_board(find_board(asked.name))]
     from oodbench.board.show import shown_sheet
 
-    return [shown_sheet(name, directories, rule, dataset, baseline, metric)]
+    return [shown_sheet(asked)]
 
 
 @_prints
-def compare(
-    name: str,
-    directories: list[Path],
-    rule: str | None,
-    dataset: str | None,
-    baseline: str,
-    metric: str | None,
-) -> Iterable["Sheet"]:
+def compare(asked: Asked) -> Iterable["Sheet"]:
     """Compare the rows of a board, and of results beside it, with a baseline: gains, ranks, noise."""
     from oodbench.board.show import compared_sheet
 
-    return [compared_sheet(name, directories, rule, dataset, baseline, metric)]
+    return [compared_sheet(asked)]
+
+
+@app.command()
+@exit_on_user_error
+def figure(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="curves, scatter, ranks or gains.")],
+    name: Name,
+    out: Annotated[Path, typer.Option(help="The file: .pdf, .svg or .png.")],
+    directories: Directories = None,
+    selection: Selection = None,
+    dataset: Datasets = None,
+    algorithms: Rows = None,
+    baseline: Baseline = "ERM",
+    plugin: Plugins = None,
+) -> None:
+    """Plot the gains or ranks of a board's rows, with those of results directories among them."""
+    from oodbench.registry import load_plugins
+    from oodbench.report.figures import plot, save
+
+    load_plugins(plugin or [])
+    asked = Asked(name, directories or (), selection, dataset or (), algorithms or (), baseline)
+    save(plot(kind, asked.frames(), selection, baseline), out)
+    terminal().say(str(out))
 
 
 @app.command()
@@ -154,18 +169,19 @@ def html(
     name: Name,
     directories: Directories = None,
     out: Annotated[Path, typer.Option(help="The file.")] = Path("board.html"),
+    dataset: Datasets = None,
+    algorithms: Rows = None,
     baseline: Baseline = "ERM",
     metric: Metric = None,
     plugin: Plugins = None,
 ) -> None:
     """Write a board, with the runs of results directories beside it, as one HTML file."""
-    from oodbench.board.beside import beside_board
     from oodbench.registry import load_plugins
     from oodbench.report.html import write
 
     load_plugins(plugin or [])
-    frames = beside_board(name, directories or [])
-    write(directories or [], out, baseline, metric=metric, beside=(name, frames))
+    asked = Asked(name, directories or (), None, dataset or (), algorithms or (), baseline)
+    write(directories or [], out, baseline, metric=metric, beside=(name, asked.frames()))
     terminal().say(f"{out}: {out.stat().st_size / 2**20:.1f} MB")
 
 
@@ -177,6 +193,7 @@ def run(
         list[str],
         typer.Option(
             "--algorithm",
+            "--algorithms",
             help="A method, or a row of the protocol, or all; several times, or with commas.",
         ),
     ],
@@ -199,10 +216,10 @@ def run(
 
     Datasets whose data or package are missing are left out, unless --dataset names them.
     """
-    from oodbench.board.beside import check_planned
+    from oodbench.board.beside import beside_board, check_planned
     from oodbench.board.parts import read_parts
     from oodbench.board.protocol import possible, protocol_of, restricted
-    from oodbench.board.show import shown_sheet
+    from oodbench.board.show import ending_sheet
     from oodbench.registry import load_plugins
     from oodbench.report.formats import print_sheet
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
@@ -232,7 +249,7 @@ def run(
     )
     counts = launch(sweep, options, terminal())
     if among:
-        print_sheet(shown_sheet(name, [out]), "terminal")
+        print_sheet(ending_sheet(name, out, beside_board(name, [out])), more="")
     if not is_complete(counts):
         raise SystemExit(1)
 
@@ -248,7 +265,7 @@ def quickstart(
     """Train four methods again, in about a minute, and print them among the board's rows."""
     from oodbench.board.beside import beside_board
     from oodbench.board.protocol import protocol_of, restricted
-    from oodbench.board.show import QUICK_BOARD, QUICK_DATASET, QUICK_ROWS, next_lines, quick_sheet
+    from oodbench.board.show import QUICK_BOARD, QUICK_DATASET, QUICK_ROWS, ending_sheet, next_lines
     from oodbench.report.formats import print_sheet
     from oodbench.report.html import write
     from oodbench.sweep.launch import LaunchOptions, is_complete, launch
@@ -260,7 +277,7 @@ def quickstart(
     options = LaunchOptions(out=out, workers=workers, table=False, stale=stale)
     counts = launch(sweep, options, terminal())
     frames = beside_board(QUICK_BOARD, [out])
-    print_sheet(quick_sheet(frames, out), "terminal")
+    print_sheet(ending_sheet(QUICK_BOARD, out, frames), more="")
     if not is_complete(counts):
         raise SystemExit(1)
     page = out / "report.html"

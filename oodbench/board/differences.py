@@ -12,10 +12,11 @@ import pandas as pd
 
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
+from oodbench.notes import Note
 from oodbench.report.leaderboard import is_mean, leaderboard_by_rule
-from oodbench.report.numbers import number
+from oodbench.report.numbers import counted, number
 from oodbench.report.statistics import BAND, mean_and_error
-from oodbench.results.frames import Frames, only_dataset, records_of, subset
+from oodbench.results.frames import Frames, only, records_of, subset
 from oodbench.results.provenance import made_by
 from oodbench.selection import candidates, usual
 
@@ -79,7 +80,7 @@ def _scores(board: Frames, here: Frames) -> pd.DataFrame:
     for dataset in here.runs["dataset_label"].unique():
         for rule in board.scores["rule"].unique():
             with suppress(UserError):  # a rule that the dataset does not serve
-                ranked = candidates(only_dataset(here, str(dataset)), rule)
+                ranked = candidates(only(here, [str(dataset)]), rule)
                 first = ~ranked["id"].duplicated()
                 tables.append(ranked.assign(rule=rule, same_step=first))
     frozen: pd.DataFrame = board.scores[board.scores["id"].isin(board.runs["id"])]
@@ -150,11 +151,12 @@ class Repeats:
 
     def sentences(self, frames: Frames) -> list[str]:
         """The notes on these rows; `frames` has both versions of each row that is unlike."""
-        notes = []
+        notes: list[str] = []
         for place, of_dataset in self.equal.items():
             labels, ended, planned = zip(*of_dataset, strict=True)
             counts = f"{sum(ended)} of {sum(planned)} runs here are equal to the board's"
-            notes.append(f"{', '.join(labels)} on {place}: {counts}.")
+            text = f"{', '.join(labels)} on {place}: {counts}."
+            notes.append(Note(text, f"On {place} {counts}."))
         if not self.unlike:
             return notes
         places = pd.MultiIndex.from_frame(self.table[["dataset_label", "label"]])
@@ -164,7 +166,10 @@ class Repeats:
         text = f"{rows}: of {len(runs)} runs that the board has, too, {outcome(runs)}"
         if self.other_draws:
             text += f"; {self.other_draws} have other hyperparameters than the board's"
-        return [*notes, f"{text}.", *agreeing_means(frames, self.unlike)]
+        by_agreement = Counter(runs["agreement"])
+        short = ", ".join(f"{n} {agreement}" for agreement, n in by_agreement.items())
+        note = Note(f"{text}.", f"Of {counted(len(runs), 'run')} that the board has, too: {short}.")
+        return [*notes, note, *agreeing_means(frames, self.unlike)]
 
 
 def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -199,4 +204,11 @@ def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
     local = frozen if here is None else made_by(here["provenance"])
     if local in ("", frozen):
         return f"Trained by {frozen}."
-    return f"The board was trained by {frozen}; the runs here by {local}."
+    both = set(frozen.split(", ")) & set(local.split(", "))
+    there, here_alone = (
+        ", ".join(part for part in told.split(", ") if part not in both) for told in (frozen, local)
+    )
+    return Note(
+        f"The board was trained by {frozen}; the runs here by {local}.",
+        f"Trained by: board {there or frozen}; here {here_alone or local}.",
+    )

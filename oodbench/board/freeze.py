@@ -33,7 +33,7 @@ from oodbench.board.protocol import protocol_of
 from oodbench.board.summary import write_summary
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
-from oodbench.results.frames import Frames, load_frames, only_dataset, records_of
+from oodbench.results.frames import Frames, load_frames, only, records_of
 from oodbench.results.provenance import code, method_digest
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import candidates, find_rule, rule_names
@@ -113,7 +113,7 @@ def _chosen(frames: Frames) -> pd.DataFrame:
     """The `id`, `rule`, `step` and `score` of each run's candidate by each rule that its dataset serves."""
     tables = []
     for dataset in frames.runs["dataset_label"].unique():
-        of_dataset = only_dataset(frames, str(dataset))
+        of_dataset = only(frames, [str(dataset)])
         for rule in frozen_rules():
             with suppress(UserError):
                 best = candidates(of_dataset, rule).drop_duplicates("id")

@@ -23,7 +23,7 @@ from oodbench.report.leaderboard import (
     scores,
 )
 from oodbench.report.numbers import gain, number
-from oodbench.report.sheet import blocks
+from oodbench.report.sheet import OVER_DATASETS, blocks
 from oodbench.report.statistics import (
     Difference,
     block_table,
@@ -120,7 +120,7 @@ def results(board: Leaderboard) -> list[Block]:
     """The averages of all rows on all datasets, or the tables of the only one."""
     shown = blocks(replace(board, frame=board.frame.drop(columns=FROM, errors="ignore")))
     if board.frame["dataset"].nunique() > 1:
-        return [block for block in shown if block.title.startswith("All datasets")]
+        return [block for block in shown if block.title == OVER_DATASETS]
     return [block for block in shown if not block.metrics]
 
 

@@ -17,7 +17,7 @@ from oodbench.errors import UserError, unknown
 from oodbench.report.formats import Block, Sheet
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.sheet import sheet
-from oodbench.results.frames import only_dataset
+from oodbench.results.frames import only
 from oodbench.results.join import joined
 from oodbench.selection import usual
 from oodbench.yaml_values import read_yaml
@@ -79,10 +79,17 @@ def read_reported(board: Path) -> Reported:
 
 
 def sheets_with_reported(
-    board: Reported, directories: Sequence[Path], selection: str | None, dataset: str | None
+    board: Reported,
+    directories: Sequence[Path],
+    selection: str | None,
+    named: Collection[str],
+    rows: Sequence[str] = (),
 ) -> Iterator[Sheet]:
-    """The leaderboards of results directories on the datasets of a reported board, then its numbers."""
-    datasets = None if dataset is None else {dataset}
+    """The leaderboards of results directories on the datasets of a reported board, then its numbers.
+
+    Of the datasets `named` alone, where any is; of its numbers, the `rows`, where any is given.
+    """
+    datasets = set(named) or None
     if directories:
         frames = joined(directories)
         names = dict(zip(frames.runs["dataset_label"], frames.runs["dataset"], strict=True))
@@ -92,16 +99,19 @@ def sheets_with_reported(
         datasets = datasets or set(names.values())
         for label, name in names.items():
             if {label, name} & datasets & known:
-                yield sheet(leaderboard(only_dataset(frames, label), selection))
-    yield reported_sheet(board, selection, datasets)
+                yield sheet(leaderboard(only(frames, [label]), selection))
+    yield reported_sheet(board, selection, datasets, rows)
 
 
 def reported_sheet(
-    board: Reported, selection: str | None = None, datasets: Collection[str] | None = None
+    board: Reported,
+    selection: str | None = None,
+    datasets: Collection[str] | None = None,
+    rows: Sequence[str] = (),
 ) -> Sheet:
     """A table for each dataset and selection rule, in which nothing is ranked.
 
-    `selection` and `datasets` leave others out; raises UserError where nothing is left.
+    `selection`, `datasets` and `rows` leave others out; raises UserError where nothing is left.
     """
     table = board.table
     if selection is not None:
@@ -114,6 +124,12 @@ def reported_sheet(
             names = table["dataset"].unique()
             raise unknown("dataset", ", ".join(datasets), names, f"the reported board {board.name}")
         table = table[table["dataset"].isin(datasets)]
+    if rows:
+        methods = table["method"].unique()
+        for row in rows:
+            if row not in methods:
+                raise unknown("algorithm", row, methods, f"the reported board {board.name}")
+        table = table[table["method"].isin(rows)]
     blocks = [
         _block(f"{dataset}: accuracy (%) as reported, selection {rule}", numbers)
         for (dataset, rule), numbers in table.groupby(["dataset", "selection"], sort=False)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from oodbench.board.beside import beside_board
+from oodbench.board.asked import Asked
 from oodbench.board.gap_tables import about, gaps_of, headline
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
+from oodbench.notes import Note
 from oodbench.report.comparison import comparison
 from oodbench.report.formats import Block, Sheet
 from oodbench.report.leaderboard import (
@@ -21,10 +22,10 @@ from oodbench.report.leaderboard import (
     scores,
 )
 from oodbench.report.numbers import gain, number
-from oodbench.report.sheet import sheet
+from oodbench.report.sheet import OVER_DATASETS, sheet
 from oodbench.report.statistics import BAND, block_table, paired_differences
 from oodbench.report.statistics import ranks as ranks_of
-from oodbench.results.frames import Frames, only_dataset, origins, subset
+from oodbench.results.frames import Frames, origins
 from oodbench.results.run_spec import CONSTANT
 from oodbench.selection import usual
 
@@ -32,26 +33,26 @@ QUICK_BOARD, QUICK_DATASET = "small.v1", "colored digits"
 QUICK_ROWS = ("ERM", "IRM", "VREx", "MMREx")
 """Rows that truly differ on QUICK_DATASET by a rule that can tell."""
 BEST = 5
-"""The number of the best rows that the quickstart shows beside what was trained here."""
+"""The number of the best rows, and of those trained here, that a run's last table has at most."""
+OWN = 12
+"""The number of comparisons with the board that a run prints at its end."""
+IN_PERCENT = "datasets in %"
+"""The mean over all datasets whose metric is a proportion."""
+SUMMED_UP = ("mean", "mean (%)", "mean rank")
+"""The columns of a leaderboard that a run prints at its end."""
 
 
-def shown_sheet(
-    name: str,
-    directories: Sequence[Path],
-    selection: str | None = None,
-    dataset: str | None = None,
-    baseline: str = "ERM",
-    metric: str | None = None,
-) -> Sheet:
+def shown_sheet(asked: Asked) -> Sheet:
     """The leaderboard of a board with results directories beside it, and a comparison of their rows.
 
-    Raises UserError as `beside_board` and `leaderboard` do.
+    Raises UserError as `Asked.frames` and `leaderboard` do.
     """
-    if not directories and baseline != "ERM":
+    if not asked.directories and asked.baseline != "ERM":
         raise UserError("--baseline compares rows trained here: name their results directories")
-    frames = _frames(name, directories, dataset)
-    tables = with_gaps(sheet(leaderboard(frames, selection, metric)), frames, selection, metric)
-    local = compare_own_rows(frames, selection, baseline) if directories else None
+    frames = asked.frames()
+    tables = sheet(leaderboard(frames, asked.rule, asked.metric))
+    tables = with_gaps(tables, frames, asked.rule, asked.metric)
+    local = compare_own_rows(frames, asked.rule, asked.baseline) if asked.directories else None
     return replace(tables, blocks=[*tables.blocks, local]) if local else tables
 
 
@@ -60,26 +61,13 @@ def with_gaps(tables: Sheet, frames: Frames, rule: str | None, metric: str | Non
     gaps = gaps_of(frames, rule or usual(frames), metric)
     if gaps is None:
         return tables
-    return replace(
-        tables, blocks=[*tables.blocks, headline(gaps)], notes=(about(gaps), *tables.notes)
-    )
+    note = Note(about(gaps), "The share of the gap: 0 is ERM, 1 the ceiling; 95 % intervals.")
+    return replace(tables, blocks=[*tables.blocks, headline(gaps)], notes=(note, *tables.notes))
 
 
-def compared_sheet(
-    name: str,
-    directories: Sequence[Path],
-    selection: str | None,
-    dataset: str | None,
-    baseline: str,
-    metric: str | None,
-) -> Sheet:
-    """All rows compared with a baseline; raises UserError as `beside_board` and `comparison` do."""
-    return comparison(_frames(name, directories, dataset), baseline, selection, metric)
-
-
-def _frames(name: str, directories: Sequence[Path], dataset: str | None) -> Frames:
-    frames = beside_board(name, directories)
-    return frames if dataset is None else only_dataset(frames, dataset)
+def compared_sheet(asked: Asked) -> Sheet:
+    """All rows compared with a baseline; raises UserError as `Asked.frames` and `comparison` do."""
+    return comparison(asked.frames(), asked.baseline, asked.rule, asked.metric)
 
 
 def compare_own_rows(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block | None:
@@ -97,7 +85,7 @@ def compare_own_rows(frames: Frames, rule: str | None, baseline: str = "ERM") ->
     groups = [(str(dataset), group) for dataset, group in table.groupby("dataset", sort=False)]
     shares = table[table["metric"].map(is_proportion).astype(bool)]
     if shares["dataset"].nunique() > 1:
-        groups.append(("datasets in %", shares))
+        groups.append((IN_PERCENT, shares))
     rows = []
     for dataset, group in groups:
         best = _best(group, frozen)
@@ -152,19 +140,54 @@ def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
     return mean if math.isnan(interval.low) else f"{mean} [{low}, {high}]"
 
 
-def quick_sheet(frames: Frames, directory: Path) -> Sheet:
-    """The table of the runs in a directory and of the board's best rows beside them."""
-    methods = _averages(frames, "val_env").query("kind == @METHOD")
-    best = methods.sort_values("mean", ascending=False).index[:BEST]
-    here = {label for label, origin in origins(frames.runs).items() if "here" in origin}
-    shown = frames.runs["ceiling"].eq(True) | frames.runs["label"].isin({*best, *here})
-    others = len(methods) - len({*best, *here} & set(methods.index))
-    tables = sheet(leaderboard(subset(frames, frames.runs[shown]), "val_env"))
+def ending_sheet(name: str, directory: Path, frames: Frames) -> Sheet:
+    """What a run ends with: the rows trained here, and the best of the board with them, on one screen.
+
+    `frames` are those of the board `name` and of the directory beside it.
+    """
+    board = leaderboard(frames)
+    tables = sheet(board)
+    overall = [block for block in tables.blocks if block.title == OVER_DATASETS]
+    local = compare_own_rows(frames, None)
+    blocks = [_summed_up(local)] if local else []
+    blocks.append(_among_best((overall or tables.blocks)[0], _local(frames)))
+    count = board.frame.loc[board.frame["kind"] == METHOD, "label"].nunique()
     more = (
-        f"{others} more rows: python -m oodbench.board show {QUICK_BOARD} {directory} "
-        f"--dataset '{QUICK_DATASET}'. All datasets: docs/boards/{QUICK_BOARD}.md."
+        f"All {count} rows: `python -m oodbench.board show {name} {directory}`; --dataset, --algorithm "
+        "and --notes choose what it prints."
     )
-    return replace(tables, remarks=(*tables.remarks, more))
+    return replace(tables, blocks=blocks, remarks=(*tables.remarks, more))
+
+
+def _local(frames: Frames) -> list[str]:
+    """The rows that were trained here."""
+    return [label for label, origin in origins(frames.runs).items() if "here" in origin]
+
+
+def _summed_up(local: Block) -> Block:
+    """The block of `compare_own_rows` without its last column, over all datasets alone if it is long."""
+    rows = list(range(len(local.rows)))
+    if len(rows) > OWN:
+        rows = ([r for r in rows if local.rows[r][0] == IN_PERCENT] or rows)[:OWN]
+    labels = {row[1] for row in local.rows}
+    if len(labels) > 1:
+        return local.part(rows, range(len(local.header) - 1))
+    columns = [0, *range(2, len(local.header) - 1)]
+    return replace(local.part(rows, columns), title=f"{labels.pop()} beside the board", keys=1)
+
+
+def _among_best(block: Block, labels: Sequence[str]) -> Block:
+    """The best rows of a table, the first of these labels, the baseline and the grey rows, summed up."""
+    wanted, first_grey = {"ERM", *labels[:BEST]}, len(block.rows) - block.grey
+    overall = block.title == OVER_DATASETS  # in which grey rows have no number
+    rows = [
+        r
+        for r, row in enumerate(block.rows)
+        if r < min(BEST, block.ranked) or (r >= first_grey and not overall) or row[0] in wanted
+    ]
+    names = [name for name in block.header if name in SUMMED_UP] or block.header[1:2]
+    names = [block.header[0], *names, *(n for n in ("n", "from") if n in block.header)]
+    return block.part(rows, list(map(block.header.index, names)))
 
 
 def next_lines(frames: Frames, page: Path) -> list[str]:

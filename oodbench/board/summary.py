@@ -10,13 +10,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from oodbench.board.asked import Asked
 from oodbench.board.files import PROTOCOL_FILE, part_files
 from oodbench.errors import UserError
 from oodbench.files import write_whole
+from oodbench.notes import Note, brief
 from oodbench.report.formats import Block, Sheet
 from oodbench.terminal import terminal
 
 SUMMARY_FILE = "summary.json"
+NOTES = ("notes", "remarks", "marks")
+"""The notes of a `Sheet`; in the file, a note stands with its footnote."""
 
 
 class StaleSummary(UserError):
@@ -55,11 +59,14 @@ def read_summary(board: Path) -> Sheet | None:
             f"{path} is damaged or of other parts: `board summarize {board.name}` writes it again"
         )
     blocks = [
-        Block(**block | {name: set(map(tuple, block[name])) for name in ("best", "near")})
-        for block in values.pop("blocks")
+        Block(**block | {name: set(map(tuple, block[name])) for name in ("best", "near", "second")})
+        for block in [*values.pop("blocks"), values.pop("paper")]
     ]
-    notes = {name: tuple(values[name]) for name in ("notes", "remarks", "marks")}
-    return Sheet(blocks, numbers=values["numbers"], **notes)
+    notes = {
+        name: tuple(Note(*note) if isinstance(note, list) else note for note in values[name])
+        for name in NOTES
+    }
+    return Sheet(blocks[:-1], numbers=values["numbers"], paper=blocks[-1], **notes)
 
 
 def check_summary(board: Path) -> None:
@@ -79,11 +86,14 @@ def _sheet_of_parts(board: Path) -> Sheet:
     # They bring pandas and scipy, a second that a board with a summary need not wait for.
     from oodbench.board.show import shown_sheet
 
-    return shown_sheet(str(board), [])
+    return shown_sheet(Asked(str(board)))
 
 
 def _text(tables: Sheet) -> str:
-    return json.dumps(vars(tables) | {"blocks": list(map(vars, tables.blocks))}, default=sorted)
+    notes = {name: [(note, brief(note)) for note in getattr(tables, name)] for name in NOTES}
+    blocks = {"blocks": list(map(vars, tables.blocks)), "paper": vars(tables.paper)}
+    values = vars(tables) | notes | blocks
+    return json.dumps(values, default=sorted)
 
 
 def _digest(board: Path, text: str) -> str:

@@ -8,10 +8,22 @@ import typer
 
 from oodbench.errors import unknown
 from oodbench.registry import load_plugins
-from oodbench.report.formats import FORMATS, print_sheet
+from oodbench.report.formats import print_sheet
+from oodbench.report.options import (
+    AllowMixed,
+    Baseline,
+    Datasets,
+    Directories,
+    Format,
+    Metric,
+    Notes,
+    Plugins,
+    Rows,
+    Selection,
+)
 from oodbench.report.prediction_metrics import with_prediction_metric
 from oodbench.report.sheet import print_leaderboard
-from oodbench.results.frames import Frames, only_dataset
+from oodbench.results.frames import only
 from oodbench.results.join import joined
 from oodbench.terminal import commands, exit_on_user_error, terminal
 
@@ -23,46 +35,12 @@ app = commands(
         "table --board": "type `oodbench board show NAME DIR`",
         "compare --board": "type `oodbench board compare NAME DIR`",
         "html --board": "type `oodbench board html NAME DIR`",
+        "figure --board": "type `oodbench board figure KIND NAME DIR`",
         "figure --columns": "a figure is two columns wide where it has several datasets",
     },
 )
 
-Directories = Annotated[
-    list[Path], typer.Argument(metavar="DIR...", help="Results directories, shown as one.")
-]
-Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
 DOMAINBED = "domainbed"
-Selection = Annotated[
-    str | None,
-    typer.Option(
-        "--rule",
-        help="The selection rule: train_val, val_env, leave_one_out, oracle or a plug-in's, or "
-        "RULE:METRIC to judge by another metric; by default what the sweep names, else val_env where "
-        "it holds validation environments out, else train_val.",
-    ),
-]
-Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
-Metric = Annotated[
-    str | None,
-    typer.Option(
-        help="Shown instead of the datasets' own: a recorded metric, such as loss, brier or "
-        "balanced_accuracy, or one computed from kept predictions, such as macro_f1 or auroc."
-    ),
-]
-Dataset = Annotated[
-    str | None, typer.Option(help="Show this dataset alone, by its name in the table.")
-]
-Plugins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--plugin",
-        metavar="MODULE",
-        help="A module of metrics or selection rules; the sweep's own plug-ins need no option.",
-    ),
-]
-AllowMixed = Annotated[
-    bool, typer.Option("--allow-mixed", help="Accept directories that differ in protocol or code.")
-]
 
 
 @app.command()
@@ -72,7 +50,9 @@ def table(
     selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
-    dataset: Dataset = None,
+    dataset: Datasets = None,
+    algorithms: Rows = None,
+    notes: Notes = False,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
@@ -81,13 +61,13 @@ def table(
     `--rule domainbed` prints DomainBed's own tables, by its three rules, and ours beside them.
     """
     load_plugins(plugin or [])
-    frames = _frames(directories, allow_mixed, dataset)
+    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
     if selection == DOMAINBED:
         from oodbench.report.domainbed_tables import tables
 
-        print_sheet(tables(frames), format_)
+        print_sheet(tables(frames), format_, notes)
     else:
-        print_leaderboard(frames, selection, format_, metric)
+        print_leaderboard(frames, selection, format_, metric, notes)
 
 
 @app.command()
@@ -98,6 +78,8 @@ def export(
     format_: Annotated[
         str, typer.Option("--format", help="parquet, csv or tensorboard (event files).")
     ] = "parquet",
+    dataset: Datasets = None,
+    algorithms: Rows = None,
     allow_mixed: AllowMixed = False,
 ) -> None:
     """Write all records, one evaluation a row; `oodbench.load` has the columns."""
@@ -105,7 +87,7 @@ def export(
 
     if format_ not in WRITERS:
         raise unknown("format", format_, WRITERS)
-    frames = joined(directories, allow_mixed)
+    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
     count = WRITERS[format_](frames, out)
     _say(frames.notes)
     terminal().say(f"{count} rows are in {out}.")
@@ -149,7 +131,9 @@ def compare(
     selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
-    dataset: Dataset = None,
+    dataset: Datasets = None,
+    algorithms: Rows = None,
+    notes: Notes = False,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
@@ -157,8 +141,41 @@ def compare(
     from oodbench.report.comparison import comparison
 
     load_plugins(plugin or [])
-    frames = with_prediction_metric(_frames(directories, allow_mixed, dataset), [selection], metric)
-    print_sheet(comparison(frames, baseline, selection, metric), format_)
+    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or (), baseline)
+    frames = with_prediction_metric(frames, [selection], metric)
+    print_sheet(comparison(frames, baseline, selection, metric), format_, notes)
+
+
+@app.command()
+@exit_on_user_error
+def hparams(
+    directories: Directories,
+    selection: Selection = None,
+    format_: Format = "terminal",
+    dataset: Datasets = None,
+    algorithms: Rows = None,
+    allow_mixed: AllowMixed = False,
+    plugin: Plugins = None,
+) -> None:
+    """Print the hyperparameters that draws tried and that were chosen: an appendix's table."""
+    from oodbench.report.hparams import hparams_sheet
+
+    load_plugins(plugin or [])
+    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
+    print_sheet(hparams_sheet(frames, selection), format_)
+
+
+@app.command()
+@exit_on_user_error
+def bibtex(directories: Directories, dataset: Datasets = None, algorithms: Rows = None) -> None:
+    """Print the BibTeX entries of all methods, datasets and networks of the results."""
+    from oodbench.report import bibtex as room
+
+    frames = only(joined(directories, allow_mixed=True), dataset or (), algorithms or ())
+    entries, unknown_names = room.bibtex(frames)
+    print("\n\n".join(entries))
+    if unknown_names:
+        terminal(stderr=True).say(f"There is no entry for {', '.join(unknown_names)}.")
 
 
 @app.command()
@@ -169,7 +186,8 @@ def figure(
     out: Annotated[Path, typer.Option(help="The file: .pdf, .svg or .png.")],
     baseline: Baseline = "ERM",
     selection: Selection = None,
-    dataset: Dataset = None,
+    dataset: Datasets = None,
+    algorithms: Rows = None,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
@@ -177,7 +195,7 @@ def figure(
     from oodbench.report.figures import plot, save
 
     load_plugins(plugin or [])
-    frames = _frames(directories, allow_mixed, dataset)
+    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or (), baseline)
     save(plot(kind, frames, selection, baseline), out)
     _say(frames.notes)
     terminal().say(str(out))
@@ -192,6 +210,8 @@ def html(
     ] = None,
     baseline: Baseline = "ERM",
     metric: Metric = None,
+    dataset: Datasets = None,
+    algorithms: Rows = None,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
@@ -200,7 +220,8 @@ def html(
 
     load_plugins(plugin or [])
     path = out or directories[0] / "report.html"
-    write(directories, path, baseline, allow_mixed, metric)
+    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or (), baseline)
+    write(directories, path, baseline, metric=metric, beside=("", frames))
     terminal().say(f"{path}: {path.stat().st_size / 2**20:.1f} MB")
 
 
@@ -209,10 +230,15 @@ def html(
 def why(
     directories: Directories,
     dataset: Annotated[str | None, typer.Option(help="As the table names it.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="The row of the table.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "--algorithms", help="The row of the table.")
+    ] = None,
     test_env: Annotated[str | None, typer.Option(help="Several are joined by +.")] = None,
     selection: Selection = None,
     metric: Metric = None,
+    hparams: Annotated[
+        bool, typer.Option("--hparams", help="Print the runs' hyperparameters, too.")
+    ] = False,
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
@@ -222,15 +248,10 @@ def why(
     load_plugins(plugin or [])
     frames = with_prediction_metric(joined(directories, allow_mixed), [selection], metric)
     cell = room.why(frames, dataset, algorithm, test_env, selection, metric)
-    room.show(cell, terminal())
+    room.show(cell, terminal(), hparams)
     _say(frames.notes)
 
 
 def _say(notes: Sequence[str]) -> None:
     for note in notes:
         terminal().say(note)
-
-
-def _frames(directories: Sequence[Path], allow_mixed: bool, dataset: str | None) -> Frames:
-    frames = joined(directories, allow_mixed)
-    return frames if dataset is None else only_dataset(frames, dataset)

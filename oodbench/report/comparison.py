@@ -9,6 +9,7 @@ import pandas as pd
 
 from oodbench.errors import UserError, unknown
 from oodbench.metrics import is_proportion
+from oodbench.notes import Note
 from oodbench.report.formats import Block, Sheet
 from oodbench.report.leaderboard import METHOD, leaderboard, scores
 from oodbench.report.numbers import gain, number
@@ -61,7 +62,8 @@ def comparison(
         blocks += [*_noise_block(frames, rule), *_stability_block(frames, table, rule)]
     common = shared(choose(frames, rule), sweep_runs(frames), baseline)
     notes = (*main.notes, *_notes(differences, baseline, common))
-    return Sheet(blocks, notes, main.remarks, _frame(differences, rule).to_dict("list"), main.marks)
+    numbers = _frame(differences, rule).to_dict("list")
+    return Sheet(blocks, notes, main.remarks, numbers, main.marks, _paper(differences, table))
 
 
 Gains = list[tuple[str, list[Difference]]]
@@ -105,6 +107,34 @@ def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
             title = f"{dataset}: gain over {rows[0].baseline} ({unit})"
             blocks.append(Block(title, header, texts, ranked))
     return blocks
+
+
+def _paper(gains: Gains, table: pd.DataFrame) -> Block | None:
+    """The gains on all datasets as one table, bold where the interval does not hold 0."""
+    metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
+    there = [(dataset, {d.label: d for d in rows}) for dataset, rows in gains if rows]
+    if not there:
+        return None
+    labels = list(dict.fromkeys(label for _, of_dataset in there for label in of_dataset))
+    rows, clear = [], set()
+    for r, label in enumerate(labels):
+        row = [label]
+        for c, (dataset, of_dataset) in enumerate(there, 1):
+            d = of_dataset.get(label)
+            row.append("-" if d is None else _gain_cell(d, metrics[dataset]))
+            if d is not None and (d.gain.low > 0 or d.gain.high < 0):
+                clear.add((r, c))
+        rows.append(row)
+    baseline = next(iter(there[0][1].values())).baseline
+    title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
+    return Block(title, ["algorithm", *(dataset for dataset, _ in there)], rows, len(rows), clear)
+
+
+def _gain_cell(d: Difference, metric: str) -> str:
+    """A gain and half the width of its interval."""
+    half = (d.gain.high - d.gain.low) / 2
+    error = "" if math.isnan(half) or d.equal else f" ± {gain(half, metric, '')}"
+    return f"{gain(d.gain.mean, metric)}{error}"
 
 
 def _gain_row(d: Difference, metric: str) -> list[str]:
@@ -202,14 +232,21 @@ def _notes(gains: Gains, baseline: str, common: str) -> tuple[str, ...]:
     if not any(rows for _, rows in gains):
         return (f"No row can be compared with {baseline}.",)
     return (
-        f"Gain: the difference to {baseline}, paired by (dataset, environment, trial), positive where "
-        "better, averaged over trials, then environments, then datasets. "
-        f"{common}".rstrip(),
-        "Interval: Student's t over the trials of a dataset, or over the datasets. P(better): the share "
-        "of a hierarchical bootstrap (dataset, environment, trial) in which the row is better; it needs "
-        f"{FEWEST} pairs. Equal: every pair has two equal values. Win/tie/loss: numbers of pairs; a tie "
-        f"is within {100 * BAND:g} points (for other metrics: equal). Detectable: the smallest gain that "
-        "this number of trials or datasets finds with 80 % power at 5 %.",
+        Note(
+            f"Gain: the difference to {baseline}, paired by (dataset, environment, trial), positive "
+            "where better, averaged over trials, then environments, then datasets. "
+            f"{common}".rstrip(),
+            f"Gain: the paired difference to {baseline}, positive where better.",
+        ),
+        Note(
+            "Interval: Student's t over the trials of a dataset, or over the datasets. P(better): the "
+            "share of a hierarchical bootstrap (dataset, environment, trial) in which the row is "
+            f"better; it needs {FEWEST} pairs. Equal: every pair has two equal values. Win/tie/loss: "
+            f"numbers of pairs; a tie is within {100 * BAND:g} points (for other metrics: equal). "
+            "Detectable: the smallest gain that this number of trials or datasets finds with 80 % power "
+            "at 5 %.",
+            f"A tie is within {100 * BAND:g} points; detectable: found with 80 % power at 5 %.",
+        ),
     )
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from oodbench.errors import unknown
+from oodbench.notes import footnotes
 from oodbench.terminal import Terminal, printable, printable_json, terminal
 
 if TYPE_CHECKING:
@@ -31,12 +33,28 @@ class Block:
     """(row, column) of the best values."""
     near: set[tuple[int, int]] = field(default_factory=set)
     """(row, column) of the values within the best one's standard error."""
+    second: set[tuple[int, int]] = field(default_factory=set)
+    """(row, column) of the runners-up."""
     grey: int = 0
     """The number of last rows that are not methods: the constant answer and ceilings."""
     metrics: int = 0
     """The number of columns after the first that each have a metric of their own; 0: all share one."""
     keys: int = 1
     """The number of first columns that name a row."""
+
+    def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
+        """The block with these rows and columns alone, whose marks stay."""
+        places = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
+        return replace(
+            self,
+            header=[self.header[c] for c in columns],
+            rows=[[self.rows[r][c] for c in columns] for r in rows],
+            ranked=sum(r < self.ranked for r in rows),
+            best={places[place] for place in self.best & places.keys()},
+            near={places[place] for place in self.near & places.keys()},
+            second={places[place] for place in self.second & places.keys()},
+            grey=sum(r >= len(self.rows) - self.grey for r in rows),
+        )
 
     @property
     def grey_places(self) -> list[tuple[int, int]]:
@@ -58,6 +76,8 @@ class Sheet:
     """The numbers behind the tables, by column."""
     marks: tuple[str, ...] = ()
     """The notes on what is bold and underlined, for formats that show it."""
+    paper: Block | None = None
+    """The one table of a paper; None: it has them all."""
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -90,8 +110,17 @@ ERRORS = (
 """The explanation of `stderr`, `low` and `high` in every row of a file."""
 
 
-def to_terminal(tables: Sheet, console: Terminal | None = None) -> str:
-    """Tables in the width and, if it has any, the colours of a terminal; no number is cut."""
+NOTES = "`--notes` prints these lines in full."
+"""The line below footnotes."""
+
+
+def to_terminal(
+    tables: Sheet, console: Terminal | None = None, whole: bool = False, more: str = NOTES
+) -> str:
+    """Tables in the width and, if it has any, the colours of a terminal; no number is cut.
+
+    Below them stand the `whole` notes, or the footnotes with the line that says how to have `more`.
+    """
     console = console or terminal()
     with console.capture() as capture:
         for block in tables.blocks:
@@ -104,8 +133,12 @@ def to_terminal(tables: Sheet, console: Terminal | None = None) -> str:
             )
             console.print(table, soft_wrap=True)
         styled = console.color_system is not None
-        for note in (*tables.notes, *(tables.marks if styled else ()), *tables.remarks):
+        notes = [*tables.notes, *(tables.marks if styled else ()), *tables.remarks]
+        shown = notes if whole else footnotes(notes)
+        for note in shown:
             console.say(note)
+        if more and shown != notes:
+            console.say(more)
     return capture.get()
 
 
@@ -131,34 +164,92 @@ def _markdown_escaped(text: str) -> str:
 
 
 def latex(tables: Sheet) -> str:
+    """The one table of a paper in booktabs' style, and the notes as comments; see `latex_tables`."""
+    paper = tables.paper
+    return latex_tables(tables if paper is None else replace(tables, blocks=[paper]))
+
+
+def latex_tables(tables: Sheet) -> str:
     """A booktabs table for each block and metric, to paste into a paper; the notes as comments.
 
-    The caption is the title alone, the label `tab:` and the title's letters and digits.
+    The best values are bold, the runners-up underlined, errors small. The caption is the title alone,
+    the label `tab:` and the title's letters and digits.
     """
-    packages = "booktabs, xcolor" if any(block.grey for block in tables.blocks) else "booktabs"
-    parts = [f"% needs \\usepackage{{{packages}}}", *[f"% {_one_line(n)}" for n in _notes(tables)]]
-    for block in itertools.chain.from_iterable(map(_by_metric, tables.blocks)):
+    blocks = list(itertools.chain.from_iterable(map(_by_metric, tables.blocks)))
+    tabulars = ["\n".join(_tabular(block)) for block in blocks]
+    text = "".join(tabulars)
+    packages = [name for mark, name in PACKAGES.items() if mark in text]
+    notes = [*tables.notes]
+    if any(block.best and "bold" not in block.title for block in blocks):
+        notes.append("Bold: the best value. Underlined: the runner-up.")
+    notes += tables.remarks
+    parts = [
+        f"% needs \\usepackage{{{', '.join(packages)}}}",
+        *[f"% {_one_line(n)}" for n in notes],
+    ]
+    for block, tabular in zip(blocks, tabulars, strict=True):
         title = block.title.partition(";")[0].lower()
-        label = re.sub("[^a-z0-9]+", "-", title).strip("-")
-        lines = [f"{' & '.join(row)} \\\\" for row in _marked(block, _latex_escaped, *LATEX_MARKS)]
-        if 0 < block.ranked < len(lines):
-            lines.insert(block.ranked, r"\midrule")
         parts += [
             "",
             r"\begin{table}",
             r"\centering",
             f"\\caption{{{_latex_escaped(block.title)}}}",
-            f"\\label{{tab:{label}}}",
-            f"\\begin{{tabular}}{{{'l' * block.keys}{'r' * (len(block.header) - block.keys)}}}",
-            r"\toprule",
-            f"{' & '.join(_latex_escaped(name) for name in block.header)} \\\\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
+            f"\\label{{tab:{re.sub('[^a-z0-9]+', '-', title).strip('-')}}}",
+            _fitted(block, tabular),
             r"\end{table}",
         ]
     return "\n".join([*parts, ""])
+
+
+PACKAGES = {r"\toprule": "booktabs", r"\textcolor": "xcolor", r"\resizebox": "graphicx"}
+"""The LaTeX packages that commands need; one whose command is not in a text is left out."""
+LINE = 84
+"""The number of characters of a row of a table beyond which it is scaled to the width of the text."""
+
+
+def _fitted(block: Block, tabular: str) -> str:
+    """A tabular as wide as the text, where its own width is beyond it."""
+    columns = zip(*block.rows, strict=True) if block.rows else [block.header]
+    width = sum(max(map(len, column)) + 2 for column in columns)
+    if width <= LINE:
+        return tabular
+    return f"\\resizebox{{\\textwidth}}{{!}}{{%\n{tabular}%\n}}"
+
+
+def _tabular(block: Block) -> list[str]:
+    """The lines of a block as a tabular; long titles of columns are stacked."""
+    marks = replace(block, near=block.second)
+    rows = [f"{' & '.join(row)} \\\\" for row in _marked(marks, _latex_value, *LATEX_MARKS)]
+    if 0 < block.ranked < len(rows):
+        rows.insert(block.ranked, r"\midrule")
+    titles = [*map(_latex_escaped, block.header[: block.keys])]
+    titles += [_stacked(name) for name in block.header[block.keys :]]
+    return [
+        f"\\begin{{tabular}}{{{'l' * block.keys}{'r' * (len(block.header) - block.keys)}}}",
+        r"\toprule",
+        f"{' & '.join(titles)} \\\\",
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def _stacked(title: str) -> str:
+    """A column's title in lines of about ten letters."""
+    lines = textwrap.wrap(title, 11, break_long_words=False, break_on_hyphens=False)
+    if len(lines) < 2:
+        return _latex_escaped(title)
+    stacked = r" \\ ".join(map(_latex_escaped, lines))
+    return rf"\shortstack[r]{{{stacked}}}"
+
+
+def _latex_value(text: str) -> str:
+    """A text of a cell, whose error, if it has one, is small."""
+    value, sign, error = text.partition(" ± ")
+    if not sign:
+        return _latex_escaped(text)
+    return rf"{_latex_escaped(value)} {{\scriptsize $\pm$ {_latex_escaped(error)}}}"
 
 
 def _by_metric(block: Block) -> list[Block]:
@@ -174,6 +265,7 @@ def _by_metric(block: Block) -> list[Block]:
             rows=[[row[i] for i in (0, c, *behind)] for row in block.rows],
             best={(r, 1) for r, column in block.best if column == c},
             near={(r, 1) for r, column in block.near if column == c},
+            second={(r, 1) for r, column in block.second if column == c},
         )
         for c in range(1, 1 + block.metrics)
     ]
@@ -255,6 +347,7 @@ FORMATS: Mapping[str, Callable[[Sheet], str]] = {
     "markdown": markdown,
     "html": html,
     "latex": latex,
+    "latex-all": latex_tables,
     "csv": csv,
     "json": to_json,
 }
@@ -268,6 +361,12 @@ def sheet_text(tables: Sheet, format_: str) -> str:
     return FORMATS[format_](tables)
 
 
-def print_sheet(tables: Sheet, format_: str) -> None:
-    """Print tables in a format; raises UserError if there is none of that name."""
-    print(sheet_text(tables, format_), end="")
+def print_sheet(
+    tables: Sheet, format_: str = "terminal", whole: bool = False, more: str = NOTES
+) -> None:
+    """Print tables in a format, on a terminal with `whole` notes or footnotes as `to_terminal` does.
+
+    Raises UserError if there is no format of that name.
+    """
+    shown = to_terminal(tables, None, whole, more) if format_ == "terminal" else None
+    print(shown or sheet_text(tables, format_), end="")

@@ -13,7 +13,8 @@ import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import is_higher_better, known_direction
-from oodbench.report.numbers import number
+from oodbench.notes import Note
+from oodbench.report.numbers import counted, number
 from oodbench.report.remarks import notes, remarks
 from oodbench.report.statistics import estimate, mean_and_error, plain_mean
 from oodbench.results.frames import (
@@ -176,7 +177,8 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     table["kind"] = kinds(runs, table["dataset"], table["label"])
     findings = beside_constant(table, higher)
     frame = _with_unadapted(frame, frames, runs, chosen, reported)
-    if where := origins(runs):
+    where = origins(runs)
+    if any("here" in origin for origin in where.values()):
         frame[FROM] = frame["label"].map(where).fillna("")
     if weights := pretraining(runs):
         named = zip(frame["dataset"], frame["label"], strict=True)
@@ -219,7 +221,9 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
         f"The selection rule matters: {label} on {dataset} has {here} by {far['rule']} and {there} by "
         f"{far['other']}, a difference beyond both errors{more}."
     )
-    return replace(shown, findings=(*shown.findings, finding))
+    verb = "differ" if rows else "differs"
+    short = f"The selection rule matters: {counted(rows + 1, 'row')} {verb} beyond both errors."
+    return replace(shown, findings=(*shown.findings, Note(finding, short)))
 
 
 def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
@@ -428,10 +432,10 @@ def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[s
         gains = sign * wide.drop(columns=CONSTANT).sub(wide[CONSTANT], axis=0)
         verdicts = {_verdict(gains[label].unstack("trial").mean(skipna=False)) for label in gains}
         how = "95 % intervals of the paired differences over trials"
-        if verdicts == {"equal"}:
-            sentences.append(f"No row of {dataset} differs from the constant answer ({how}).")
-        elif "better" not in verdicts:
-            sentences.append(f"No row of {dataset} is better than the constant answer ({how}).")
+        if "better" not in verdicts:
+            verb = "differs from" if verdicts == {"equal"} else "is better than"
+            told = f"No row of {dataset} {verb} the constant answer"
+            sentences.append(Note(f"{told} ({how}).", f"{told}."))
     return tuple(sentences)
 
 

@@ -1,11 +1,13 @@
 """Sentences beside a table: how it was selected, which runs count, what compared runs share."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 
 import pandas as pd
 
+from oodbench.notes import Note
 from oodbench.report.numbers import counted
 from oodbench.results.frames import CELL
 from oodbench.results.provenance import code
@@ -22,15 +24,29 @@ PLACE = ["dataset_label", "test_environments", "trial"]
 
 def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[str, ...]:
     """The sentences of a caption: the selection rule, what the values are, and their directions."""
-    trials = runs["trial"].nunique()
+    trials, draws = runs["trial"].nunique(), _draws(runs)
     error = "mean ± standard error over trials (ddof=1); " if trials > 1 else ""
     directions = [f"{m}: {'higher' if up else 'lower'} is better" for m, up in higher.items()]
+    description = find_rule(rule).description
+    down = ", ".join(m for m, up in higher.items() if not up)
     return (
-        f"Selection {rule}: {find_rule(rule).description}.",
-        f"Values: in split of the test environments; {error}"
-        f"trials: {trials}, hparam draws: {_draws(runs)}.",
-        *([f"{'; '.join(directions)}."] if directions else []),
+        Note(f"Selection {rule}: {description}.", f"Selection {rule}: {_clause(description)}."),
+        Note(
+            f"Values: in split of the test environments; {error}"
+            f"trials: {trials}, hparam draws: {draws}.",
+            ("Mean ± standard error over " if trials > 1 else "")
+            + f"{counted(trials, 'trial')}; draws: {_clause(draws)}.",
+        ),
+        *(
+            [Note(f"{'; '.join(directions)}.", down and f"Lower is better: {down}.")]
+            * bool(directions)
+        ),
     )
+
+
+def _clause(text: str) -> str:
+    """The first clause of a text, which a footnote has."""
+    return re.split(r"; | \(|, (?:each|which) ", text)[0]
 
 
 def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
@@ -42,17 +58,25 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
     counts = [f"{states.get(s, 0)} {s}" for s in ended]
     missing = len(runs) - sum(states.get(s, 0) for s in ended)
     codes = {code(p) for p in runs["provenance"] if p}
+    there = [text for text in (*counts, f"{missing} missing") if not text.startswith("0 ")]
+    incomplete = "" if there == counts[:1] else "; n such as 4/5 is incomplete and not ranked"
     return (
-        f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
-        "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
+        Note(
+            f"Runs: {', '.join(counts)}, {missing} missing, of {len(runs)}. "
+            "n: trials whose runs all ended; a row with n such as 4/5 is incomplete and not ranked.",
+            f"Runs: {', '.join(there)}{incomplete}.",
+        ),
         *_named(runs),
         *_repeated(runs),
-        f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",
+        Note(
+            f"Code: {'; '.join(sorted(codes)) or 'none yet'}.",
+            f"Code: {min(codes, default='none yet')}{' and others' * (len(codes) > 1)}.",
+        ),
         *_mixed(runs),
     )
 
 
-def _named(runs: pd.DataFrame) -> list[str]:
+def _named(runs: pd.DataFrame) -> list[Note]:
     """The first runs that diverged, and the first that are broken with what is wrong, by name."""
     sentences = []
     for state, meaning in (
@@ -70,40 +94,41 @@ def _named(runs: pd.DataFrame) -> list[str]:
         more = [f"{len(ended) - NAMED} more"] if len(ended) > NAMED else []
         if names:
             between = "; " if state is State.BROKEN else ", "
-            sentences.append(f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}.")
+            text = f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}."
+            sentences.append(Note(text, f"{counted(len(ended), 'run')} {state}, {meaning}."))
     return sentences
 
 
-def _repeated(runs: pd.DataFrame) -> list[str]:
+def _repeated(runs: pd.DataFrame) -> list[Note]:
     """The rows with several runs of one draw, as launches of an edited sweep leave them behind."""
     twice = runs[runs.duplicated([*CELL, "draw"], keep=False)]
     names = twice[["label", "dataset_label"]].drop_duplicates().itertuples(index=False, name=None)
     rows = [f"{label} on {dataset}" for label, dataset in names]
     if not rows:
         return []
-    return [
+    text = (
         f"Several settings under one name: {', '.join(rows)}. The rule chooses among all of them, which "
         "other rows cannot; a new label or results directory keeps them apart."
-    ]
+    )
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return [Note(text, f"Several settings under one name: {rows[0]}{more}.")]
 
 
-def _mixed(runs: pd.DataFrame) -> list[str]:
+def _mixed(runs: pd.DataFrame) -> list[Note]:
     """The settings in which runs that count were trained differently, which can move the last bits."""
     made = [p for p in runs.loc[runs["state"].isin(COMPLETE), "provenance"] if p]
     words = {"True": "yes", "False": "no"}
-    differences = []
+    differences = {}
     for name in ("threads", "torch", "device", "vectorized"):
         values = [str(p[name]).partition(":")[0] for p in made if name in p]
         counts = sorted(Counter(words.get(value, value) for value in values).items())
         if len(counts) > 1:
-            differences.append(
-                f"{name}: " + ", ".join(f"{v} ({counted(n, 'run')})" for v, n in counts)
-            )
-    return (
-        [f"Trained differently, equal up to round-off: {'; '.join(differences)}."]
-        if differences
-        else []
-    )
+            differences[name] = ", ".join(f"{v} ({counted(n, 'run')})" for v, n in counts)
+    if not differences:
+        return []
+    start, all_of_them = "Trained differently, equal up to round-off", differences.items()
+    text = f"{start}: {'; '.join(f'{name}: {told}' for name, told in all_of_them)}."
+    return [Note(text, f"{start}: {', '.join(differences)}.")]
 
 
 def _draws(runs: pd.DataFrame) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from oodbench.errors import unknown
 from oodbench.metrics import is_proportion
-from oodbench.report.formats import FORMATS, Block, Sheet, print_sheet
+from oodbench.report.formats import FORMATS, NOTES, Block, Sheet, print_sheet
 from oodbench.report.leaderboard import (
     COLUMN,
     METHOD,
@@ -23,6 +23,8 @@ from oodbench.report.numbers import number
 from oodbench.report.prediction_metrics import with_prediction_metric
 from oodbench.results.frames import Frames
 
+OVER_DATASETS = "All datasets: means over test environments"
+"""The title of the table over several datasets."""
 APART = "of transductive methods"
 """The end of the title of the table of methods whose predictions depend on test inputs."""
 
@@ -43,7 +45,8 @@ def sheet(board: Leaderboard) -> Sheet:
     new = [column for column in board.columns if column.name not in board.frame]
     frame = board.frame.assign(**{column.name: list(map(column.text, rows)) for column in new})
     numbers = frame.to_dict("list")
-    return Sheet(tables, notes, board.remarks, numbers, (" ".join(marks),) if marks else ())
+    paper = next((block for block in tables if block.title == OVER_DATASETS), tables[0])
+    return Sheet(tables, notes, board.remarks, numbers, (" ".join(marks),) if marks else (), paper)
 
 
 def print_leaderboard(
@@ -51,12 +54,17 @@ def print_leaderboard(
     rule: str | None = None,
     format_: str = "terminal",
     metric: str | None = None,
+    whole: bool = False,
+    more: str = NOTES,
 ) -> None:
-    """Print the leaderboard of the runs of `joined`; raises UserError for unknown names."""
+    """Print the leaderboard of the runs of `joined`, as `print_sheet` does.
+
+    Raises UserError for unknown names.
+    """
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
     frames = with_prediction_metric(frames, [rule], metric)
-    print_sheet(sheet(leaderboard(frames, rule, metric)), format_)
+    print_sheet(sheet(leaderboard(frames, rule, metric)), format_, whole, more)
 
 
 def blocks(board: Leaderboard) -> list[Block]:
@@ -111,6 +119,8 @@ def _dataset_blocks(dataset: str, frame: pd.DataFrame, board: Leaderboard) -> li
     grey = _means(frame[~frame["kind"].isin((METHOD, TRANSDUCTIVE))])
     places = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
     tested = [place for place in places if place[1]]
+    if len(tested) == 2:  # an environment, of which the mean is the same column
+        tested = tested[:1]
     unit = f"{metric}{' (%)' if is_proportion(metric) else ''}"
     title = f"{dataset}: {unit}" if metric else f"{dataset}: nothing recorded yet"
     tables = [_block(title, tested, methods, grey, frame, board)]
@@ -151,14 +161,16 @@ def _block(
     columns = {c.name: [c.text(by_label[row[0]]) for row in rows] for c in board.columns}
     columns = {name: texts for name, texts in columns.items() if any(texts)}
     rows = [[*row, *texts] for row, *texts in zip(rows, *columns.values(), strict=True)]
-    ranked, best, near = int(complete.sum()), set(), set()
+    ranked, best, near, second = int(complete.sum()), set(), set(), set()
     for c, place in enumerate(places, 1):
         numbers = cells.reindex([(label, *place) for label in labels[:ranked]])
-        best_here = _best(numbers["mean"].tolist(), c, board.higher.get(place[2], True))
+        values, higher = numbers["mean"].tolist(), board.higher.get(place[2], True)
+        best_here = _best(values, c, higher)
         near |= _near(numbers, best_here, c)
+        second |= _second(values, c, higher)
         best |= best_here
     names = [*(_header(place, places) for place in places), *columns]
-    return Block(title, ["algorithm", *names], rows, ranked, best, near, len(grey))
+    return Block(title, ["algorithm", *names], rows, ranked, best, near, second, len(grey))
 
 
 def _rounded(mean: float) -> float:
@@ -174,6 +186,14 @@ def _best(means: Sequence[float], column: int, higher: bool) -> set[tuple[int, i
         return set()
     value = max(finite) if higher else min(finite)
     return {(row, column) for row, mean in enumerate(rounded) if mean == value}
+
+
+def _second(means: Sequence[float], column: int, higher: bool) -> set[tuple[int, int]]:
+    """(row, column) of the runner-up of at least three values; none where several are the best."""
+    best = {row for row, _ in _best(means, column, higher)}
+    if len(best) != 1 or len(means) < 3:
+        return set()
+    return _best([math.nan if r in best else m for r, m in enumerate(means)], column, higher)
 
 
 def _near(numbers: pd.DataFrame, best: set[tuple[int, int]], column: int) -> set[tuple[int, int]]:
@@ -274,8 +294,17 @@ def _summary(board: Leaderboard) -> Block:
         rows.append([*row, f"{rank[label]:.2f}" if label in full else "-"])
     shares = ["mean (%)"] if share is not None else []
     header = ["algorithm", *over.means, *shares, "mean rank"]
-    best = _best([rank[x] for x in full], len(header) - 1, False)
-    if share is not None:
-        best |= _best([share[x] for x in full], len(header) - 2, True)
-    title = "All datasets: means over test environments"
-    return Block(title, header, rows, len(full), best, grey=len(grey))
+    values = [
+        (
+            [of_dataset["mean"][x] for x in full],
+            board.higher.get(str(of_dataset["metric"].iloc[0]), True),
+        )
+        for of_dataset in over.means.values()
+    ]
+    values += [([share[x] for x in full], True)] if share is not None else []
+    values.append(([rank[x] for x in full], False))
+    best, second = (
+        set().union(*(mark(means, c, up) for c, (means, up) in enumerate(values, 1)))
+        for mark in (_best, _second)
+    )
+    return Block(OVER_DATASETS, header, rows, len(full), best, second=second, grey=len(grey))

@@ -8,6 +8,7 @@ import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
 from oodbench.metrics import is_proportion
+from oodbench.report.hparams import text_of, varied
 from oodbench.report.numbers import number
 from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results, kept_weights
@@ -32,8 +33,8 @@ class Why:
     classes: tuple[str, ...]
     """The names of the dataset's classes, if they have names."""
     runs: pd.DataFrame
-    """One run in each row, by trial and then best first: `trial`, `draw`, `id`, `state`, `step` (the
-    run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that
+    """One run in each row, by trial and then best first: `trial`, `draw`, `id`, `state`, `hparams`, `step`
+    (the run's best by the rule), `score`, `value` (mean over the test environments' `in` splits at that
     step) and `chosen`. Scores and values are NaN where a run cannot be judged, and values of a metric
     that is computed from kept predictions where the run is not chosen."""
     directory: str | None = None
@@ -85,7 +86,7 @@ def why(
     shown = {str(first["dataset_label"]): metric or usual_metric}
     values = test_values(frames, judged[["id", "step"]], shown).groupby("id")["value"]
     judged["value"] = judged["id"].map(values.agg(lambda of_run: of_run.mean(skipna=False)))
-    table = runs[["trial", "draw", "id", "state"]].merge(
+    table = runs[["trial", "draw", "id", "state", "hparams"]].merge(
         judged[["id", "step", "score", "value", "chosen"]], on="id", how="left"
     )
     place = pd.Series(range(len(judged)), index=judged["id"])
@@ -144,8 +145,8 @@ def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
     return known[0] if name is None else name
 
 
-def show(cell: Why, console: Terminal) -> None:
-    """Print the cell: what is chosen and how, the runs, the mean."""
+def show(cell: Why, console: Terminal, hparams: bool = False) -> None:
+    """Print the cell: what is chosen and how, the runs, the mean, and perhaps their hyperparameters."""
     tests = "+".join(cell.test_environments)
     metric = cell.metric or "nothing recorded yet"
     console.say(f"{cell.label} on {cell.dataset}, test {tests}, selection {cell.rule}: {metric}")
@@ -159,6 +160,8 @@ def show(cell: Why, console: Terminal) -> None:
     console.print()
     console.print(console.tables(HEADER, _rows(cell), keys=2), soft_wrap=True)
     console.say(_mean(cell))
+    if hparams:
+        _show_hparams(cell, console)
     line = load_line(cell)
     if line is not None:
         console.say("The chosen weights are kept; in Python:")
@@ -168,6 +171,25 @@ def show(cell: Why, console: Terminal) -> None:
         trials = ", ".join(map(str, cell.waiting))
         counts = ", ".join(f"{n} {state}" for state, n in states.items()) or "runs that judge them"
         console.say(f"Nothing is chosen yet in trial {trials}: still missing are {counts}.")
+
+
+def _show_hparams(cell: Why, console: Terminal) -> None:
+    """Print the hyperparameters in which the runs differ as a table, and the others as a line."""
+    names = varied(cell.runs["hparams"])
+    rows = [
+        [str(trial), str(draw), *(text_of(hparams.get(name)) for name in names), "yes" * chosen]
+        for trial, draw, hparams, chosen in cell.runs[
+            ["trial", "draw", "hparams", "chosen"]
+        ].itertuples(index=False, name=None)
+    ]
+    if names:
+        console.print(
+            console.tables(["trial", "draw", *names, "chosen"], rows, keys=2), soft_wrap=True
+        )
+    first = cell.runs["hparams"].iloc[0]
+    same = ", ".join(f"{name} {text_of(first[name])}" for name in first if name not in names)
+    if same:
+        console.say(f"In all runs: {same}.")
 
 
 HEADER = ("trial", "draw", "step", "score", "value", "chosen", "state", "run")

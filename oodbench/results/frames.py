@@ -137,13 +137,33 @@ def _weights(values: object) -> str:
     return f"{name} ({checksum[:8]})" if checksum else name
 
 
-def only_dataset(frames: Frames, name: str) -> Frames:
-    """The runs and records of one dataset, by its label; raises UserError for an unknown one."""
+def only(
+    frames: Frames,
+    datasets: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    baseline: str | None = None,
+) -> Frames:
+    """The runs and records of these datasets and rows, by their labels; of all where none is given.
+
+    A text of `rows` may hold several labels with commas. The baseline and ceilings stay. Raises UserError
+    for an unknown name.
+    """
+    if not (datasets or rows):
+        return frames
     runs = sweep_runs(frames).drop(columns="helper")
-    labels = [str(label) for label in runs["dataset_label"].unique()]
-    if name not in labels:
-        raise unknown("dataset", name, labels)
-    return subset(frames, runs[runs["dataset_label"] == name])
+    places, known = ([str(x) for x in runs[c].unique()] for c in ("dataset_label", "label"))
+    labels = [
+        label.strip() for text in rows for label in ([text] if text in known else text.split(","))
+    ]
+    for noun, names, there in (("dataset", datasets, places), ("algorithm", labels, known)):
+        for name in names:
+            if name not in there:
+                raise unknown(noun, name, there)
+    if datasets:
+        runs = runs[runs["dataset_label"].isin(datasets)]
+    if labels:
+        runs = runs[runs["label"].isin([*labels, baseline]) | runs["ceiling"]]
+    return subset(frames, runs)
 
 
 def subset(frames: Frames, runs: pd.DataFrame) -> Frames:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from oodbench.notes import Note
 from oodbench.results.data_files import DataFiles
 from oodbench.results.digests import Code, Digests, changed_files, differing, is_of_package
 from oodbench.results.run_spec import COMPLETE
@@ -173,6 +174,5 @@ def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
         return ()
     complete = runs[runs["state"].isin(COMPLETE)]
     trained = map(Trained._make, complete[list(Trained._fields)].itertuples(index=False, name=None))
-    return tuple(
-        f"{'Stale: ' if reason.is_known else ''}{reason.sentence}." for reason in stale(trained)
-    )
+    notes = (f"{'Stale: ' if s.is_known else ''}{s.sentence}." for s in stale(trained))
+    return tuple(Note(note, f"{note.rstrip('.').partition(' (')[0]}.") for note in notes)

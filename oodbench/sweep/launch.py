@@ -249,8 +249,8 @@ def _report(
         from oodbench.results.join import joined
 
         try:
-            print_leaderboard(joined([job.results.path]))
-            console.say("Other selection rules: `python -m oodbench.report table --help`.")
+            more = f"`python -m oodbench.report table {job.results.path} --notes` says more."
+            print_leaderboard(joined([job.results.path]), more=more)
         except UserError as error:  # the runs are done, whatever this selection rule lacks
             console.say(f"no table: {error}")
     if State.FAILED in counts or State.BROKEN in counts:

@@ -10,8 +10,8 @@ from oodbench.board.show import (
     QUICK_BOARD,
     QUICK_DATASET,
     QUICK_ROWS,
+    ending_sheet,
     next_lines,
-    quick_sheet,
 )
 from oodbench.report.formats import FORMATS
 from oodbench.sweep.file import find_sweep, read_sweep
@@ -42,7 +42,7 @@ def test_what_is_trained_here_stands_among_the_best_of_the_board(
     entry = protocol_of(board).datasets[1]
     mine = trained(folder, "quick", algorithms=["IRM", "VREx"], datasets=[entry])
     frames = beside_board(str(board), [mine])
-    text = FORMATS["markdown"](quick_sheet(frames, mine))
+    text = FORMATS["markdown"](ending_sheet("tiny.v1", mine, frames))
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line[:1] == "|"}
     assert "board, here" in rows["IRM"] and "here" in rows["VREx"]
     assert "*constant*" in rows

@@ -68,7 +68,7 @@ def test_a_summary_that_another_version_wrote_is_told(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("oodbench.report.leaderboard.FROM", "made")
+        patch.setattr("oodbench.report.sheet.OVER_DATASETS", "made")
         write_summary(copy)
     assert "not what the parts give" in " ".join(invoke("validate", copy, code=1).split())
 

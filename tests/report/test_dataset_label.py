@@ -61,7 +61,7 @@ def test_launch_says_it_in_its_plan_its_progress_and_its_table(folder: Path) -> 
         ("report", "table", "out", "--format", "json"),
         ("report", "table", "out", "--dataset", LABEL),
         ("report", "compare", "out"),
-        ("report", "compare", "out", "--format", "latex"),
+        ("report", "compare", "out", "--format", "latex-all"),
         ("report", "why", "out", "--dataset", LABEL, "--algorithm", "IRM"),
     ],
 )

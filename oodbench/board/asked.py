@@ -1,0 +1,35 @@
+"""What a user asks of a board, and the frames of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oodbench.results.frames import Frames
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user asks of a board: its name, results directories beside it, and what is shown of them."""
+
+    name: str
+    directories: Sequence[Path] = ()
+    rule: str | None = None
+    datasets: Sequence[str] = ()
+    rows: Sequence[str] = ()
+    baseline: str = "ERM"
+    metric: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the board alone, as it is."""
+        return self == Asked(self.name)
+
+    def frames(self) -> "Frames":
+        """The frames of what is shown; raises UserError as `beside_board`, and for unknown names."""
+        from oodbench.board.beside import beside_board  # brings pandas, which takes half a second
+        from oodbench.results.frames import only
+
+        frames = beside_board(self.name, self.directories)
+        return only(frames, self.datasets, self.rows, self.baseline)

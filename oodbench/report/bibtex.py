@@ -1,0 +1,89 @@
+"""The BibTeX entries of the methods, datasets and networks that results are of.
+
+A class says where it was published: in `paper=` where it is registered, else by an arXiv number in its
+docstring. The source is read, never imported, as a report waits for no torch. papers.bib
+has the entries.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from oodbench.registry import checkout, folder
+from oodbench.results.frames import Frames, plugins_of
+
+ARXIV = re.compile(r"(?<!\d)\d{4}\.\d{4,5}(?!\d)")
+COLUMNS = ("algorithm", "dataset", "network")
+"""The columns of runs whose values are names of what was published."""
+
+
+@cache
+def entries() -> dict[str, str]:
+    """The entries of papers.bib by their keys."""
+    text = Path(__file__).with_name("papers.bib").read_text()
+    return {re.findall(r"{(\w+),", entry)[0]: entry for entry in text.strip().split("\n\n")}
+
+
+def keys_of(paper: str) -> list[str]:
+    """The keys of the entries that a text such as `arXiv:1907.02893 and 2003.00688` names."""
+    numbers = ARXIV.findall(paper)
+    keys = []
+    for key, entry in entries().items():
+        fields = dict(re.findall(r"^  (eprint|doi|annote) = {(.*)},$", entry, re.MULTILINE))
+        named = [fields[name] for name in ("doi", "annote") if name in fields]
+        if fields.get("eprint") in numbers or any(text in paper for text in named):
+            keys.append(key)
+    return keys
+
+
+def papers(files: Iterable[Path]) -> dict[str, str]:
+    """Where the classes registered in these files were published, by name."""
+    return {name: paper for file in files for name, paper in _papers(file)}
+
+
+def _papers(file: Path) -> Iterator[tuple[str, str]]:
+    """The name and the paper of each registered class of a file; its base's where it has none."""
+    classes = {
+        c.name: c for c in ast.walk(ast.parse(file.read_text())) if isinstance(c, ast.ClassDef)
+    }
+    for cls in classes.values():
+        for call in cls.decorator_list:
+            if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Constant):
+                bases = [
+                    classes[b.id] for b in cls.bases if isinstance(b, ast.Name) and b.id in classes
+                ]
+                told = [_paper(call), *(_numbers(c) for c in (cls, *bases))]
+                yield str(call.args[0].value), next(filter(None, told), "")
+
+
+def _paper(call: ast.Call) -> str:
+    """The text of `paper=` in a decorator or in the metadata that it has."""
+    words = (node for node in ast.walk(call) if isinstance(node, ast.keyword))
+    for word in words:
+        if word.arg == "paper" and isinstance(word.value, ast.Constant):
+            return str(word.value.value)
+    return ""
+
+
+def _numbers(cls: ast.ClassDef) -> str:
+    return " ".join(ARXIV.findall(ast.get_docstring(cls) or "")[:1])
+
+
+def bibtex(frames: Frames) -> tuple[list[str], list[str]]:
+    """The entries of what the runs are of, and the names of which nothing is known."""
+    named = {str(name) for column in COLUMNS for name in frames.runs[column].dropna()}
+    specs = (find_spec(plugin) for plugin in plugins_of(frames))
+    plugins = [Path(spec.origin) for spec in specs if spec and spec.origin]
+    known = papers([*own_files(), *plugins])
+    keys = {name: keys_of(known.get(name, "")) for name in named}
+    used = sorted({key for of_name in keys.values() for key in of_name})
+    return [entries()[key] for key in used], sorted(name for name in named if not keys[name])
+
+
+def own_files() -> list[Path]:
+    """The files of the package that register methods, datasets and networks."""
+    folders = (folder("algorithms"), folder("datasets"), checkout() / "oodbench" / "networks")
+    return [file for place in folders for file in sorted(place.glob("*.py"))]

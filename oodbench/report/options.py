@@ -1,0 +1,56 @@
+"""The options that commands on tables share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oodbench.report.formats import FORMATS
+
+Directories = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="Results directories, shown as one.")
+]
+Baseline = Annotated[str, typer.Option(help="The row that others are compared with.")]
+Selection = Annotated[
+    str | None,
+    typer.Option(
+        "--rule",
+        help="The selection rule: train_val, val_env, leave_one_out, oracle or a plug-in's, or "
+        "RULE:METRIC to judge by another metric; by default what the sweep names, else val_env where "
+        "it holds validation environments out, else train_val.",
+    ),
+]
+Format = Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="Shown instead of the datasets' own: a recorded metric, such as loss, brier or "
+        "balanced_accuracy, or one computed from kept predictions, such as macro_f1 or auroc."
+    ),
+]
+Datasets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dataset", help="Show this dataset alone, by its name in the table; several times."
+    ),
+]
+Rows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--algorithm",
+        "--algorithms",
+        help="Show these rows alone; several times, or with commas. A baseline stays.",
+    ),
+]
+Notes = Annotated[bool, typer.Option("--notes", help="Print the notes below tables in full.")]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        help="A module of metrics or selection rules; the sweep's own plug-ins need no option.",
+    ),
+]
+AllowMixed = Annotated[
+    bool, typer.Option("--allow-mixed", help="Accept directories that differ in protocol or code.")
+]
