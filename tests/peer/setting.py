@@ -136,7 +136,7 @@ NOT_COMPARED = {
     "comparison without batch normalisation.",
     "ERMPlusPlus, TRM": "What they hold beside the network starts otherwise; docs/findings/sources.md has "
     "the comparison from the same start.",
-    "ADRMX": "Ours does not have it.",
+    "ADRMX": "As DANN; its remixed pairs are not those of the paper, and its heads have three layers.",
 }
 """The rest of DomainBed's methods, and why."""
 
