@@ -47,6 +47,7 @@ def write_page(
     """Measure datasets, with `all` those that are here, and write the page."""
     known = list(datasets)
     wanted = known if names == ["all"] else names or []
+    (docs / "datasets").mkdir(exist_ok=True)
     for name in wanted:
         if name not in known:
             raise unknown("dataset", name, known)
