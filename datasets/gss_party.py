@@ -53,9 +53,9 @@ class GSSParty(PackagedTable):
     it is 28 % and 52 %. The surveys until 1988 are trained on, those from 2010 on are the test, those
     between them for validation.
 
-    With an MLP of two layers of 64 (8 draws, three trials) the constant answer has 59 %, ERM 61 % by `train_val`
-    and 64 % by `val_env`, and 70 % with `as_test`. With networks of all widths and depths ERM has 68 % by
-    `val_env`: then the head-room is just short of the 5 points that a board asks for.
+    With an MLP of two layers of 64 (8 draws, three trials) the constant answer has 59 %, ERM 61 % by
+    `train_val` and 64 % by `val_env`, and 70 % with `as_test`. With networks of all widths and depths ERM
+    has 68 % by `val_env`: then the head-room is just short of the 5 points that a board asks for.
 
     This is a study of how an association in a population drifts. It says nothing about any person, and
     a model of it must not be used to guess the party of one.

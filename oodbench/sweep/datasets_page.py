@@ -157,8 +157,8 @@ def _unmeasured(rooms: Mapping[str, HeadRoom]) -> Iterator[str]:
     other = [name for name in rest if name not in own + filed]
     reasons = {
         "They are made of the user's own data": own,
-        "Their files were not on the machine of the measurement": filed,
-        "There was no time for them": other,
+        "They need files or packages, or there was no time for them": filed,
+        "They need no files, and there was no time for them": other,
     }
     for reason, names in reasons.items():
         if names:
