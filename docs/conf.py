@@ -24,7 +24,7 @@ myst_heading_anchors = 6
 myst_url_schemes = {"http": None, "https": None, "mailto": None, "page": "{{path}}"}
 highlight_language = "text"
 templates_path: list[str] = []
-suppress_warnings = ["config.cache"]
+suppress_warnings = ["config.cache", "ref.python"]  # names of types that two modules have
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

@@ -43,13 +43,16 @@ def follow(page: str, copy: Path) -> str:
     return printed
 
 
+def ignored(folder: str, names: list[str]) -> set[str]:
+    """What git ignores of a folder's files and folders."""
+    made = {str(ROOT): {"results"}, str(ROOT / "docs"): {"api", "_build"}}.get(folder, set())
+    return {n for n in names if n in made or n in (".git", ".venv") or n.endswith("cache__")}
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project's files."""
     folder = tmp_path_factory.mktemp("steps") / "oodbench"
-    ignored = shutil.ignore_patterns(
-        ".git", ".venv", "_build", "api", "results", "__pycache__", ".*_cache"
-    )
     shutil.copytree(ROOT, folder, ignore=ignored)
     return folder
 
