@@ -5,12 +5,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from oodbench.board.gap_tables import BASELINE, Gaps
+from oodbench.board.gap_tables import BASELINE, Gaps, gaps_of
+from oodbench.board.protocol import Tier
 from oodbench.report.formats import Block
 from oodbench.report.gaps import FLOOR, bounded_mean
 from oodbench.report.leaderboard import METHOD, kinds
 from oodbench.report.statistics import kendall, plain_mean
-from oodbench.results.frames import Frames, test_values
+from oodbench.results.frames import Frames, subset, test_values
 from oodbench.selection import USUAL
 
 
@@ -60,6 +61,31 @@ def rules_cost(gaps: Mapping[str, Gaps], oracle: str = "oracle") -> Block | None
         rows.append([rule, *map(_number, lost), _number(lost.mean())])
     title = "Share of the gap that rows close less than by the oracle"
     return Block(title, ["rule", *map(str, datasets), "mean"], rows, len(rows))
+
+
+def tiers_agree(gaps: Gaps, frames: Frames, tiers: Mapping[str, Tier]) -> Block:
+    """Each tier's runs of the baseline, their time, and Kendall's tau of its mean shares with all runs'."""
+    rows = []
+    for name, tier in tiers.items():
+        few = of_tier(frames, tier)
+        one = gaps_of(few, gaps.rule)
+        baseline = few.runs[few.runs["label"] == BASELINE]
+        tau = kendall(one.means, gaps.means) if one else math.nan
+        seconds = f"{baseline['training_seconds'].sum():.0f} s"
+        counts = [baseline[column].nunique() for column in ("dataset_label", "draw", "trial")]
+        rows.append([name, *map(str, (*counts, len(baseline))), seconds, _number(tau)])
+    header = ["tier", "datasets", "draws", "trials", f"runs of {BASELINE}", "their time"]
+    title = "Tiers: Kendall's tau of the order of rows with the whole board's"
+    return Block(title, [*header, "tau"], rows, len(rows))
+
+
+def of_tier(frames: Frames, tier: Tier) -> Frames:
+    """The frames of the datasets, draws and trials of a tier."""
+    runs = frames.runs
+    kept = runs["dataset_label"].isin(tier.datasets or runs["dataset_label"].unique())
+    kept &= runs["draw"] < (tier.draws or math.inf)
+    kept &= runs["trial"] < (tier.trials or math.inf)
+    return subset(frames, runs[kept])
 
 
 def on_the_line(frames: Frames) -> Block:

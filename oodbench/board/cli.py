@@ -56,6 +56,10 @@ RetrainStale = Annotated[
     bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
 ]
 KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
+Datasets = Annotated[
+    list[str] | None,
+    typer.Option(help="Only this dataset, by its label; several times. All frozen by default."),
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
 
 
@@ -201,12 +205,8 @@ def run(
     plugin: Plugins = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only this dataset, by its label; several times. All frozen ones by default."
-        ),
-    ] = None,
+    dataset: Datasets = None,
+    tier: Annotated[str | None, typer.Option(help="A tier of the board, such as lite.")] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
     retrain_stale: RetrainStale = False,
@@ -218,7 +218,7 @@ def run(
     """
     from oodbench.board.beside import beside_board, check_planned
     from oodbench.board.parts import read_parts
-    from oodbench.board.protocol import possible, protocol_of, restricted
+    from oodbench.board.protocol import find_tier, possible, protocol_of, restricted
     from oodbench.board.show import ending_sheet
     from oodbench.registry import load_plugins
     from oodbench.report.formats import print_sheet
@@ -230,6 +230,8 @@ def run(
     labels = [label.strip() for text in algorithms for label in text.split(",") if label.strip()]
     if not labels:
         raise UserError("--algorithm names no method")
+    if tier:
+        trials, draws, dataset = find_tier(board, tier).narrowed(trials, draws, dataset)
     load_plugins(plugin or ())
     parts = read_parts(board) if any(part_files(board)) else []
     frozen = list(dict.fromkeys(part.dataset for part in parts))

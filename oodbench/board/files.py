@@ -8,6 +8,8 @@ from oodbench.registry import checkout
 
 PROTOCOL_FILE = "protocol.yaml"
 """The sweep of a frozen board."""
+TIERS_FILE = "tiers.yaml"
+"""The tiers of a frozen board: which datasets, draws and trials of its protocol each has."""
 NUMBERS_FILE = "reported.csv"
 """The numbers of a reported board."""
 

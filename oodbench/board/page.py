@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from html import escape
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from oodbench.board.page_tables import (
     selection_costs,
     sign,
 )
+from oodbench.board.protocol import Tier, tiers
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import Block, Sheet, markdown
 from oodbench.report.leaderboard import leaderboard_by_rule
@@ -69,7 +70,7 @@ def page(name: str) -> str:
         _about_ranks(board),
         _tables([tables.ranks(board)]),
         *_section_on_selection(board),
-        *_section_on_agreement(board),
+        *_section_on_agreement(board, tiers(find_board(name))),
         "## Close to the best",
         "The share of the datasets on which a row's error (1 - accuracy, or the mse) is at most so much "
         "larger than the best row's.",
@@ -175,7 +176,7 @@ def _section_on_gaps(contents: Contents) -> list[str]:
     ]
 
 
-def _section_on_agreement(contents: Contents) -> list[str]:
+def _section_on_agreement(contents: Contents, declared: Mapping[str, Tier]) -> list[str]:
     """The section on how much datasets and rules agree, where there are shares of the gap."""
     gaps = contents.gaps.get(contents.rule)
     if gaps is None:
@@ -185,6 +186,8 @@ def _section_on_agreement(contents: Contents) -> list[str]:
     blocks += [agreement.rules_agree(several)] if several else []
     cost = agreement.rules_cost(several)
     blocks += [cost] if cost else []
+    if declared:
+        blocks.append(agreement.tiers_agree(gaps, contents.frames, declared))
     line = agreement.on_the_line(contents.frames)
     about = (
         "Orders of rows by the share of the gap, on datasets and by rules that have both. A dataset on "

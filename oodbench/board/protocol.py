@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oodbench.board.files import PROTOCOL_FILE
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from oodbench.board.files import PROTOCOL_FILE, TIERS_FILE
 from oodbench.errors import UserError, unknown
 from oodbench.selection import sees_test
 from oodbench.sweep.file import Row, Sweep, validate
@@ -58,6 +60,43 @@ def restricted(
         "protocol": protocol.name,
     }
     return protocol.model_copy(update=update)
+
+
+class Tier(BaseModel):
+    """A part of a protocol for those who cannot pay for the whole."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    datasets: list[str] = []
+    """All, if there are none."""
+    draws: int | None = Field(default=None, ge=1)
+    trials: int | None = Field(default=None, ge=1)
+    """The first so many; all by default."""
+
+    def narrowed(
+        self, trials: int | None, draws: int | None, datasets: list[str] | None
+    ) -> tuple[int | None, int | None, list[str] | None]:
+        """The trials, draws and datasets that are asked for, or those of the tier."""
+        return trials or self.trials, draws or self.draws, datasets or self.datasets or None
+
+
+def tiers(board: Path) -> dict[str, Tier]:
+    """The tiers of a board by name; raises UserError for a file of something else."""
+    file = board / TIERS_FILE
+    values = read_yaml(file) if file.is_file() else {}
+    try:
+        return TypeAdapter(dict[str, Tier]).validate_python(values)
+    except ValidationError as error:
+        place, message = error.errors()[0]["loc"], error.errors()[0]["msg"]
+        raise UserError(f"{file}: {'.'.join(map(str, place))}: {message}") from error
+
+
+def find_tier(board: Path, name: str) -> Tier:
+    """A tier of a board; raises UserError."""
+    known = tiers(board)
+    if name not in known:
+        raise unknown("tier", name, known, f"the board {board.name}")
+    return known[name]
 
 
 def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
