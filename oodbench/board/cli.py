@@ -56,7 +56,7 @@ RetrainStale = Annotated[
     bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
 ]
 KeepStale = Annotated[bool, typer.Option("--keep-stale", help="Keep runs of changed code or data.")]
-Datasets = Annotated[
+Only = Annotated[
     list[str] | None,
     typer.Option(help="Only this dataset, by its label; several times. All frozen by default."),
 ]
@@ -205,7 +205,7 @@ def run(
     plugin: Plugins = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
     draws: Annotated[int | None, typer.Option(min=1, help="Fewer than the protocol's.")] = None,
-    dataset: Datasets = None,
+    dataset: Only = None,
     tier: Annotated[str | None, typer.Option(help="A tier of the board, such as lite.")] = None,
     workers: Workers = None,
     data_dir: DataDir = None,
