@@ -55,11 +55,11 @@ def test_methods_train_backbones(name: str, model: str) -> None:
     algorithm = cls(network, problem, cls.Hparams(**values))
     configure(algorithm)
     algorithm.train()
-    before = torch.nn.utils.parameters_to_vector(network.parameters()).detach().clone()
+    before = torch.nn.utils.parameters_to_vector(algorithm.network.parameters()).detach().clone()
     for step in (0, 19):
         metrics = update(algorithm, image_batch(3), step)
         assert metrics["loss"].isfinite()
-    after = torch.nn.utils.parameters_to_vector(network.parameters()).detach()
+    after = torch.nn.utils.parameters_to_vector(algorithm.network.parameters()).detach()
     assert after.isfinite().all()
     assert not trains_network(cls) or not torch.equal(before, after)
     algorithm.eval()
