@@ -109,7 +109,8 @@ class ADRMX(Algorithm):
         out.metrics["discriminator_loss"] = adversarial.detach()
         total: Tensor = out.risks.mean() + task.losses(self.rest_head(rest), targets).mean()
         total = total + h.domain_weight * domain + adversarial
-        return total + h.contrast_weight * contrasts + h.remix_weight * remix
+        total = total + h.contrast_weight * contrasts + h.remix_weight * remix
+        return total
 
     def _pairs(
         self, targets: Tensor, places: Tensor, noise: Tensor

@@ -70,7 +70,7 @@ class GGA(CustomStep):
     @torch.no_grad()
     def _search(self, batch: Batch, step: int) -> None:
         generator = torch.Generator().manual_seed(int(batch.noise["seed"]))
-        moved = trained(self.network.featurizer)
+        moved: list[Tensor] = [*trained(self.network.featurizer)]
         start = [p.clone() for p in moved]
         best, (agreement, loss) = start, self._agreement(batch, step)
         for _ in range(self.hparams.search):

@@ -67,7 +67,7 @@ class ISR(CustomStep):
         if self._last is None or self._last[0] is not batch:
             self.network.eval()
             with torch.no_grad():
-                z = featurized(self, batch.x.flatten(0, 1)).double().unflatten(0, batch.y.shape)
+                z = featurized(self, batch.x.flatten(0, 1)).double().view(*batch.y.shape, -1)
                 count = self.hparams.spurious or len(z) - 1
                 classes = range(max(2, self.problem.task.num_outputs))
                 groups = [[f[t == c] for f, t in zip(z, batch.y, strict=True)] for c in classes]
@@ -94,8 +94,8 @@ class ISR(CustomStep):
 
         def closure() -> Tensor:
             solver.zero_grad()
-            value = risk() + self.hparams.l2 / (2 * len(z)) * theta[:-1].square().sum()
-            value.backward()  # type: ignore[no-untyped-call]
+            value: Tensor = risk() + self.hparams.l2 / (2 * len(z)) * theta[:-1].square().sum()
+            torch.autograd.backward(value)
             return value
 
         solver.step(closure)  # type: ignore[no-untyped-call]
@@ -106,7 +106,8 @@ class ISR(CustomStep):
     def predict(self, x: Tensor) -> Tensor:
         """Logits (N, C) of inputs (N, *input_shape)."""
         z = self.network.featurizer(x)
-        return z @ self.weights.to(z.dtype) + self.bias.to(z.dtype)
+        logits: Tensor = z @ self.weights.to(z.dtype) + self.bias.to(z.dtype)
+        return logits
 
 
 @register("ISR_Mean", paper="arXiv:2201.12919")
@@ -131,11 +132,8 @@ class ISRMean(ISR):
         empty = chosen[0].new_zeros(0, chosen[0].shape[1])
         means = torch.stack([empty.sum(0), *(z.mean(0) for z in chosen if len(z))])[1:]
         centred = means - means.mean(0) if len(means) else empty
-        return (
-            torch.linalg.svd(centred, full_matrices=False)
-            .Vh[: min(count, max(0, len(means) - 1))]
-            .mT
-        )
+        rows: Tensor = torch.linalg.svd(centred, full_matrices=False).Vh
+        return rows[: min(count, max(0, len(means) - 1))].mT
 
 
 @register("ISR_Cov", paper="arXiv:2201.12919")
@@ -158,6 +156,5 @@ class ISRCov(ISR):
                 eigen = torch.linalg.eigh((a - b).reshape(features, features))
                 v = eigen.eigenvectors[:, eigen.eigenvalues.abs().argsort(descending=True)[:count]]
                 total = total + v @ v.mT
-        return torch.linalg.eigh(total).eigenvectors[:, features - count :] * (
-            total.abs().sum() > 0
-        )
+        largest: Tensor = torch.linalg.eigh(total).eigenvectors[:, features - count :]
+        return largest * (total.abs().sum() > 0)

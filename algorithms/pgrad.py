@@ -26,7 +26,8 @@ def principal_gradient(path: Tensor, components: int) -> Tensor:
     directions = directions / directions.norm(dim=0).clamp(min=tiny)
     way = path[0] - path[-1]
     signs = torch.where(way @ directions > 0, 1.0, -1.0)
-    return way.norm() * directions @ (signs * values / values.norm().clamp(min=tiny))
+    along: Tensor = way.norm() * directions @ (signs * values / values.norm().clamp(min=tiny))
+    return along
 
 
 @register("PGrad", paper="arXiv:2305.01134")

@@ -1,5 +1,6 @@
 """Uniform risk minimisation."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,10 @@ from oodbench.algorithms import Algorithm, Batch, Outputs, Problem, register
 from oodbench.hparams import choice, hparam, uniform
 from oodbench.networks.base import Network
 
-RANGES = {"tanh": (torch.tanh, -1.0), "relu": (F.relu, 0.0)}
+RANGES: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    "tanh": (torch.tanh, -1.0),
+    "relu": (F.relu, 0.0),
+}
 """What makes the features bounded, and the least value of the uniform noise, whose largest is 1."""
 HIDDEN = 100
 
@@ -64,7 +68,8 @@ class URM(Algorithm):
         return {"u": low + (1 - low) * u}
 
     def _squashed(self, features: Tensor) -> Tensor:
-        return RANGES[self.hparams.squash][0](features)
+        squash, _ = RANGES[self.hparams.squash]
+        return squash(features)
 
     def objective(self, out: Outputs) -> Tensor:
         """The two sums, each with gradients for its own part."""

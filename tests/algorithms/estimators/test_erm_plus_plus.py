@@ -1,3 +1,5 @@
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -7,7 +9,7 @@ from oodbench.steps import update
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, tiny
 
-NUMBERS = {"head_only": 2, "head_lr": 0.3, "average_start": 4}
+NUMBERS: dict[str, Any] = {"head_only": 2, "head_lr": 0.3, "average_start": 4}
 
 
 @ON_EVERY_TASK

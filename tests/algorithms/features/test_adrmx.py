@@ -1,5 +1,7 @@
 """ADRMX beside its terms, summed example by example."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from oodbench.conformance.tiny_problems import PLAIN, TASKS, tiny_batch
 from oodbench.steps import outputs, prepared
 from tests.helpers.methods import gradient, tiny
 
-WEIGHTS = {"domain_weight": 0.7, "contrast_weight": 0.4, "remix_weight": 2.0}
+WEIGHTS: dict[str, Any] = {"domain_weight": 0.7, "contrast_weight": 0.4, "remix_weight": 2.0}
 
 
 def contrastive(features: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from oodbench.steps import outputs, update
 from oodbench.tasks import Task
 from tests.helpers.methods import require_equation, tiny
 
-WEIGHTS = {"hessian_weight": 0.2, "eta": 0.3, "anneal_steps": 0.5}
+WEIGHTS: dict[str, Any] = {"hessian_weight": 0.2, "eta": 0.3, "anneal_steps": 0.5}
 
 
 def by_hand(method: Any, task: Task) -> tuple[Tensor, list[Tensor], Tensor]:

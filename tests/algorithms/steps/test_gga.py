@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from oodbench.steps import noise_at, update
 from oodbench.tasks import Task
 from tests.helpers.methods import ON_EVERY_TASK, gradient, tiny
 
-EARLY = {"start": 0, "end": 0.5}
+EARLY: dict[str, Any] = {"start": 0, "end": 0.5}
 
 
 def agreement(network: nn.Module, task: Task) -> tuple[float, float]:

@@ -21,7 +21,8 @@ def by_singular_values(path: Tensor, components: int) -> Tensor:
     total = torch.zeros_like(way)
     for share, row in zip(variances / variances.norm(), rows, strict=False):
         total += share * (row if row @ way > 0 else -row)
-    return total * way.norm()
+    along: Tensor = total * way.norm()
+    return along
 
 
 def test_principal_components_are_those_of_a_decomposition_by_singular_values() -> None:
