@@ -252,7 +252,7 @@ class Board:
         for label, dataset in self.dataset_of.items():
             if dataset == name:
                 block = next(b for b in self.blocks if b.title.startswith(f"{label}: "))
-                hidden = {"from", "n"} | ({"mean"} if block.header.index("mean") == 2 else set())
+                hidden = {"from", "n"} | ({"mean"} if block.header[2] == "mean" else set())
                 kept = [i for i, column in enumerate(block.header) if column not in hidden]
                 wanted = {row[0] for row in block.rows[:5]} | {"ERM", *GREY}
                 rows = [[whole(row[i]) for i in kept] for row in block.rows if row[0] in wanted]
