@@ -1,6 +1,7 @@
 """MIRO against its equation, by hand in float64."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,7 +77,8 @@ def test_it_is_skipped_where_no_network_is_pretrained(name: str) -> None:
     (impossible,) = make_plan(validate(values, "s")).impossible
     assert impossible.reason == "it needs a pretrained network"
     given = {"sampling": "uniform", "accumulation": 2, "head_only": 0}
-    reason = why_skipped(algorithms.get(name), tiny_problem(TASKS["binary"]), given)
+    without_texts = replace(tiny_problem(TASKS["binary"]), zero_shot=False)
+    reason = why_skipped(algorithms.get(name), without_texts, given)
     assert reason is not None and {"MIRO": "accumulation", "WiSEFT": "head_only"}[name] in reason
     usual = {"sampling": "uniform", "accumulation": 1, "head_only": 0}
     assert why_skipped(MIRO, tiny_problem(TASKS["binary"]), usual) is None
