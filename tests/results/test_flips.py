@@ -1,6 +1,7 @@
 """One flipped bit in any file of a results directory: the same numbers, or a word on what is wrong."""
 
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def spoken_of(out: Path, frames: Frames, wanted: Frames) -> bool:
     if not known.equals(before) or not frames.metrics.astype(names).equals(of_known.astype(names)):
         return False
     table = CliRunner().invoke(report, ["table", str(out)]).output
-    return f"Runs: {done.sum()} done" in table and ", of 4" in table and done.sum() < 4
+    return re.search(rf"Runs: {done.sum()} done, \d \w+", table) is not None and done.sum() < 4
 
 
 def silent(out: Path, wanted: Frames) -> bool:
