@@ -76,9 +76,9 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
     )
 
 
-def _named(runs: pd.DataFrame) -> list[Note]:
+def _named(runs: pd.DataFrame) -> list[str]:
     """The first runs that diverged, and the first that are broken with what is wrong, by name."""
-    sentences = []
+    sentences = list[str]()
     for state, meaning in (
         (State.DIVERGED, "counted with what they recorded"),
         (State.BROKEN, "counted nowhere"),
@@ -95,7 +95,8 @@ def _named(runs: pd.DataFrame) -> list[Note]:
         if names:
             between = "; " if state is State.BROKEN else ", "
             text = f"{state.capitalize()}, {meaning}: {between.join([*names, *more])}."
-            sentences.append(Note(text, f"{counted(len(ended), 'run')} {state}, {meaning}."))
+            brief = f"{counted(len(ended), 'run')} {state}, {meaning}."
+            sentences.append(text if state is State.BROKEN else Note(text, brief))
     return sentences
 
 

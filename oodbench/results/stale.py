@@ -174,5 +174,9 @@ def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
         return ()
     complete = runs[runs["state"].isin(COMPLETE)]
     trained = map(Trained._make, complete[list(Trained._fields)].itertuples(index=False, name=None))
-    notes = (f"{'Stale: ' if s.is_known else ''}{s.sentence}." for s in stale(trained))
-    return tuple(Note(note, f"{note.rstrip('.').partition(' (')[0]}.") for note in notes)
+    return tuple(
+        f"Stale: {reason.sentence}."
+        if reason.is_known
+        else Note(f"{reason.sentence}.", f"{reason.sentence.partition(' (')[0]}.")
+        for reason in stale(trained)
+    )

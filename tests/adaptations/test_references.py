@@ -23,7 +23,7 @@ def x() -> Tensor:
 @pytest.fixture
 def network() -> Any:
     """Two convolutions with batch normalisation that have seen other data, and a linear head."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         layers: list[Any] = [nn.Conv2d(2, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(5, 6, 3)]
         layers += [nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(24, CLASSES)]

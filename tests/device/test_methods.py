@@ -17,11 +17,13 @@ from tests.device.pretend import DEVICE, move_algorithm, moved, on_device
 
 FITTED = {
     "ICP": "a run is one fit, by scipy on the host",
+    "ISR_Cov": "a run is one fit, of as many examples of a class as there are",
+    "ISR_Mean": "a run is one fit, of as many examples of a class as there are",
     "LinearIRM": "a run is a descent in machine code on the host",
     "LinearVREx": "a run is a descent in machine code on the host",
 }
 """The methods that leave the device, and why."""
-READ_ON_HOST = {"Fish", "MLDG"}
+READ_ON_HOST = {"DGSAM", "Fish", "MLDG", "PGrad"}
 """The methods whose noise is an order that Python follows."""
 EVERYWHERE: list[dict[str, Any]] = [
     {"environments_per_step": 3, "optimizer": "sgd"},

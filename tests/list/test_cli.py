@@ -72,4 +72,4 @@ def test_wrong_usage() -> None:
     assert call("IRM", "ERM").exit_code == 2
     wrong = call("Spirls")
     assert wrong.exit_code == 2
-    assert "did you mean Spirals" in wrong.output
+    assert "did you mean Spirals" in " ".join(wrong.output.split())

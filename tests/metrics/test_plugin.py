@@ -80,7 +80,7 @@ def invoke(*arguments: str) -> Result:
 
 def test_a_plugins_metrics_are_recorded_shown_and_judge(out: Path) -> None:
     for metric, rises in (("confidence", True), ("group_gap", False), ("mean_output", True)):
-        shown = invoke("table", str(out), "--metric", metric, *OWN)
+        shown = invoke("table", str(out), "--metric", metric, "--notes", *OWN)
         assert shown.exit_code == 0, shown.output
         direction = f"{metric}: {'higher' if rises else 'lower'} is better"
         assert direction in " ".join(shown.stdout.split())
@@ -129,7 +129,8 @@ def test_the_sweeps_plugins_say_the_direction_of_a_metric_that_is_not_known(
     assert invoke("table", str(out), "--metric", "loss").exit_code == 0
     assert "my_metrics" not in sys.modules  # nobody needs it
     name = "train_val:confidence" if flag == "--rule" else "confidence"
-    shown = invoke(command, str(out), flag, name)
+    notes = () if command == "html" else ("--notes",)
+    shown = invoke(command, str(out), flag, name, *notes)
     assert shown.exit_code == 0, shown.output
     assert metrics.find("confidence") is not None
     if flag == "--metric" and command != "html":
