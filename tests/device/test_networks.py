@@ -32,6 +32,7 @@ SMALL: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "MNISTCNN": ({}, (2, 28, 28)),
     "ConvNet": ({}, (3, 32, 32)),
     "FastResNet": ({}, (3, 32, 32)),
+    "CLIP": ({"weights": "none"}, (3, 32, 32)),
     "timm": ({"model": "vit_tiny_patch16_224", "weights": "none"}, (3, 32, 32)),
     "GIN": ({"width": 8, "depth": 2}, (6, ROW)),
     "FasterRCNN": ({"weights": "none", "body": "resnet18"}, (3, 64, 64)),

@@ -27,6 +27,8 @@ STEPS = 50
 SMALL = {"name": "MLP", "hparams": {"width": 8, "depth": 1, "dropout": 0.0}}
 OURS = [n for n in algorithms if algorithms.get(n).__module__.startswith("oodbench.")]
 """Not those that the tests of other modules register."""
+WORDS: dict[str, dict[str, str]] = {"URM": {"squash": "relu"}}
+"""Values of hyperparameters that are drawn but no numbers, in which the runs of a bundle agree."""
 
 
 def specs(
@@ -35,8 +37,8 @@ def specs(
 ) -> list[RunSpec]:  # fmt: skip
     values = {
         "name": "t", "datasets": [dataset], "hparam_draws": draws, "trials": trials,
-        "algorithms": [{"name": algorithm, "hparams": hparams}], "steps": STEPS,
-        "evaluate_every": 25, "network": network or SMALL,
+        "algorithms": [{"name": algorithm, "hparams": {**WORDS.get(algorithm, {}), **hparams}}],
+        "steps": STEPS, "evaluate_every": 25, "network": network or SMALL,
     }  # fmt: skip
     return list(make_plan(validate(values, "t")).runs.values())
 
@@ -65,6 +67,7 @@ def require_close(
 
 
 def require_as_alone(alike: Sequence[RunSpec], tolerance: float, device: str = "cpu") -> None:
+    assert len({spec.bundle_key for spec in alike}) == 1
     alone = [Run(spec, TrainSettings(device=device)) for spec in alike]
     program = VectorizedProgram([Run(spec, TrainSettings(device=device)) for spec in alike])
     program.run_steps(STEPS)
@@ -111,7 +114,7 @@ def test_a_bundle_is_its_runs(
         pytest.skip("the method is none for this kind of task")
     alone = [Run(spec, TrainSettings()) for spec in alike]
     bundle = [Run(spec, TrainSettings()) for spec in alike]
-    assert len({program_key(run) for run in bundle}) == 1
+    assert len({(run.spec.bundle_key, program_key(run)) for run in bundle}) == 1
     program = VectorizedProgram(bundle)
     for steps in (20, 30):
         assert program.run_steps(steps) == [run.run_steps(steps) for run in alone] == [None] * 4
