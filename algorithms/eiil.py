@@ -1,12 +1,14 @@
 """Environment inference for invariant learning."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from oodbench.algorithms import Outputs, Problem, first_step, register
 from oodbench.hparams import hparam, log_uniform, uniform
+from oodbench.optimizers import Rates
 from oodbench.steps import CustomStep
 
 from .jtt import JTT
@@ -20,9 +22,9 @@ class EIIL(JTT):
     gradients (mean_i q_i g_i)^2 + (mean_i (1 - q_i) g_i)^2 of ERM's risks in a scale of its outputs (eq.
     3, as the authors' code has it). That is convex in q, and largest at q_i = 1 where g_i > 0, else 0, or
     the other way round: what 10,000 steps of Adam come to there stands here at once. The second stage
-    is IRM (arXiv:1907.02893) on both: mean_k [R_k + w (d/dw R_k)^2] over w where that exceeds 1, w being 1
-    in the first `anneal_steps` of its steps, then `penalty_weight`. Deviations: g_i is that of the
-    step that last trained on the example, as in `JTT`, whose stages these are.
+    is IRM (arXiv:1907.02893) on both: mean_k [R_k + w (d/dw R_k)^2], like the weight decay over w where
+    that exceeds 1, w being 1 in the first `anneal_steps` of its steps, then `penalty_weight`. Deviations:
+    g_i is that of the step that last trained on the example, as in `JTT`, whose stages these are.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -61,9 +63,19 @@ class EIIL(JTT):
         invariant = (risks.mean() + weight * penalty) / weight.clamp(min=1)
         return torch.lerp(out.risks.mean(), invariant, self._second(out))
 
+    def schedule(self, step: int, rates: Rates) -> Rates:
+        """Weight decay divided like the loss; a new optimizer where the second stage begins."""
+        rates = super().schedule(step, rates)
+        divisor = max(1.0, self.hparams.penalty_weight) if self._is_annealed(step) else 1.0
+        return rates._replace(weight_decay=rates.weight_decay / divisor)
+
+    def _is_annealed(self, step: int) -> Any:
+        """Whether the penalty has its full weight at a step."""
+        start = first_step(self.hparams.first_stage, self.problem.steps)
+        return step >= start + self.hparams.anneal_steps * (self.problem.steps - start)
+
     def _weight(self, out: Outputs) -> Tensor:
         """The penalty's weight at a step of the second stage."""
-        start = first_step(self.hparams.first_stage, self.problem.steps)
-        later = out.step >= start + self.hparams.anneal_steps * (self.problem.steps - start)
-        weight: Tensor = out.losses.new_ones(()) + later * (self.hparams.penalty_weight - 1)
+        excess = self._is_annealed(out.step) * (self.hparams.penalty_weight - 1)
+        weight: Tensor = out.losses.new_ones(()) + excess
         return weight

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oodbench.algorithms import algorithms
 from oodbench.conformance.tiny_problems import TASKS, tiny_algorithm, tiny_batch, tiny_problem
-from oodbench.steps import minimised, outputs
+from oodbench.steps import minimised, outputs, rates
 from tests.helpers.methods import require_equation
 
 PROBLEM = replace(tiny_problem(TASKS["binary"], ("a", "b")), steps=100)
@@ -39,6 +39,14 @@ def test_no_other_two_environments_have_a_larger_penalty() -> None:
     every = [penalty(torch.tensor(q).double()) for q in itertools.product((0, 1), repeat=12)]
     torch.testing.assert_close(penalty(split), max(every))
     assert 0 < split.sum() < 12
+
+
+@pytest.mark.parametrize(("step", "weight"), [(49, 1.0), (50, 1.0), (69, 1.0), (70, 30.0)])
+def test_weight_decay_is_divided_like_the_loss(step: int, weight: float) -> None:
+    algorithm: Any = tiny_algorithm(
+        algorithms.get("EIIL"), PROBLEM, {**VALUES, "weight_decay": 0.6}
+    )
+    assert rates(algorithm, step).weight_decay == pytest.approx(0.6 / weight)
 
 
 @pytest.mark.parametrize(("step", "weight"), [(50, 1.0), (69, 1.0), (70, 30.0), (99, 30.0)])
