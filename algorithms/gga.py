@@ -62,7 +62,8 @@ class GGA(CustomStep):
         first, last = (
             first_step(getattr(self.hparams, n), self.problem.steps) for n in ("start", "end")
         )
-        if first <= step <= last and self.hparams.search:
+        walks = self.hparams.search and trained(self.network.featurizer)  # a `Head` has no features
+        if first <= step <= last and walks:
             with excursion([*self.network.buffers()]):
                 self._search(prepared(self, batch, step, on_host=True), step)
         return usual_update(self, batch, step)

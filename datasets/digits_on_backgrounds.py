@@ -2,18 +2,20 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from oodbench.datasets import Dataset, Environment, Metadata, permutation, register
+from oodbench.errors import UserError
 from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 from .colored_digits import read_digits
 
 AGREEMENT = (0.95, 0.85, 0.5, 0.1)
-"""How often the background goes with the label, by environment."""
+"""How often the background goes with the label, by environment; the last is the test one."""
 
 
 @register(
@@ -35,9 +37,9 @@ class DigitsOnBackgrounds(Dataset):
     The 1,797 real scans are those of `sklearn.datasets.load_digits`. In an order drawn by the trial they
     are dealt out to all environments in turn, which hence share none (449 or 450 each). Behind a digit
     are stripes, `contrast` bright, with a phase of their own: upright where the background goes with the
-    label, level where it does not. An environment is called after the share of the former: 0.95 and
-    0.85 in training, so that a group of a label and a background may have a few examples there, 0.5 in the
-    validation environment and 0.1 in the test. Labels have no noise. Inputs are (1, 8, 8) in [0, 1];
+    label, level where it does not. An environment is called after the share of the former: by default 0.95
+    and 0.85 in training, so that a group of a label and a background may have a few examples there, 0.5 in
+    the validation environment and 0.1 in the test. Labels have no noise. Inputs are (1, 8, 8) in [0, 1];
     the attribute of an example is its background.
     """
 
@@ -45,34 +47,46 @@ class DigitsOnBackgrounds(Dataset):
     class Options(Dataset.Options):
         """The backgrounds."""
 
+        agreement: tuple[float, ...] = hparam(AGREEMENT, neutral=AGREEMENT)
+        """How often the background goes with the label, by environment; the last is the test one, the one
+        before it for validation."""
         contrast: float = hparam(0.6, low=0.0, high=1.0)
         as_test: bool = hparam(False)
         """Whether backgrounds are everywhere as in the test environment: what could be reached."""
 
     options: Options
-    environments = tuple(f"{share:g}" for share in AGREEMENT)
-    validation_environments = ("0.5",)
-    test_environments = ("0.1",)
     input_shape = (1, 8, 8)
     task = Task("binary")
     attributes = ("level stripes", "upright stripes")
     classes = ("five and above", "below five")
+
+    def __init__(self, options: Options, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.environments = tuple(f"{share:g}" for share in options.agreement)
+        if len(set(self.environments)) < max(3, len(options.agreement)):
+            raise UserError(
+                f"'agreement' in the options of {self.name} must be at least three different shares, "
+                f"not {list(options.agreement)}"
+            )
+        self.validation_environments = self.environments[-2:-1]
+        self.test_environments = self.environments[-1:]
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The environments of a trial."""
         images, digits = read_digits()
         order = permutation(self, len(images), trial)
         environments = {}
-        for i, share in enumerate(AGREEMENT):
-            scans = order[i :: len(AGREEMENT)]
-            agreement = AGREEMENT[-1] if self.options.as_test else share
-            noise = torch.Generator().manual_seed(self.seed(trial, f"{share:g}"))
+        shares = self.options.agreement
+        for i, (name, share) in enumerate(zip(self.environments, shares, strict=True)):
+            scans = order[i :: len(shares)]
+            agreement = shares[-1] if self.options.as_test else share
+            noise = torch.Generator().manual_seed(self.seed(trial, name))
             label = digits[scans] < 5
             contradicts = torch.rand(len(scans), generator=noise) >= agreement
             upright = label ^ contradicts
             stripes = self.options.contrast * _stripes(upright, noise)
             x = torch.maximum(images[scans], stripes).unsqueeze(1)
-            environments[f"{share:g}"] = Environment(x, label.float(), attributes=upright.long())
+            environments[name] = Environment(x, label.float(), attributes=upright.long())
         return environments
 
 

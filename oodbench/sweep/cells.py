@@ -122,7 +122,9 @@ def with_environments(sweep: Sweep, source: Source) -> Source:
     """
     dataset, for_dataset = source.dataset, source.training.validation_environments
     wanted = sweep.validation_environments if for_dataset is None else for_dataset
-    if sweep.test_environments == "default":
+    if source.training.test_environments is not None:
+        tests = [_spelled(source.training.test_environments)]
+    elif sweep.test_environments == "default":
         tests = [dataset.test_environments]
     elif sweep.test_environments in ("each", "pairs"):
         tests = [(name,) for name in dataset.environments]

@@ -90,6 +90,10 @@ class Training(BaseModel):
     validation_environments: Count | Names | None = Field(
         default=None, description="a number from 1 on, or a list of names"
     )
+    test_environments: Annotated[Names, MinLen(1)] | None = Field(
+        default=None, description="a list of names"
+    )
+    """The one set of test environments of this dataset."""
 
 
 class Row(Component):
