@@ -27,8 +27,18 @@ from oodbench.results.run_spec import COMPLETE, RunSpec
 Integers = npt.NDArray[np.int64]
 
 
+def _check_sentences(rule: type["Rule"]) -> None:
+    """Raise UserError for a rule without the sentences that tables and errors print."""
+    for name, meaning in (
+        ("summary", "the sentence on it below a table"),
+        ("needs", "what it needs"),
+    ):
+        if not isinstance(getattr(rule, name, None), str):
+            raise UserError(f"the selection rule {rule.__name__} has no `{name}`: {meaning}")
+
+
 selection_rules: Registry[type["Rule"]] = Registry(
-    "selection rule", "oodbench.selection_rules", "oodbench.selection"
+    "selection rule", "oodbench.selection_rules", "oodbench.selection", _check_sentences
 )
 register = selection_rules.add
 USUAL = "train_val"
