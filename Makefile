@@ -44,7 +44,8 @@ $(VENV)/documented: $(VENV)/installed
 	$(BIN)/pip install --quiet --group docs
 	touch $@
 
-# the site, in docs/_build/html; a warning is an error
+# the site, in docs/_build/html; a warning is an error. A notebook runs again when its code changes, all do
+# after `rm -r docs/_build/notebooks`
 docs: $(VENV)/documented
 	$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet docs docs/_build/html
 

@@ -21,6 +21,8 @@ from oodbench.hparams import hparam
 from oodbench.tasks import Task
 
 SPLITS = ("in", "out")
+USUAL = ("target", "environment")
+"""The columns that are looked for unless an option of the same name names another."""
 FILL = (
     "the option `missing: median` (or mean) fills such cells by what a run trains on, and says where in an "
     "input of 0 and 1; or leave the row out"
@@ -64,7 +66,9 @@ class NumberedRows:
     def cells(self, name: str) -> Sequence[str]:
         """The cells of a column, which may be empty; raises UserError if the column is missing."""
         if name not in self._texts:
-            raise unknown("column", name, self.columns, f"{self.path}, line {self._header_line}")
+            hint = f" (the option `{name}` names another)" if name in USUAL else ""
+            place = f"{self.path}, line {self._header_line}"
+            raise unknown("column", name, self.columns, place, hint)
         cells: Sequence[str] = self._texts[name]
         return cells
 

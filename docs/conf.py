@@ -12,7 +12,7 @@ from oodbench.version import __version__ as release  # noqa: E402
 project = "oodbench"
 copyright = "The oodbench authors"
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "contents",
     "docstrings",
@@ -22,6 +22,16 @@ root_doc = "README"
 exclude_patterns = ["_build"]
 myst_heading_anchors = 6
 myst_url_schemes = {"http": None, "https": None, "mailto": None, "page": "{{path}}"}
+# tutorials are notebooks; each is executed in a folder of its own, and again when its code changes
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / "notebooks")
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ |= {"PYTHONPATH": str(HERE.parent), "COLUMNS": "88", "OMP_NUM_THREADS": "1"}
+
 highlight_language = "text"
 templates_path: list[str] = []
 suppress_warnings = ["config.cache", "ref.python"]  # names of types that two modules have

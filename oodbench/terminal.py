@@ -323,5 +323,11 @@ def _blocks(widths: Sequence[int], keys: int, width: int) -> Iterator[list[int]]
 
 
 def terminal(stderr: bool = False) -> Terminal:
-    """A console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now."""
-    return Terminal(stderr=stderr)
+    """A console on stdout (or stderr) with the width that the terminal, or COLUMNS, has now.
+
+    What is drawn anew, such as a progress bar, needs a terminal: FORCE_COLOR, which notebooks set,
+    colours what a pipe gets, and no more.
+    """
+    stream = sys.stderr if stderr else sys.stdout
+    drawn = None if stream is not None and stream.isatty() else False
+    return Terminal(stderr=stderr, force_interactive=drawn)

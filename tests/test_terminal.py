@@ -300,3 +300,12 @@ def test_an_error_without_utf_8_is_one_sentence(foreign: Path) -> None:
     text = done.stderr.decode("ascii")
     assert text.startswith("error: ") and text.count("\n") == 1
     assert r"did you mean B\xfchne \u65e5\u672c?" in text
+
+
+def test_a_pipe_that_takes_colours_gets_no_progress_bar(tmp_path: Path) -> None:
+    """Notebooks set FORCE_COLOR."""
+    tiny_file(tmp_path, trials=2)
+    launch = ("-m", "oodbench.sweep", "launch", "tiny.yaml", "--yes", "--launcher", "debug")
+    done = python(tmp_path, *launch, FORCE_COLOR="1")
+    assert done.returncode == 0, done.stderr
+    assert "[1/" in done.stdout and "\x1b[1m" in done.stdout and "\x1b[2K" not in done.stdout

@@ -162,8 +162,9 @@ def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def headline(gaps: Gaps) -> Block:
-    """The mean share of each row in all and by half, and its place."""
-    groups = [g for g in (ALL, *HALVES) if g in gaps.subsets]
+    """The mean share of each row in all and by half, and its place; a half that is all has no column."""
+    halves_here = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
+    groups = [ALL, *halves_here]
     columns = _means(gaps, groups)
     rows = []
     for label in gaps.shares.columns:

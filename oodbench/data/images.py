@@ -186,10 +186,10 @@ class Images(FileDataset):
             return
         files = [file for images in listing.values() for file, _ in images]
         problems = []
+        starts, console = range(0, len(files), 1024), terminal(stderr=True)
+        hidden = not console.is_interactive
         with ThreadPoolExecutor() as pool:
-            for start in track(
-                range(0, len(files), 1024), "looking at images", console=terminal(stderr=True)
-            ):
+            for start in track(starts, "looking at images", console=console, disable=hidden):
                 problems += [p for p in pool.map(_problem, files[start : start + 1024]) if p]
         if problems:
             more = f"; {len(problems) - 1} others cannot either" if len(problems) > 1 else ""

@@ -68,7 +68,9 @@ def _bar() -> "Progress":
     from oodbench.terminal import terminal
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=terminal(stderr=True), transient=True)
+    console = terminal(stderr=True)
+    hidden = not console.is_interactive
+    return Progress(*columns, console=console, transient=True, disable=hidden)
 
 
 class _Place:

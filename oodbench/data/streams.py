@@ -249,7 +249,8 @@ def keep(folder: Path, title: str, arrays: Mapping[str, Rows]) -> None:
                 f"{title}: {folder} needs {size / 1e9:.3g} GB and {free / 1e9:.3g} GB are free"
             )
         columns = (TextColumn("examples"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with whole_folder(folder) as part, Progress(*columns, console=console) as progress:
+        bar = Progress(*columns, console=console, disable=not console.is_interactive)
+        with whole_folder(folder) as part, bar as progress:
             task = progress.add_task("examples", total=count)
             for name, rows in arrays.items():
                 _write(part / f"{name}.npy", rows, lambda n: progress.advance(task, n))

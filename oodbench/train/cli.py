@@ -164,7 +164,7 @@ def _trained(spec: RunSpec, directory: RunDirectory, settings: TrainSettings) ->
     directory.forget()
     console = terminal()
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    bar = Progress(*columns, console=console, disable=not console.is_interactive)
     with bar:
         task = bar.add_task("steps", total=spec.steps)
         try:

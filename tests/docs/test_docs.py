@@ -157,8 +157,9 @@ def test_a_results_directory_is_as_its_guide_says(trained: Path) -> None:
 
 def shown_commands() -> list[str]:
     """The lines of the pages that start with one of our commands, without what a shell makes of them."""
-    lines = [line.strip() for page in PAGES for line in page.read_text().splitlines()]
-    found = (re.match(r"python -m oodbench\.[^#>`&]*", line) for line in lines)
+    texts = [page.read_text().replace("\\\n", "") for page in PAGES]
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    found = (re.match(r"python -m oodbench\.[^#>`&|]*", line) for line in lines)
     return sorted({match[0].strip() for match in found if match})
 
 

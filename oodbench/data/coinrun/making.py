@@ -161,7 +161,9 @@ def _fill(
     task = partial(make_shard, folder=folder, settings=settings, policy=policy)
     console = terminal()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    bar = Progress(TextColumn("levels"), *columns, console=console, disable=not console.is_terminal)
+    bar = Progress(
+        TextColumn("levels"), *columns, console=console, disable=not console.is_interactive
+    )
     context = multiprocessing.get_context("spawn")
     with bar, ProcessPoolExecutor(workers, context, end_with_parent) as pool:
         row = bar.add_task("levels", total=len(shards(settings)))

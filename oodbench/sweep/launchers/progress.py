@@ -44,7 +44,7 @@ def progress(console: Terminal, most: int, **options: Any) -> Progress:
         TimeElapsedColumn(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(table_column=Column(no_wrap=True)),
         console=console,
-        disable=not console.is_terminal,
+        disable=not console.is_interactive,
         **options,
     )
 
@@ -102,10 +102,10 @@ class Display:
             return
         self.count += 1
         self._progress.update(self._sweep, completed=self.count)
-        if state is not State.DONE or not self.console.is_terminal:
+        if state is not State.DONE or not self.console.is_interactive:
             text = f"[{self.count}/{self.total}] {state}: {title(self.specs[run_id])}"
             notes = [message] if message else []
-            if not self.console.is_terminal:
+            if not self.console.is_interactive:
                 notes += self._validation_score(run_id) if state.complete else []
                 notes.append(self._time_left())
             self.console.say(": ".join([text, ", ".join(notes)]) if notes else text)

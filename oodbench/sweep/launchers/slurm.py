@@ -37,6 +37,7 @@ from oodbench.sweep.launchers.progress import title
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
 from oodbench.sweep.launchers.slurm_queue import (
     BUSY,
+    NoAnswer,
     Pack,
     Submission,
     Submissions,
@@ -142,8 +143,11 @@ class Slurm(Launcher):
     def preview(self, job: Job, console: Terminal) -> None:
         """Print the jobs that a launch would submit, and the first runs of the first."""
         request = Request(job)
-        if shutil.which("sbatch"):
+        try:
             request.check()
+        except NoAnswer:
+            request.here = False
+            console.say("Slurm does not answer here: partition and limits are not checked.")
         left = [i for i, s in self._states(job).items() if s is State.PLANNED or s.can_be_retried]
         arrays = request.arrays(left)
         for name, packs in arrays.items():
@@ -192,6 +196,8 @@ class Request:
     """What a launch asks of Slurm."""
 
     def __init__(self, job: Job) -> None:
+        self.here = shutil.which("sbatch") is not None
+        """Whether Slurm can be asked."""
         asked = SlurmResources.of(job.options.resources)
         if job.options.devices not in ("auto", "cpu"):
             raise UserError(
@@ -242,12 +248,11 @@ class Request:
 
     def arrays(self, ids: Sequence[str]) -> dict[str, tuple[Pack, ...]]:
         """The runs packed into jobs and these into arrays, by the arrays' names; raises UserError."""
-        here, most = shutil.which("sbatch") is not None, self.asked.max_jobs
-        size = self.asked.runs_per_job
+        most, size = self.asked.max_jobs, self.asked.runs_per_job
         if most is not None:
             queued = (
                 len(ask("squeue", "--noheader", "--array", "--me", "--format=%i").split())
-                if here
+                if self.here
                 else 0
             )
             if queued >= most:
@@ -263,7 +268,7 @@ class Request:
         earlier = len(list(Submissions(self.job.results)))
         sweep = re.sub(r"[^\w.-]", "-", self.job.name)
         longest = MAX_ARRAY_SIZE
-        if here and packs:
+        if self.here and packs:
             match = re.search(r"MaxArraySize\s*=\s*(\d+)", ask("scontrol", "show", "config"))
             longest = int(match[1]) if match else MAX_ARRAY_SIZE
         arrays: dict[str, tuple[Pack, ...]] = {}

@@ -210,13 +210,17 @@ def delays() -> Iterator[float]:
     raise UserError(f"Slurm's controller has not answered for {sum(DELAYS):.0f} s; try again later")
 
 
+class NoAnswer(UserError):
+    """One of Slurm's commands failed, or is not there."""
+
+
 def ask(*command: str, patient: bool = True) -> str:
     """The output of one of Slurm's commands, which is called again, with back-off, while Slurm is busy.
 
-    Raises UserError with Slurm's own sentence, or if the command is not there.
+    Raises NoAnswer with Slurm's own sentence, or if the command is not there.
     """
     if shutil.which(command[0]) is None:
-        raise UserError(
+        raise NoAnswer(
             f"there is no Slurm on this machine ('{command[0]}' is not on the PATH): "
             "launch where it is, or use --launcher local"
         )
@@ -228,4 +232,4 @@ def ask(*command: str, patient: bool = True) -> str:
         if not BUSY.search(message) or not patient:
             break
         time.sleep(delay)
-    raise UserError(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")
+    raise NoAnswer(f"{command[0]}: {message.removeprefix(f'{command[0]}: error: ')}")

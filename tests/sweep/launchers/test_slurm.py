@@ -124,3 +124,19 @@ def test_a_snapshot_has_the_code_and_its_fingerprint(
 def test_a_percent_sign_in_the_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="folder with a % in its name"):
         sizes(request(tmp_path / "50%", {}))
+
+
+def test_a_dry_run_where_slurm_does_not_answer_says_what_is_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("sbatch", "sinfo", "squeue", "scontrol"):
+        command = tmp_path / "bin" / name
+        command.parent.mkdir(exist_ok=True)
+        command.write_text("#!/bin/sh\necho 'fatal: no configuration source' >&2\nexit 1\n")
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    asked = {"partition": "gpu", "max_jobs": 2}
+    Slurm().preview(job(tiny(trials=4), tmp_path / "out", resources=asked), terminal())
+    shown = capsys.readouterr().out
+    assert "Slurm does not answer here: partition and limits are not checked." in shown
+    assert ": 2 jobs" in shown and "--partition=gpu\n" in shown
