@@ -406,11 +406,13 @@ def page(
     ] = None,
 ) -> None:
     """Write the page of a board as Markdown or HTML: its tables, and what follows from them."""
-    from oodbench.board.page import html_page
-    from oodbench.board.page import page as board_page
+    from oodbench.board.page.contents import contents
+    from oodbench.board.page.html import html_page
+    from oodbench.board.page.markdown import markdown_page
 
-    text = board_page(name)
+    board = contents(name)
+    text = html_page(board) if out and out.suffix == ".html" else markdown_page(board)
     if out is None:
         typer.echo(text, nl=False)
     else:
-        write_whole(out, html_page(text) if out.suffix == ".html" else text)
+        write_whole(out, text)

@@ -12,7 +12,8 @@ import yaml
 
 from oodbench.board.entries import ABOUT, read_receipt, sha256, statuses
 from oodbench.board.files import part_path
-from oodbench.board.page import page
+from oodbench.board.page.contents import contents
+from oodbench.board.page.markdown import markdown_page
 from oodbench.board.parts import Part, read_part, write_part
 from oodbench.board.submission import unpack
 from oodbench.errors import UserError
@@ -87,7 +88,7 @@ def test_a_row_is_submitted_verified_and_added(copy: Path, board: Path) -> None:
     assert any(
         line[:1] == ["Thrice"] and line[-3:] == ["verified", "by", "rerun"] for line in shown
     )
-    told = page(str(board)).split("## Rows that others entered")[1]
+    told = markdown_page(contents(str(board))).split("## Rows that others entered")[1]
     for text in ("A. Author <a@example.org>", "M., ", "4 runs", sha256_of_method(copy), "none"):
         assert text.replace("<", "\\<") in told
     assert "already" in invoke("add", copy, board, code=2)

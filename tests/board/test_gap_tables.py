@@ -6,10 +6,12 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from oodbench.board import agreement, gap_tables
+from oodbench.board import gap_tables
 from oodbench.board.beside import frozen
 from oodbench.board.gap_tables import Gaps, gaps_of
-from oodbench.board.page import page
+from oodbench.board.page import agreement
+from oodbench.board.page.contents import contents
+from oodbench.board.page.markdown import markdown_page
 from oodbench.report.formats import Block
 from oodbench.results.frames import Frames
 from tests.helpers.boards import invoke
@@ -163,7 +165,7 @@ def test_the_sentences_are_made_of_the_tables(runs: pd.DataFrame, gaps: Gaps) ->
 
 
 def test_the_headline_stands_in_show_and_in_the_page(made: Path, runs: pd.DataFrame) -> None:
-    shown, text = invoke("show", made, "--format", "markdown"), page(str(made))
+    shown, text = invoke("show", made, "--format", "markdown"), markdown_page(contents(str(made)))
     title = "### Share of the gap closed by val_env: 0 is ERM, 1 the ceiling"
     assert shown.count(title) == text.count(title) == 1
     assert text.index("## The gap closed") < text.index("## Findings")
@@ -171,4 +173,4 @@ def test_the_headline_stands_in_show_and_in_the_page(made: Path, runs: pd.DataFr
 
 def test_a_board_without_a_ceiling_has_no_share(board: Path) -> None:
     assert "Share of the gap" not in invoke("show", board)
-    assert "gap closed" not in page(str(board))
+    assert "gap closed" not in markdown_page(contents(str(board)))

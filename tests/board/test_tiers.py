@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from oodbench.board import agreement
 from oodbench.board.beside import frozen
 from oodbench.board.gap_tables import Gaps, gaps_of
-from oodbench.board.page import page
+from oodbench.board.page import agreement
+from oodbench.board.page.contents import contents
+from oodbench.board.page.markdown import markdown_page
 from oodbench.board.protocol import Tier, tiers
 from oodbench.results.frames import subset
 from tests.helpers.boards import invoke
@@ -68,4 +69,4 @@ def test_the_page_has_the_tau_of_a_tier_with_the_whole_board(tmp_path: Path) -> 
     assert whole is not None
     (row,) = agreement.tiers_agree(whole, frames, tiers(board)).rows
     assert row == ["lite", "1", "2", "3", "6", f"{erm['seconds'].sum():.0f} s", f"{tau:.2f}"]
-    assert "### Tiers: Kendall's tau" in page(str(board))
+    assert "### Tiers: Kendall's tau" in markdown_page(contents(str(board)))

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +40,23 @@ def write(
 
 def render(tree: dict[str, Any]) -> str:
     """The page of a tree of `contents.contents`."""
-    style = (ASSETS / "page.css").read_text()
-    script = "\n".join((ASSETS / f"{name}.js").read_text() for name in SCRIPTS)
+    title = html.escape(printable(f"{tree['title']}: oodbench report"))
+    parts = {"version": html.escape(tree["version"]), "title": title, "data": embedded(tree)}
+    scripts = [ASSETS / f"{name}.js" for name in SCRIPTS]
+    return assembled(ASSETS / "page.html", [ASSETS / "page.css"], scripts, parts)
+
+
+def assembled(
+    template: Path, styles: Sequence[Path], scripts: Sequence[Path], parts: Mapping[str, str]
+) -> str:
+    """A page from a template, in which @NAME@ is the place of a part or of `policy`, `style`, `script`."""
+    style = "".join(file.read_text() for file in styles)
+    script = "\n".join(file.read_text() for file in scripts)
     script = f'"use strict";\n{{\n{script}}}\n'
-    policy = POLICY.format(
-        script=_checksum(script),
-        style=_checksum(style),
-    )
-    parts = {
-        "policy": policy,
-        "version": html.escape(tree["version"]),
-        "title": html.escape(printable(f"{tree['title']}: oodbench report")),
-        "style": style,
-        "script": script,
-        "data": embedded(tree),
-    }
-    pieces = (ASSETS / "page.html").read_text().split("@")
-    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
+    policy = POLICY.format(script=_checksum(script), style=_checksum(style))
+    joined = {"policy": policy, "style": style, "script": script, **parts}
+    pieces = template.read_text().split("@")
+    return "".join(joined[piece] if i % 2 else piece for i, piece in enumerate(pieces))
 
 
 def to_json(tree: dict[str, Any]) -> str:

@@ -1,19 +1,12 @@
 """A made sweep and a browser, for the tests of the page."""
 
-import shutil
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
+from tests.helpers.browser import browser as browser
 from tests.helpers.made import Made, rising
 
 NASTY = "<script>alert(1)</script>"
 PERCENT = "a_b%"
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,15 +31,3 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
                             state=state, error=error, seconds=0.1 * (1 + i), memory=100.0 + i,
                         )  # fmt: skip
     return sweep
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("Debian's chromium is not installed")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield started
-        started.close()

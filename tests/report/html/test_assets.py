@@ -13,24 +13,15 @@ from oodbench.report.html import render, write
 from oodbench.report.html.contents import contents
 from oodbench.report.leaderboard import leaderboard
 from oodbench.results.frames import load_frames
+from tests.helpers import browser
 from tests.helpers.made import Made, flat
 from tests.report.html.conftest import NASTY, PERCENT
 
 pytestmark = pytest.mark.slow
 
 
-class Seen:
-    """A page, all that its console said and all that it asked for."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        self.page = browser.new_context(reduced_motion="reduce", **options).new_page()
-        self.problems: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.problems.append(message.text))
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(address)
+class Seen(browser.Seen):
+    """The page of runs."""
 
     def rows(self) -> list[str]:
         """The leaderboard's algorithms from top to bottom."""
@@ -39,8 +30,7 @@ class Seen:
 
     def cells(self, section: str = "leaderboard") -> list[list[str]]:
         """The texts of a section's first table."""
-        rows = self.page.locator(f"#{section} table").first.locator("tbody tr").all()
-        return [row.locator("th, td").all_inner_texts() for row in rows]
+        return super().cells(f"#{section}")
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from oodbench.board.beside import frozen
-from oodbench.board.files import PROTOCOL_FILE, find_board
-from oodbench.board.gap_tables import BASELINE, Gaps, differences, gaps_of, serving
-from oodbench.metrics import is_proportion
+from oodbench.board.gap_tables import BASELINE, serving
+from oodbench.board.page.contents import WORST_GROUP, Contents
 from oodbench.report.formats import Block
 from oodbench.report.leaderboard import (
     CEILING,
     FROM,
     METHOD,
     Leaderboard,
-    is_mean,
     leaderboard_by_rule,
     scores,
 )
@@ -31,89 +27,13 @@ from oodbench.report.statistics import (
     kendall,
     mean_ranks,
 )
-from oodbench.results.frames import Frames, subset
+from oodbench.results.frames import subset
 from oodbench.results.run_spec import CONSTANT
-from oodbench.selection import find_rule, rule_names, usual
-from oodbench.yaml_values import read_yaml
 
 DRAWS = (1, 5)
 """The smaller budgets of which the ranks are shown, beside the whole one."""
 SHARES = (0.05, 0.1, 0.25, 0.5)
 """How much larger than the best row's an error may be."""
-WORST_GROUP = "worst_group_accuracy"
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a page is made of."""
-
-    name: str
-    planned: list[str]
-    """The datasets of the protocol."""
-    frames: Frames
-    rule: str
-    leaderboard: Leaderboard
-    """By `rule`."""
-    values: dict[str, pd.DataFrame]
-    """The values behind the leaderboard by each rule, of the datasets that serve it; see `scores`."""
-    gains: dict[tuple[str, str], Difference]
-    """The gain over the baseline by dataset and label."""
-    gaps: dict[str, Gaps]
-    """The shares of the gap by each rule that serves a dataset with a clear head-room."""
-
-    @property
-    def datasets(self) -> list[str]:
-        """The datasets by their labels."""
-        return [str(d) for d in self.leaderboard.frame["dataset"].unique()]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """Datasets by the labels that every one of them has; larger is better."""
-        return block_table(self.values[self.rule])
-
-    @property
-    def labels(self) -> list[str]:
-        """The labels: those with a mean rank, the best first, then the others."""
-        ranked = [str(label) for label in mean_ranks(self.table).index]
-        labels = self.values[self.rule]["label"].unique()
-        return [*ranked, *(str(label) for label in labels if label not in ranked)]
-
-    def averages(self, kind: str = METHOD) -> pd.DataFrame:
-        """The average over test environments of each row of a kind on each dataset."""
-        frame = self.leaderboard.frame
-        rows = is_mean(frame) & (frame["kind"] == kind) & (frame["n"] > 0)
-        return frame[rows].set_index(["dataset", "label"])
-
-    def metric(self, dataset: str) -> str:
-        """The metric of a dataset."""
-        return str(self.averages()["metric"][dataset].iloc[0])
-
-    def unit(self, dataset: str) -> str:
-        """The unit of gains on a dataset."""
-        metric = self.metric(dataset)
-        return "points" if is_proportion(metric) else metric
-
-    def is_higher_better(self, dataset: str) -> bool:
-        """The direction of a dataset's metric."""
-        return self.leaderboard.higher.get(self.metric(dataset), True)
-
-
-def contents(name: str) -> Contents:
-    """The contents of a board; raises UserError as `frozen` does."""
-    frames = frozen(name)
-    rule = usual(frames)
-    values = {}
-    shipped = [name for name in rule_names() if find_rule(name).frozen]
-    for other in dict.fromkeys([rule, *shipped]):
-        served = serving(frames, other)
-        if len(served.runs):
-            values[other] = scores(served, other)
-    listed = read_yaml(find_board(name) / PROTOCOL_FILE)["datasets"]
-    planned = [d if isinstance(d, str) else str(d.get("label") or d["name"]) for d in listed]
-    shares = {r: one for r, table in values.items() if (one := gaps_of(frames, r, table=table))}
-    gains = shares[rule].differences if rule in shares else differences(values[rule])
-    board = leaderboard_by_rule(frames, rule)
-    return Contents(Path(name).name, planned, frames, rule, board, values, gains, shares)
 
 
 def results(board: Leaderboard) -> list[Block]:
