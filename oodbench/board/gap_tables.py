@@ -105,14 +105,16 @@ def gaps_of(
 ) -> Gaps | None:
     """The gaps of a board's rows by a rule; `table` has the `scores` of methods, if they are known.
 
-    None without a baseline, or without a ceiling whose head-room is clear.
+    Only datasets with a run of the baseline count. None without one, or without a ceiling whose head-room
+    is clear.
     """
     frames = serving(frames, rule)
     ceilings = _scores_of(CEILING, frames, rule, metric)
     if ceilings is None:
         return None
     table = scores(frames, rule, metric) if table is None else table
-    if BASELINE not in set(table["label"]):
+    table = table[table["dataset"].isin(table.loc[table["label"] == BASELINE, "dataset"])]
+    if table.empty:
         return None
     trials = by_trial(table)
     rooms = head_rooms(trials, by_trial(ceilings).bfill(axis=1).iloc[:, 0], BASELINE)

@@ -135,9 +135,11 @@ def test_a_number_opens_its_runs(seen: Seen, kinds: pd.DataFrame) -> None:
     low, high = (f"+{100 * v:.1f}" for v in (estimate(gain).low, estimate(gain).high))
     assert f"[{low}, {high}] points" in dialog.inner_text()
     dialog.get_by_text(f"All {DRAWS * TRIALS} runs").click()
+    dialog.locator("details tr.picked").first.wait_for()
     assert dialog.locator("details").first.locator("tbody tr").count() == DRAWS * TRIALS
     assert dialog.locator("details tr.picked").count() == TRIALS
     dialog.get_by_text("Ids of the chosen runs").click()
+    dialog.locator("code").first.wait_for()
     assert set(dialog.locator("code").all_inner_texts()) == set(best["id"])
 
 
@@ -150,7 +152,7 @@ def test_a_mean_opens_its_datasets_and_these_their_runs(seen: Seen) -> None:
     seen.page.locator("table.heat tr[data-label=B] td button").first.click()
     names = [row[0] for row in seen.cells("#dialogbody")]
     assert names == list(KINDS)
-    seen.page.locator("#dialogbody").get_by_role("button", name="beta, b").click()
+    seen.page.locator("#dialogbody").get_by_role("button", name="beta, b", exact=True).click()
     seen.page.get_by_text("B on beta, b").wait_for()
     seen.page.get_by_role("button", name="Back").click()
     seen.page.locator("#dialogtitle").get_by_text("B", exact=True).wait_for()
@@ -163,7 +165,7 @@ def test_a_header_sorts_its_heat_map(seen: Seen) -> None:
     assert order() == ["A", "ERM", "B"]
     seen.page.locator("table.heat").first.get_by_role("button", name="algorithm").click()
     assert order() == ["A", "B", "ERM"]
-    seen.page.locator("table.heat").first.get_by_role("button", name="beta, b").click()
+    seen.page.locator("table.heat").first.get_by_role("button", name="beta, b", exact=True).click()
     assert order() == ["A", "ERM", "B"]  # the smallest loss first
 
 

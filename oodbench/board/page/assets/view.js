@@ -28,7 +28,7 @@ function wordsMatch(r) {
 function computed(rule, off, rows) {
   const table = results[rule];
   const ceiling = (d) => [...table[d].keys()].find((r) => isKind(r, "ceiling"));
-  const judged = D.datasets.map((_, d) => d).filter((d) => !off.has(d) && table[d].size);
+  const judged = D.datasets.map((_, d) => d).filter((d) => !off.has(d) && table[d].has(baseline));
   const rooms = D.datasets.map((_, d) => headRoom(table[d].get(ceiling(d))?.values, table[d].get(baseline)?.values, D.constants.clear));
   const clear = judged.filter((d) => rooms[d] && rooms[d].clear);
   const view = { rule, judged, rooms, clear, ceiling, cells: new Map(), methods: [], apart: [] };
