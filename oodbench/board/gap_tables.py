@@ -10,8 +10,6 @@ import pandas as pd
 
 from oodbench.datasets import datasets as registered
 from oodbench.errors import UserError
-from oodbench.report.comparison import OVERALL
-from oodbench.report.comparison import gains as gains_over
 from oodbench.report.formats import Block
 from oodbench.report.gaps import (
     CLEAR,
@@ -31,7 +29,13 @@ from oodbench.report.gaps import (
 )
 from oodbench.report.leaderboard import CEILING, TRANSDUCTIVE, scores
 from oodbench.report.numbers import counted
-from oodbench.report.statistics import Difference, block_table, kendall, mean_ranks
+from oodbench.report.statistics import (
+    Difference,
+    block_table,
+    kendall,
+    mean_ranks,
+    paired_differences,
+)
 from oodbench.results.frames import Frames, subset
 from oodbench.results.run_spec import CONSTANT
 
@@ -138,9 +142,13 @@ def _scores_of(kind: str, frames: Frames, rule: str, metric: str | None) -> pd.D
 
 
 def differences(table: pd.DataFrame) -> dict[tuple[str, str], Difference]:
-    """The paired difference of each label to the baseline, by dataset and label."""
-    pairs = gains_over(table, BASELINE)
-    return {(d, one.label): one for d, many in pairs if d != OVERALL for one in many}
+    """The paired difference of each label to the baseline, by dataset and label, without a bootstrap."""
+    return {
+        (str(dataset), one.label): one
+        for dataset, scored in table.groupby("dataset", sort=False)
+        if BASELINE in set(scored["label"])
+        for one in paired_differences(scored, BASELINE, resamples=1)
+    }
 
 
 def serving(frames: Frames, rule: str) -> Frames:

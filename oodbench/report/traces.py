@@ -5,6 +5,7 @@ All values are of each dataset's main metric.
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,6 +160,12 @@ def curves(
             }
         )
     return averaged
+
+
+def plain_means(values: "pd.Series[float]", groups: Any) -> "pd.Series[float]":
+    """The mean of each group, NaN if a value is NaN; no value may be infinite."""
+    means = values.fillna(-math.inf).groupby(groups, sort=False).mean()
+    return means.replace(-math.inf, math.nan)
 
 
 def significant(values: Any, digits: int) -> list[float | None]:

@@ -11,6 +11,7 @@ from oodbench.report.formats import Block
 from oodbench.report.gaps import FLOOR, bounded_mean
 from oodbench.report.leaderboard import METHOD, kinds
 from oodbench.report.statistics import kendall, plain_mean
+from oodbench.report.traces import plain_means
 from oodbench.results.frames import Frames, subset, test_values
 from oodbench.selection import USUAL
 
@@ -98,7 +99,8 @@ def on_the_line(frames: Frames) -> Block:
     runs = frames.runs[[k == METHOD for k in _kinds(frames.runs)]].set_index("id")
     judged = frames.scores[(frames.scores["rule"] == USUAL) & frames.scores["id"].isin(runs.index)]
     judged = judged[["id", "step", "score"]].astype({"id": object})
-    values = test_values(frames, judged[["id", "step"]]).groupby("id")["value"].agg(plain_mean)
+    on_tests = test_values(frames, judged[["id", "step"]])
+    values = plain_means(on_tests["value"], on_tests["id"])
     table = judged.assign(
         value=judged["id"].map(values), dataset=judged["id"].map(runs["dataset_label"])
     )

@@ -26,7 +26,7 @@ from oodbench.report.gaps import CLEAR, FLOOR
 from oodbench.report.html import to_json
 from oodbench.report.leaderboard import constant_values, kinds
 from oodbench.report.statistics import RESAMPLES, half_width
-from oodbench.report.traces import Distinct, significant
+from oodbench.report.traces import Distinct, plain_means, significant
 from oodbench.results.frames import sweep_runs, test_values
 from oodbench.selection import USUAL, choose, find_rule
 from oodbench.version import __version__
@@ -127,13 +127,11 @@ def _judged(board: Contents, runs: pd.DataFrame, rule: str) -> pd.DataFrame:
     scored = scored.loc[scored["rule"] == rule, ["id", "step", "score"]]
     scored = scored[scored["id"].isin(runs["id"])]
     on_tests = test_values(board.frames, scored[["id", "step"]])
-    # a mean is NaN where a value is
-    means = on_tests["value"].fillna(-np.inf).groupby(on_tests["id"].to_numpy()).mean()
+    means = plain_means(on_tests["value"], on_tests["id"])
     chosen = choose(serving(board.frames, rule), rule)[["id", "step"]].assign(chosen=True)
     table = scored.merge(runs[["id", *PLACE, "trial", "width"]], on="id")
     table = table.merge(chosen, on=["id", "step"], how="left").sort_values(PLACE)
-    value = table["id"].map(means).replace(-np.inf, np.nan)
-    return table.assign(value=value, chosen=table["chosen"].eq(True))
+    return table.assign(value=table["id"].map(means), chosen=table["chosen"].eq(True))
 
 
 def _results(judged: pd.DataFrame) -> list[list[Any]]:
