@@ -9,6 +9,7 @@ import typer
 
 from oodbench.data import facts
 from oodbench.errors import UserError
+from oodbench.report.numbers import counted
 from oodbench.terminal import commands, exit_on_user_error, terminal
 from oodbench.yaml_values import assignments
 
@@ -153,7 +154,8 @@ def check(
             )
         for other, count in contents.shared.items():
             if other not in reported:
-                console.say(f"{contents.name} and {other} share the inputs of {count} examples")
+                shared = counted(count, "example")
+                console.say(f"{contents.name} and {other} share the inputs of {shared}")
         reported.add(contents.name)
     problems = [problem for contents in environments for problem in contents.unreadable]
     for problem in problems:
