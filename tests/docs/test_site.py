@@ -23,7 +23,7 @@ def ours(cls: type) -> bool:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` does: a warning is an error. test_notebooks.py runs its notebooks."""
+    """The site, built as `make docs` does: a warning is an error. tests/tutorials runs its notebooks."""
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
     command += ["--define", "nb_execution_mode=off"]
