@@ -4,6 +4,7 @@ Its scripts draw what they compute from the numbers of `embedded`, for the datas
 a reader chooses; the other sections are those of the Markdown.
 """
 
+import itertools
 import re
 from html import escape
 from pathlib import Path
@@ -30,6 +31,8 @@ SCRIPTS = (
 """The scripts, in the order in which they are joined."""
 LONG = 16
 """The number of rows beyond which a table is opened first."""
+WORDY = 40
+"""The number of characters of a cell beyond which a table is one of texts."""
 
 
 def html_page(board: Contents) -> str:
@@ -64,7 +67,17 @@ def _html(text: str) -> str:
 
 def _framed(table: re.Match[str]) -> str:
     rows = table[0].count("<tr>") - 1
+    if any(len(cell) > WORDY for cell in re.findall("<td[^>]*>(.*?)</td>", table[0])):
+        return _stacked(table[0])
     framed = f'<div class="scroll" tabindex="0">{table[0]}</div>'
     if rows <= LONG:
         return framed
     return f"<details><summary>The table, of {rows} rows</summary>{framed}</details>"
+
+
+def _stacked(table: str) -> str:
+    """A table of texts: on a narrow screen its cells stand below each other, after their columns' names."""
+    names = re.findall("<th[^>]*>(.*?)</th>", table)
+    heads = itertools.cycle(names)
+    named = re.sub("<td", lambda _: f'<td data-head="{next(heads)}"', table)
+    return named.replace("<table>", '<table class="texts">')

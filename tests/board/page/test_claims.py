@@ -3,9 +3,12 @@
 import pandas as pd
 import pytest
 
+from oodbench.algorithms import algorithms
 from oodbench.board.page import claims
 from oodbench.board.page.contents import Contents, contents
+from oodbench.board.page.html import html_page
 from oodbench.board.page.tables import sign
+from oodbench.datasets import datasets
 from tests.helpers.made_boards import made_board
 
 CLAIMED = {
@@ -68,10 +71,12 @@ def test_the_sentence_counts_the_verdicts(claimed: Contents) -> None:
     )
 
 
-def test_every_row_and_dataset_that_is_named_is_registered() -> None:
-    from oodbench.algorithms import algorithms
-    from oodbench.datasets import datasets
+def test_cells_of_texts_are_named_for_narrow_screens(claimed: Contents) -> None:
+    section = html_page(claimed).partition("What papers claim</h2>")[2].partition("</section>")[0]
+    assert [section.count(f'data-head="{name}"') for name in ("claim", "verdict")] == [3, 3]
 
+
+def test_every_row_and_dataset_that_is_named_is_registered() -> None:
     labels = {"GroupDRO over groups", "ERM + RWG", "ERM + SUBG", "average"}
     for claim in claims.CLAIMS:
         assert set(claim.rows) <= {*algorithms, *labels}
