@@ -16,6 +16,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "contents",
     "docstrings",
+    "notebooks",
     "reference",
 ]
 root_doc = "README"
