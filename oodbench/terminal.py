@@ -267,21 +267,26 @@ class Terminal(Console):
 
         Each of these repeats the first `keys` columns. The columns `prose` are wrapped at words, all
         others but the keys are justified to the right. Where all columns are wider than the terminal,
-        long titles are wrapped, too. A line follows the first `line_after` rows; `styles` are those of
-        cells by (row, column).
+        long titles are wrapped, too, and columns stand closer if that makes fewer tables. A line follows
+        the first `line_after` rows; `styles` are those of cells by (row, column).
         """
         titles = [self.render_str(title).plain for title in header]
         columns = [[self.cells_of(row[c]) for row in rows] for c in range(len(header))]
         widths = [max(cell_len(t), *cells, 0) for t, cells in zip(titles, columns, strict=True)]
-        if sum(widths) + GAP * (len(widths) - 1) > self.width:
+        if sum(widths) + GAPS[0] * (len(widths) - 1) > self.width:
             rooms = [max(TITLE, *cells) for cells in columns]
             titles = [wrapped(t, room) for t, room in zip(titles, rooms, strict=True)]
             lengths = [max(map(cell_len, t.split("\n"))) for t in titles]
             widths = [max(n, *cells, 0) for n, cells in zip(lengths, columns, strict=True)]
+        narrowest = [min(n, PROSE) if c in prose else n for c, n in enumerate(widths)]
+        blocks = {gap: list(_blocks(widths, narrowest, keys, self.width, gap)) for gap in GAPS}
+        gap = min(GAPS, key=lambda gap: len(blocks[gap]))
         tables: list[RenderableType] = []
-        for block in _blocks(widths, keys, self.width):
-            table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-            room = self.width - sum(widths[c] + GAP for c in block[:-1])
+        for block in blocks[gap]:
+            table = Table(
+                box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, gap - 2)
+            )
+            room = self.width - sum(widths[c] + gap for c in block[:-1])
             for c in block:
                 if c in prose and widths[c] > room:
                     table.add_column(self.render_str(titles[c]), max_width=max(room, 20))
@@ -293,7 +298,7 @@ class Terminal(Console):
                 cells = [self.render_str(row[c], style=styles.get((r, c), "")) for c in block]
                 table.add_row(*cells, end_section=r + 1 == line_after)
             natural = sum(min(widths[c], room) if c in prose else widths[c] for c in block)
-            table.width = natural + GAP * (len(block) - 1)
+            table.width = natural + gap * (len(block) - 1)
             tables += [table, Text()]
         return Group(*tables)
 
@@ -302,23 +307,27 @@ class Terminal(Console):
         return cell_len(self.render_str(text).plain)
 
 
-GAP = 3
-"""Blanks between two columns of a table."""
+GAPS = (3, 2)
+"""Blanks between two columns of a table, and in a table that is nearly too wide."""
+PROSE = 32
+"""The width down to which a column of prose is wrapped, so that it stands beside others."""
 TITLE = 16
 """The width to which a longer title is wrapped, at words, in a column of shorter texts."""
 
 
-def _blocks(widths: Sequence[int], keys: int, width: int) -> Iterator[list[int]]:
+def _blocks(
+    widths: Sequence[int], narrowest: Sequence[int], keys: int, width: int, gap: int
+) -> Iterator[list[int]]:
     """The columns of each of the tables that a table with columns of these widths becomes."""
     first = list(range(keys))
-    start = sum(widths[c] + GAP for c in first)
+    start = sum(widths[c] + gap for c in first)
     block, used = list(first), start
     for c in range(keys, len(widths)):
-        if len(block) > keys and used + widths[c] > width:
+        if len(block) > keys and used + narrowest[c] > width:
             yield block
             block, used = list(first), start
         block.append(c)
-        used += widths[c] + GAP
+        used += widths[c] + gap
     yield block
 
 

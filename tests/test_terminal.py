@@ -134,7 +134,7 @@ def test_a_plan_a_launch_and_its_errors(tmp_path: Path, monkeypatch: pytest.Monk
     assert "1 done of 1 run" in text and not HIDDEN.search(text)
     (tmp_path / "out" / "runs" / NASTY.replace("/", "")).mkdir()
     text = output("sweep", "clean", "out", "--yes")
-    assert "1 runs that are not in the sweep" in text and not HIDDEN.search(text)
+    assert "1 run outside the sweep" in text and not HIDDEN.search(text)
     for wrong in ({"algorithms": [NASTY]}, {"datasets": [NASTY]}, {NASTY: 1}, {"network": NASTY}):
         text = output("sweep", "plan", tiny_file(tmp_path, **wrong))
         assert "error: " in text and not HIDDEN.search(text)

@@ -16,7 +16,6 @@ from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.errors import UserError
 from oodbench.notes import Note
-from oodbench.report.numbers import counted
 from oodbench.results.frames import Frames, stacked, stacked_runs, subset
 from oodbench.results.join import completed, joined
 from oodbench.results.provenance import method_digest, versions
@@ -162,8 +161,8 @@ def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, F
     if len(shown) < len(datasets):
         texts.insert(0, f"{len(shown)} of {len(datasets)} datasets")
     note = Note(
-        f"Partial: {', '.join(texts)} of {title} are compared in all rows: no more are trained here.",
-        f"Partial: {', '.join(texts)}, as trained here.",
+        f"Partial: all rows are cut to {', '.join(texts)} of {title}: no more were trained here.",
+        f"Partial: all rows are cut to {', '.join(texts)}.",
     )
     cut = subset(local, runs[kept]), subset(board, frozen_runs[kept_frozen])
     return *cut, [note] * bool(texts)
@@ -261,13 +260,13 @@ def range_notes(*tables: pd.DataFrame) -> list[Note]:
     notes: list[Note] = []
     if several:
         text = f"The search ranges of {', '.join(several)} depend on the kind of data."
-        short = f"The search ranges of {counted(len(several), 'row')} depend on the kind of data."
+        short = f"Among all rows, the search ranges of {len(several)} depend on the kind of data."
         notes.append(Note(text, short))
     if others:
         names = ", ".join(sorted(set().union(*others.values())))
-        text = f"In the same draw, other values of {names} than {BASELINE}'s"
+        text = f"other values of {names} than {BASELINE} in the same draw"
         notes.append(
-            Note(f"{text}: {', '.join(others)}.", f"{text}: {counted(len(others), 'row')}.")
+            Note(f"Rows with {text}: {', '.join(others)}.", f"Rows with {text}: {len(others)}.")
         )
     return notes
 

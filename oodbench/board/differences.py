@@ -163,12 +163,12 @@ class Repeats:
         runs = self.table[places.isin([pair[:2] for pair in self.unlike])]
         by_dataset = pd.DataFrame(self.unlike).groupby(0, sort=False)[2].agg(", ".join)
         rows = "; ".join(f"{labels} on {dataset}" for dataset, labels in by_dataset.items())
-        text = f"{rows}: of {len(runs)} runs that the board has, too, {outcome(runs)}"
+        text = f"{rows}: of {len(runs)} runs that are also on the board, {outcome(runs)}"
         if self.other_draws:
             text += f"; {self.other_draws} have other hyperparameters than the board's"
         by_agreement = Counter(runs["agreement"])
         short = ", ".join(f"{n} {agreement}" for agreement, n in by_agreement.items())
-        note = Note(f"{text}.", f"Of {counted(len(runs), 'run')} that the board has, too: {short}.")
+        note = Note(f"{text}.", f"Of {counted(len(runs), 'run')} also on the board: {short}.")
         return [*notes, note, *agreeing_means(frames, self.unlike)]
 
 

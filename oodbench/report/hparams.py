@@ -16,7 +16,7 @@ HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "chosen"
 def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
     """What each method's draws tried of every hyperparameter that a search varies, and what was chosen.
 
-    Numbers are `lowest to highest`, and for the chosen runs the median before them; others are lists.
+    Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.
     The default is that of draw 0. Raises UserError as `choose` does.
     """
     rule = rule or usual(frames)
@@ -31,13 +31,12 @@ def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
             defaults = of_run[group["draw"] == 0]
             default = text_of(defaults.iloc[0]) if len(defaults) else "-"
             chosen = list(of_run[group["id"].isin(best)])
-            middle = f"{text_of(median(chosen))} in " if chosen and _are_numbers(chosen) else ""
-            texts = [default, _span(list(of_run)), middle + _span(chosen)]
+            texts = [default, _span(list(of_run)), _median_and_span(chosen)]
             rows.append([str(dataset), str(label), name, *texts])
             numbers.append(dict(zip(HEADER, rows[-1], strict=True)))
     block = Block("Hyperparameters: tried and chosen", HEADER, _once(rows), len(rows), keys=3)
     notes = (
-        f"Chosen by {rule} over test environments and trials: the median in the whole span.",
+        f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
         "Hyperparameters that no draw varies are at their defaults and left out.",
     )
     return Sheet([block], notes, (), pd.DataFrame(numbers, columns=HEADER).to_dict("list"))
@@ -66,6 +65,14 @@ def _span(values: list[Any]) -> str:
         return ", ".join(dict.fromkeys(map(text_of, values)))
     low, high = text_of(min(values)), text_of(max(values))
     return low if low == high else f"{low} to {high}"
+
+
+def _median_and_span(values: list[Any]) -> str:
+    """The median of numbers, and in brackets what they span if they differ."""
+    span = _span(values)
+    if " to " not in span or not _are_numbers(values):
+        return span
+    return f"{text_of(median(values))} ({span})"
 
 
 def _once(rows: list[list[str]]) -> list[list[str]]:

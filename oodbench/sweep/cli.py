@@ -177,14 +177,14 @@ def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> It
     if expected.unmeasured:
         rows_left = ", ".join(expected.unmeasured)
         yield (
-            f"Not measured within {limit:g} s, and taken to be like the others: {rows_left}. --limit "
-            "gives it more seconds; --steps-per-second X forecasts by the speed of a GPU of yours."
+            f"These rows were not measured within {limit:g} s, and are taken to be like the others: "
+            f"{rows_left}. --limit SECONDS measures longer; --steps-per-second X takes your GPU's speed."
         )
     reasons: dict[str, list[str]] = {}
     for row, reason in expected.alone.items():
         reasons.setdefault(reason, []).append(row)
     for reason, rows in reasons.items():
-        yield f"one at a time ({reason}): {', '.join(rows)}"
+        yield f"Trained one run at a time ({reason}): {', '.join(rows)}."
     slow: dict[str, float] = {}
     for spec in specs:
         seconds = expected.of_run.get(f"{spec.label} on {spec.dataset_name}", 0.0)
@@ -192,9 +192,9 @@ def _remarks(expected: "Forecast", specs: Sequence[RunSpec], limit: float) -> It
             slow[spec.dataset_name] = max(seconds, slow.get(spec.dataset_name, 0.0))
     for dataset, seconds in slow.items():
         yield (
-            f"A run on {dataset} takes up to {duration(seconds)}, as its batches hold all examples "
-            "(batch_size 0): `training: {hparams: {batch_size: 128}}` under the dataset, or fewer `steps`, "
-            "cost less, and give other numbers."
+            f"A run on {dataset} takes up to {duration(seconds)}, since its batches hold all examples "
+            "(batch_size 0). `training: {hparams: {batch_size: 128}}` under the dataset, or fewer `steps`, "
+            "make it faster and change its numbers."
         )
 
 
@@ -355,13 +355,17 @@ def clean(
     files = [*checkpoints, *predictions, *(weights_files(results, ended) if weights else ())]
     size += sum(file.stat().st_size for file in files)
     kept = len(files) - len(checkpoints) - len(predictions)
-    terminal().say(
-        f"{len(checkpoints)} checkpoints of ended runs, {len(predictions)} files of predictions that "
-        f"no rule chose, {f'{kept} files of kept weights ' if weights else ''}and {len(strangers)} "
-        f"runs that are not in the sweep: {size / 2**20:.1f} MB."
-    )
-    if not (files or strangers):
+    counts = {
+        "checkpoint": (len(checkpoints), " of ended runs"),
+        "file": (len(predictions), " of predictions that no rule chose"),
+        "file of kept weights": (kept, ""),
+        "run": (len(strangers), " outside the sweep"),
+    }
+    texts = [counted(n, noun) + rest for noun, (n, rest) in counts.items() if n]
+    if not texts:
+        terminal().say(f"There is nothing to delete in {results.path}.")
         return
+    terminal().say(f"To be deleted: {', '.join(texts)}; {size / 2**20:.1f} MB.")
     if not (yes or confirmed("Delete them?")):
         raise typer.Abort
     for file in files:

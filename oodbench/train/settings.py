@@ -54,7 +54,7 @@ class TrainSettings:
         if self.vectorize == 1:
             return "--vectorize is 1"
         if self.vectorize is None and self.device == "cpu" and bundle not in self.large_bundles:
-            return f"fewer than {MIN_TO_VECTORIZE} runs in its bundle"
+            return f"fewer than {MIN_TO_VECTORIZE} runs differ in numbers alone"
         return None
 
 

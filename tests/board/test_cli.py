@@ -57,7 +57,7 @@ def test_a_method_of_ones_own_stands_in_the_board(
         *("run", board, "--algorithm", "TwiceTheRisk", "--plugin", plugin("TwiceTheRisk")),
         *("--out", out, "--trials", 2, "--draws", 2, "--workers", 1),
     )
-    assert "Partial: 2 of 4 trials, 2 of 4 draws" in text
+    assert "Partial: all rows are cut to 2 of 4 trials, 2 of 4 draws" in text
     assert "TwiceTheRisk beside the board" in text
     rows = [line.split() for line in invoke("show", board, out).splitlines()]
     assert {row[-1] for row in rows if row[:1] == ["TwiceTheRisk"] and "±" in row} >= {"here"}

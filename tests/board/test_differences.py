@@ -148,7 +148,7 @@ def test_rows_trained_by_another_version_stand_beside_it_with_the_reason(
     assert "ERM, IRM on SEM: 32 of 32 runs here are equal to the board's." in frames.notes
     *_, unlike, agree, made = frames.notes
     assert unlike.startswith(
-        "ERM (here), IRM (here) on digits: of 32 runs that the board has, too, 0 eq"
+        "ERM (here), IRM (here) on digits: of 32 runs that are also on the board, 0 eq"
     )
     assert unlike.endswith("by 25.0 points of accuracy.")
     assert agree == "By val_env the means of 0 of 2 rows agree with the board's within both errors."

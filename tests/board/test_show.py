@@ -131,7 +131,7 @@ def test_fewer_trials_and_draws_cut_all_rows_and_say_so(board: Path, tmp_path: P
     assert set(frames.runs["trial"]) == {0, 1}
     assert set(frames.runs["draw"]) == {0, 1, 2}
     (note,) = leaderboard(frames).findings[:1]
-    assert note.startswith("Partial: 2 of 4 trials, 3 of 4 draws of the board tiny.v1 are compared")
+    assert note.startswith("Partial: all rows are cut to 2 of 4 trials, 3 of 4 draws of the board")
     table = leaderboard(frames, "val_env").frame.set_index(["dataset", "label"])
     assert set(table["n"]) == {2}
 
@@ -164,14 +164,14 @@ def test_rows_whose_ranges_are_not_those_of_the_others_are_named(
     kinds = "The search ranges of IRM depend on the kind of data."
     assert beside_board(str(board), []).notes[:-1] == (kinds,)
     (_, *notes, _) = beside_board(str(board), [mine]).notes
-    assert notes == [kinds, "In the same draw, other values of lr than ERM's: fast."]
+    assert notes == [kinds, "Rows with other values of lr than ERM in the same draw: fast."]
 
 
 def test_fewer_datasets_are_all_that_is_shown(board: Path, tmp_path: Path) -> None:
     part = trained(tmp_path, "part", algorithms=["VREx"], datasets=[SEM])
     frames = beside_board(str(board), [part])
     assert set(frames.runs["dataset_label"]) == {"SEM"}
-    assert frames.notes[0].startswith("Partial: 1 of 2 datasets of the board")
+    assert frames.notes[0].startswith("Partial: all rows are cut to 1 of 2 datasets of the board")
 
 
 def test_a_dataset_that_is_still_without_results_is_left_out(
@@ -183,7 +183,7 @@ def test_a_dataset_that_is_still_without_results_is_left_out(
         shutil.rmtree(interrupted / "runs" / run)
     frames = beside_board(str(board), [interrupted])
     assert set(frames.runs["dataset_label"]) == {"SEM"}
-    assert frames.notes[0].startswith("Partial: 1 of 2 datasets of the board")
+    assert frames.notes[0].startswith("Partial: all rows are cut to 1 of 2 datasets of the board")
 
 
 def test_a_frozen_row_trained_again_counts_once(board: Path, half: Path, mine: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_row_that_disagrees_with_the_board_is_shown_beside_it(
     *_, unlike, agree, made = frames.notes
     assert "IRM on SEM: 16 of 16 runs here are equal to the board's." in frames.notes
     assert unlike == (
-        "ERM (here) on SEM: of 16 runs that the board has, too, 15 equal bit for bit, 0 equal within "
+        "ERM (here) on SEM: of 16 runs that are also on the board, 15 equal bit for bit, 0 equal within "
         "round-off, 1 off, 0 without a result; furthest off is ERM on SEM, trial 0, draw 0, by 0.5 in mse."
     )
     assert re.fullmatch(r"By val_env the means of [01] of 1 rows agree with the board's .*", agree)

@@ -69,8 +69,8 @@ def test_a_plan_of_steps_that_fail_ends_with_one_sentence_each(tmp_path: Path) -
 def test_plan_says_how_a_forecast_gets_better(tmp_path: Path) -> None:
     sweep = tiny_file(tmp_path, algorithms=["ERM", "VREx"])
     told = " ".join(run("plan", sweep, "--limit", "0.001").output.split())
-    assert "Not measured within 0.001 s, and taken to be like the others: VREx on" in told
-    assert "--limit gives it more" in told and "about" in told.lower()
+    assert "not measured within 0.001 s, and are taken to be like the others: VREx on" in told
+    assert "--limit SECONDS measures longer" in told and "about" in told.lower()
 
 
 def test_a_broken_run_is_named_and_retry_trains_it_anew(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def bundle(**changes: Any) -> list[RunSpec]:
     ("specs", "settings", "reason"),
     [
         (bundle(), TrainSettings(), None),
-        (bundle(trials=MIN_TO_VECTORIZE - 1), TrainSettings(), "fewer than 16 runs"),
+        (bundle(trials=MIN_TO_VECTORIZE - 1), TrainSettings(), "fewer than 16 runs differ"),
         (bundle(trials=1), TrainSettings(vectorize=8), None),
         (bundle(), TrainSettings(vectorize=1), "--vectorize is 1"),
         (bundle(algorithms=["LeastSquares"]), TrainSettings(), "an update of its own"),
