@@ -35,7 +35,7 @@ def contrast(features: Tensor, targets: Tensor) -> Tensor:
 
 @register("ADRMX", paper="arXiv:2308.06624")
 class ADRMX(Algorithm):
-    """Two risks, of features and of what an environment's own features leave of them, and four penalties.
+    """The risks of features and of features without their environment's part, and four penalties.
 
     With phi the network's features, psi those of a second featurizer, d = phi - psi, h the network's
     classifier and g another: R(h(phi)) + R(g(d)), plus domain_weight times the cross-entropy of the
@@ -84,7 +84,7 @@ class ADRMX(Algorithm):
         return super().skip(problem)
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """What draws each class's two examples, (2, E, B)."""
+        """Random numbers that pick each class's two examples, (2, E, B)."""
         shape = (2, *batch.x.shape[:2])
         return {"pairs": torch.rand(shape, generator=generator, dtype=torch.float64)}
 

@@ -16,7 +16,7 @@ from .retraining import Retrained
 
 @register("AFR", paper="arXiv:2306.11074")
 class AFR(Retrained, Counted):
-    """ERM, then its classifier further on held-out examples, of which those that ERM got wrong count more.
+    """ERM, then its classifier trained on held-out examples, with more weight on ERM's mistakes.
 
     sum_i w_i l_i + penalty_weight ||theta - theta_1||^2 with w_i proportional to exp(-gamma p_i) / n_y
     (eq. 1 to 3): p_i is the probability of the example's class by ERM's classifier theta_1, from

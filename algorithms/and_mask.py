@@ -13,7 +13,7 @@ from oodbench.hparams import choice, hparam, uniform
 from oodbench.steps import CustomStep
 
 MEANINGS = ("environment", "rows", "pooled", "coupled")
-"""What a unit's gradient below batch normalisation can mean, see `oodbench.gradients`."""
+"""Meanings of a unit's gradient below batch normalisation, see `oodbench.gradients`."""
 
 
 class KeptByLayer:
@@ -28,7 +28,7 @@ class KeptByLayer:
         self.names = list(dict.fromkeys(name for name, _ in trained))
         owned = torch.tensor([[own == name for own, _ in trained] for name in self.names])
         self._owned = owned.to(trained[0][1])
-        """Which parameters are whose, (L, P) zeros and ones."""
+        """Whether a parameter is part of a layer, (L, P) zeros and ones."""
         self._sizes = self._owned @ self._owned.new_tensor([p.numel() for _, p in trained])
         """How many components each layer has, (L,)."""
 
@@ -72,7 +72,7 @@ class ANDMask(CustomStep):
     needs = Needs(environments=2)
     changes = "gradient"
     unit: ClassVar[str] = "environment"
-    """What counts as a unit whose signs have to agree: each `environment`, or each `example`."""
+    """The units whose signs have to agree: each `environment`, or each `example`."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(CustomStep.Hparams):
@@ -83,7 +83,7 @@ class ANDMask(CustomStep):
         geometric_mean: bool = hparam(False)
         normalize: bool = hparam(False, neutral=False)
         batch_norm: str = hparam("default", options=("default", *MEANINGS))
-        """What a gradient means below batch normalisation, one of `MEANINGS`; by default the unit's."""
+        """The meaning of a gradient below batch normalisation, one of `MEANINGS`; by default the unit's."""
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ long."""
 
 @register("CAD", paper="arXiv:2201.00057")
 class CAD(Algorithm):
-    """Mean risk, with features whose nearest others are not those of their own environment.
+    """Mean risk, with features whose nearest neighbours come from other environments.
 
     With p_ij the softmax over j != i of phi_i . phi_j / temperature, over all examples of the batch,
     the penalty is temperature / 0.07 * mean_i -log sum_{j: e_j != e_i} p_ij: the contrastive estimate
@@ -73,14 +73,14 @@ class CAD(Algorithm):
         return penalty
 
     def compared(self, out: Outputs) -> Tensor:
-        """Which examples j an example i is compared with, (E * B, E * B): the others."""
+        """Whether example i is compared with example j, (E * B, E * B): with all others."""
         count = out.losses.numel()
         return ~torch.eye(count, dtype=torch.bool, device=out.losses.device)
 
 
 @register("CondCAD", paper="arXiv:2201.00057")
 class CondCAD(CAD):
-    """CAD within each class: an example is compared with those of its own class alone.
+    """CAD within each class: examples are compared with those of the same class.
 
     In CAD's p_ij and in its sum j runs over the examples with y_j = y_i. Examples whose class no other
     environment of the batch has do not count in the mean.

@@ -40,7 +40,7 @@ class LDAM(Counted):
 
     @classmethod
     def neutral(cls, problem: Problem) -> dict[str, object]:
-        """Without a margin, at the logits' own scale."""
+        """There is no margin, and the logits are not scaled."""
         return {"max_margin": 0.0, "scale": 1.0}
 
     def objective(self, out: Outputs) -> Tensor:

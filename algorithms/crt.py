@@ -34,7 +34,7 @@ class Rebalanced(Retrained):
 
 @register("CRT", paper="arXiv:1910.09217")
 class CRT(Rebalanced):
-    """ERM, then its classifier anew on batches that have as many examples of every class or group.
+    """ERM, then a new classifier trained on batches that are balanced over classes or groups.
 
     cRT: classes are drawn equally often, with replacement (`second_sampling: rwy`), or, as SubpopBench
     (arXiv:2302.12254) does where attributes are known, groups (`rwg`). Deviation: the second stage has
@@ -44,14 +44,14 @@ class CRT(Rebalanced):
 
 @register("ReWeightCRT", paper="arXiv:2302.12254")
 class ReWeightCRT(Retrained, ReWeight):
-    """ERM, then its classifier anew with the loss in which every class or group counts alike.
+    """ERM, then a new classifier trained with a loss in which all classes or groups count alike.
 
     The second stage minimises what `ReWeight` does: SubpopBench's variant of `CRT`.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Retrained.Hparams, ReWeight.Hparams):
-        """Those of both."""
+        """The hyperparameters of both methods."""
 
     def objective(self, out: Outputs) -> Tensor:
         """The mean risk, in the second stage the mean weighted loss."""

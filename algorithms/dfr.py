@@ -14,7 +14,7 @@ from .crt import Rebalanced
 
 @register("DFR", paper="arXiv:2204.02937")
 class DFR(Rebalanced):
-    """ERM, then its classifier anew on as many examples of every group, with a penalty on its weights.
+    """ERM, then a new classifier trained on balanced groups, with a penalty on its weights.
 
     The mean loss plus `penalty_weight` times the sum of the weights' absolute values, without weight
     decay, on balanced examples that the first stage never saw: `held_out` is their share of every

@@ -16,7 +16,7 @@ from .jtt import JTT
 
 @register("EIIL", paper="arXiv:2010.07249")
 class EIIL(JTT):
-    """ERM, then IRM anew on two environments that ERM's outputs tell apart, whatever those that are known.
+    """ERM, then IRM from new weights on two environments that are inferred from ERM's outputs.
 
     The inference looks for the shares q of a first environment that maximise the sum of the squared
     gradients (mean_i q_i g_i)^2 + (mean_i (1 - q_i) g_i)^2 of ERM's risks in a scale of its outputs (eq.
@@ -42,7 +42,7 @@ class EIIL(JTT):
         return {"first_stage": problem.steps}
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Which examples, (E, N), had g > 0 when the first stage last trained on them."""
+        """Whether each example, (E, N), had g > 0 when the first stage last trained on it."""
         assert out.batch is not None and out.batch.index is not None
         first = out.task.scale_gradients(out.logits.detach(), out.targets) > 0
         updated = out.of_step(self.wrong).scatter(1, out.batch.index, first.to(self.wrong.dtype))

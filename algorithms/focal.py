@@ -11,7 +11,7 @@ from oodbench.hparams import hparam, log_uniform
 
 @register("Focal", paper="arXiv:1708.02002")
 class Focal(Algorithm):
-    """The mean loss, in which an example counts for less the more probable its class already is.
+    """The mean loss, with less weight on examples whose class is already probable.
 
     (1 - p)^gamma l, p = exp(-l) the probability of the example's class (eq. 4); gamma = 0 is ERM. The
     paper's weights of classes (its alpha) are those of `ReWeight` and its relatives.

@@ -13,7 +13,7 @@ from oodbench.steps import CustomStep, outputs, prepared, risk_gradients, usual_
 from .perturbed import excursion, trained
 
 TOLERANCE = 0.1
-"""How much larger the loss of better weights may be than that of the last ones."""
+"""The largest rise of the loss from the last weights to better ones."""
 
 
 @register("GGA", paper="arXiv:2502.20162")

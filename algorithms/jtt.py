@@ -14,7 +14,7 @@ from oodbench.steps import CustomStep
 
 @register("JTT", paper="arXiv:2107.09044")
 class JTT(CustomStep):
-    """ERM, then the same network anew with more weight on the examples that the first got wrong.
+    """ERM, then a new network with more weight on the examples that the first one got wrong.
 
     Before step `first_stage`, below 1 a share of the run's steps, the method is ERM; from there on the
     network starts from its first weights with a new optimizer, and an example of the error set counts
@@ -89,7 +89,7 @@ class JTT(CustomStep):
         return second
 
     def next_buffers(self, out: Outputs) -> dict[str, Tensor]:
-        """Which examples, (E, N), were predicted wrongly when the first stage last trained on them."""
+        """Whether each example, (E, N), was predicted wrongly when the first stage last trained on it."""
         assert out.batch is not None and out.batch.index is not None
         logits, second = out.logits.detach(), self._second(out)
         binary = out.task.kind == "binary"

@@ -41,7 +41,7 @@ class LISA(Algorithm):
 
     @classmethod
     def skip(cls, problem: Problem) -> str | None:
-        """Examples are told apart by their classes."""
+        """The method needs classes, and inputs that can be averaged."""
         if not problem.task.has_classes:
             return "it mixes examples of the same class"
         if problem.discrete:

@@ -21,7 +21,7 @@ def distance(features: Tensor, original: Tensor, variance: Tensor) -> Tensor:
 
 @register("MIRO", paper="arXiv:2203.10789")
 class MIRO(CustomStep):
-    """The risk, and how far the features are from those of the network that training starts from.
+    """The risk, and a penalty on the distance of features from those of the pretrained network.
 
     R + lam sum over layers of the mean of ((f - f0)^2 / v + log v) / 2, as its authors' code has the
     paper's bound: f0 are the features of the pretrained network, which stays as it is,

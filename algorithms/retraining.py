@@ -54,7 +54,7 @@ class Retrained(CustomStep):
         return self.retrains(step) or usual_head_only(self, step)
 
     def start_stage(self, step: int) -> None:
-        """The classifier starts anew."""
+        """The classifier's weights are drawn again."""
         if self._begins(step):
             for value, first in self._heads():
                 value.copy_(first)

@@ -23,7 +23,7 @@ class Reweighted(Counted, ABC):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Counted.Hparams):
-        """What is counted: classes, or pairs of class and attribute."""
+        """The groups whose sizes count: classes, or pairs of class and attribute."""
 
         over: str = hparam("classes", options=("classes", "groups"), neutral="classes")
 

@@ -27,7 +27,7 @@ def target_probabilities(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def among_largest(values: Tensor, share: Any) -> Tensor:
-    """Which of `values` (..., n) are at least the quantile 1 - share of those along the last axis.
+    """Whether each of `values` (..., n) is at least the quantile 1 - share along the last axis.
 
     That are floor(share (n - 1)) + 1 of n different ones, at `share` 0 the largest.
     """

@@ -35,7 +35,7 @@ class SAM(CustomStep):
         return {"rho": 0.0}
 
     def climbed(self, out: Outputs) -> Tensor:
-        """What the point nearby is uphill of, whose gradient at theta is g."""
+        """The loss whose worst point nearby is sought; its gradient at theta is g."""
         return out.risks.mean()
 
     def shift(self, norm: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class SelfReg(Algorithm):
         self.projection = nn.Sequential(*layers[:-1])
 
     def noise(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
-        """What orders the examples of a class, twice, (2, E, B), and the share l, ()."""
+        """Random numbers that order the examples of a class, twice, (2, E, B), and the share l, ()."""
         noise = torch.rand(2, *batch.x.shape[:2], generator=generator, dtype=torch.float64)
         return {"noise": noise, "share": beta(0.5, (1,), generator)[0]}
 

@@ -19,7 +19,7 @@ TERMS, LIMIT = 10, 10.0
 
 @register("TRM", paper="arXiv:2110.09940")
 class TRM(Algorithm):
-    """The mean risk, and the risks on other environments of heads that are optimal on each one.
+    """The mean risk, and the risk of each environment's optimal head on the other environments.
 
     A linear head h_Q of every environment follows it by 30 gradient steps in each update. From step
     `anneal_steps` on mean_Q [sum_P a_QP R_P(h_Q) - hessian_weight <H_Q^-1 v_Q, grad R_Q(h_Q)>] is added to

@@ -16,7 +16,7 @@ RANGES: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "tanh": (torch.tanh, -1.0),
     "relu": (F.relu, 0.0),
 }
-"""What makes the features bounded, and the least value of the uniform noise, whose largest is 1."""
+"""The function that bounds the features, with the least value of the uniform noise, whose largest is 1."""
 HIDDEN = 100
 
 

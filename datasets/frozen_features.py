@@ -1,4 +1,4 @@
-"""What a network that is not trained any more sees in images: worked out once, then heads train fast."""
+"""Features of images under a frozen network, computed once, so that heads train fast."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ class FrozenFeatures(FileDataset):
 
     @property
     def files_read(self) -> Collection[Path]:
-        """Those of the images."""
+        """The files of the images."""
         return facts.files_read(self.images)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Your own images, in folders."""
+"""A user's images, in folders."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class ImageFolder(OwnImages, ImageFolders):
 
         root: str = hparam("")
         attributes: bool = hparam(False, neutral=False)
-        """Whether the folders in those of the classes say an attribute of their images."""
+        """Whether each class's folder has a subfolder for every attribute value."""
 
     options: Options
 

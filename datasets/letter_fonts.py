@@ -60,7 +60,7 @@ FONTSOURCE: Mapping[str, Mapping[str, str]] = {
 }
 """The digests of the packages of npm `@fontsource/NAME`, by kind: one family each, regular and bold."""
 APACHE = "homemade-apple", "rock-salt"
-"""Those under the Apache licence; the others are under the SIL Open Font License."""
+"""The families under the Apache licence; the others are under the SIL Open Font License."""
 MATPLOTLIB = Package(
     "python",
     "matplotlib",
@@ -92,7 +92,7 @@ DUSTIN = Package(
     "usr/share/doc/fonts-dustin/copyright",
 )
 EVERY = 3
-"""Of the faces of AEnigma, many of which share a family, every third is taken, by name."""
+"""Every third face of AEnigma, by name, is taken, since many share a family."""
 NO_LETTERS = (
     "18holes bin01st binaryt binaryx binx01s bitbttf bloktilt candystr fauxsnow graviseg graze "
     "hdmaker inkswipe lineding mobilize qbicle1 qbicle2 qbicle3 qbicle4 snailets symmetry "

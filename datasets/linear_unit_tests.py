@@ -55,14 +55,14 @@ class LinearUnitTests(Dataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Dataset.Options):
-        """Which problem, and its sizes."""
+        """The problem, and its sizes."""
 
         example: int = hparam(1, options=(1, 2, 3))
         scrambled: bool = hparam(False)
         num_environments: int = hparam(3, low=2)
         oracle: bool = hparam(False)
         num_examples: int = hparam(10_000, low=2)
-        """Of each draw of each environment."""
+        """The number of examples of each draw of each environment."""
 
     options: Options
 

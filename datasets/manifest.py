@@ -1,4 +1,4 @@
-"""Images of one's own that a file lists."""
+"""A user's images, listed in a file."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -110,7 +110,7 @@ class NoisyLabels(FileDataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
-        """The images, and what is wrong with them."""
+        """The images and their label noise."""
 
         base: str = hparam("mnist", options=tuple(BASES))
         fraction: float = hparam(0.25, low=0.0, high=1.0)
@@ -227,7 +227,7 @@ class CIFARNoise(NoisyLabels):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(NoisyLabels.Options):
-        """What is wrong with the images."""
+        """The options of `NoisyLabels`, with CIFAR-10 as the base."""
 
         base: str = hparam("cifar10", options=("cifar10",))
 

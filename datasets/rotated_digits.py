@@ -38,7 +38,7 @@ class RotatedDigits(Dataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Dataset.Options):
-        """Which angles there are."""
+        """The angles of the environments."""
 
         as_test: bool = hparam(False)
         """Whether every environment is rotated as the test one is: what could be reached."""

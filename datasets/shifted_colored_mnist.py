@@ -52,7 +52,7 @@ class ShiftedColoredMNIST(ColoredMNIST):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(ColoredMNIST.Options):
-        """What is out of balance between the training environments, and how much."""
+        """The property that is out of balance between the training environments, and by how much."""
 
         imbalance: str = hparam("class", options=("class", "digit", "colour"))
         share: float = hparam(0.5, low=0.0, high=1.0)
@@ -83,7 +83,7 @@ class ShiftedColoredMNIST(ColoredMNIST):
         return environments
 
     def _kept(self, digits: Tensor, share: float) -> Tensor:
-        """Which images (N,) an environment keeps: the first ones of every group of digits."""
+        """Whether an environment keeps each image, (N,): the first ones of every group of digits."""
         if self.options.imbalance == "colour":
             return torch.ones(len(digits), dtype=torch.bool)
         kept = torch.zeros(len(digits), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Data of one's own that fit into a file: a table of inputs with targets and environments."""
+"""A user's table of inputs, targets and environments, in a file."""
 
 import csv
 import json
@@ -320,7 +320,7 @@ class Table(Listed):
         """The columns of inputs that are categories though they are numbers, such as codes; columns
         without a number are so anyway."""
         missing: str = hparam("", options=("", *IMPUTATIONS), neutral="")
-        """What fills an empty cell of a column of numbers: `median` or `mean` of the rows that a run
+        """The statistic that fills an empty cell of numbers: `median` or `mean` of the rows that a run
         trains on; where none is given, an empty cell is refused."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:

@@ -58,7 +58,7 @@ class WILDS(FileDataset):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(FileDataset.Options):
-        """What is read, and with which network by default."""
+        """The set that is read, and its default network."""
 
         split_scheme: str = hparam("official")
         """The package's split scheme."""
@@ -277,7 +277,7 @@ class WILDS(FileDataset):
 
 
 def known(name: str) -> dict[str, Any]:
-    """What the tables say of a set, as keywords of its metadata."""
+    """The entries of the tables for a set, as keywords of its metadata."""
     row = SETS[name]
     hparams = {k: getattr(row, k) for k in ("optimizer", "lr", "weight_decay", "lr_schedule")}
     return {

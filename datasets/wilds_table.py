@@ -1,4 +1,4 @@
-"""What is known of the sets of the package `wilds` without reading them: the tables behind `wilds`.
+"""Tables on the sets of the package `wilds`, which need no data.
 
 Columns are two spaces apart or more. Versions, classes, metrics, groups and licences are those of
 `wilds` 2.0.0, networks and settings those of the examples in its repository (configs/datasets.py,

@@ -21,7 +21,7 @@ _PLACES = {
     "load_model": "oodbench.train.models",
     "run": "oodbench.sweep.single_run",
 }
-"""Where functions stand that are imported when they are first used, as they bring torch."""
+"""Modules of functions that are imported at their first use, since they import torch."""
 
 
 def __getattr__(name: str) -> Any:

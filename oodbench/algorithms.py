@@ -42,7 +42,7 @@ HOOKS = (
     *("configure", "drawing_at", "environments_at", "reduction", "start_stage"),
     *("trains_head_only", "trains_network", "update"),
 )
-"""What methods that derive from `oodbench.steps.CustomStep` alone may have."""
+"""Hooks that only methods derived from `oodbench.steps.CustomStep` may define."""
 RENAMED = {
     **dict.fromkeys(HOOKS, "belongs to `oodbench.steps.CustomStep`: derive the method from it"),
     "draw": "is now called `noise`",
@@ -194,7 +194,7 @@ class Batch(_FormerNames):
 
 @dataclass(frozen=True)
 class Outputs(_FormerNames):
-    """What a forward pass gives, stacked over the E training environments of B examples each."""
+    """The results of a forward pass, stacked over the E training environments of B examples each."""
 
     logits: Tensor
     """The logits (E, B, C), or as `Task` says; of a network that works out its own losses (E, B, 0)."""
@@ -213,9 +213,9 @@ class Outputs(_FormerNames):
     metrics: dict[str, Tensor] = field(default_factory=dict)
     """Scalars that an objective wants to see in the run's records, such as its penalty."""
     batch: Batch | None = None
-    """What went in: inputs, attributes, the examples' index, the step's noise."""
+    """The batch of the forward pass: inputs, attributes, the examples' index, the step's noise."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
-    """What `next_buffers` made of these outputs, for `objective` to use."""
+    """The buffers that `next_buffers` returned for these outputs, for `objective` to use."""
     view_logits: Tensor | None = None
     """The logits of the batch's further views, (E, B, V, C), if it has some."""
     view_features: Tensor | None = None
@@ -234,14 +234,14 @@ class Outputs(_FormerNames):
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a method needs beyond the inputs and targets of one training environment."""
+    """Requirements of a method beyond the inputs and targets of one training environment."""
 
     environments: int = 1
     """The least number of training environments."""
     attributes: bool | Mapping[str, object] = False
     """Whether a batch has to hold the examples' attributes, or at which values of hyperparameters."""
     index: bool = False
-    """Whether a batch has to hold each example's place among those of its environment."""
+    """Whether a batch must hold each example's index in its environment."""
     views: int = 0
     """The number of further views of every input that a batch holds. The augmentation that the dataset
     has in training is drawn anew for each; where there is none they are copies, and `prepare` may make
@@ -262,7 +262,7 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonHparams:
-    """What every method has. Sources of the ranges: arXiv:2007.01434, D.2; arXiv:2009.00329, A.6."""
+    """Every method's hyperparameters. Sources of ranges: arXiv:2007.01434, D.2; arXiv:2009.00329, A.6."""
 
     lr: float = hparam(
         1e-3,
@@ -352,7 +352,7 @@ class Algorithm(nn.Module):
     """
 
     changes: ClassVar[str] = "risk"
-    """What the method changes, a word of `oodbench.registry.CHANGES`; a subclass has its base's."""
+    """The part of training that the method changes, a key of `oodbench.registry.CHANGES`."""
     needs: ClassVar[Needs] = Needs()
     """What the method needs beyond the inputs and targets of one training environment."""
     transductive: ClassVar[bool] = False
@@ -487,7 +487,7 @@ def _unmet(cls: type[Algorithm], problem: Problem) -> str | None:
 def _without_balance(
     cls: type[Algorithm], problem: Problem, hparams: Mapping[str, Any]
 ) -> str | None:
-    """Which classes or attributes the method or its sampling asks for in vain, or None."""
+    """The classes or attributes that the method or its sampling needs and the data lack, or None."""
     if reason := cannot_balance(replace(problem, hparams=hparams)):
         return reason
     if cls.needs.has_attributes(hparams) and not problem.attributes:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 PORTABLE, NATIVE = "portable", "native"
 SWITCH = "OODBENCH_ARITHMETIC"
-"""The environment variable that, set to `native`, has our commands leave their own process as it is."""
+"""The environment variable that, set to `native`, keeps commands from changing their own process."""
 MKL_AVX2 = 10
 """MKL's number of `MKL_CBWR=AVX2`."""
 VECTOR_MATH = 1

@@ -39,9 +39,9 @@ class Metadata:
     family: str
     """Datasets of a family share the defaults and ranges of hyperparameters."""
     shift: str
-    """What changes between environments, in a few words."""
+    """The property that changes between environments, in a few words."""
     half: Half = ""
-    """Whether somebody built the shift or it was found; empty where the user's files decide."""
+    """`constructed` or `natural`: whether somebody built the shift; empty where the user's files decide."""
     shift_kind: ShiftKind = ""
     """The kind of shift, by which boards average: empty where the user's files decide."""
     network: str
@@ -162,7 +162,7 @@ MOVED = {
         "what a sweep file says of a dataset is in `oodbench.sweep.cells.Source`",
     ),
 }
-"""What a plug-in of version 0.2.0 is told of names that datasets have no longer."""
+"""Names that datasets of version 0.2.0 had -> a sentence on what replaces them."""
 
 
 class Dataset(ABC):
@@ -176,7 +176,7 @@ class Dataset(ABC):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """What changes the data; every option is part of a run's identity."""
+        """Options that change the data; each is part of a run's identity."""
 
     environments: tuple[str, ...]
     """The names of all environments."""
@@ -283,7 +283,7 @@ class FileDataset(Dataset):
         raise UserError(f"{self.name} has nothing to make")
 
     def cache(self, workers: int) -> None:
-        """Keep on disk what every run would work out anew, such as decoded images; `workers` threads."""
+        """Store what every run would compute again, such as decoded images, with `workers` threads."""
         raise UserError(f"{self.name} has nothing to cache")
 
     def read(self, files: Sequence[str | PathLike[str]]) -> Tensor:

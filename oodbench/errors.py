@@ -45,7 +45,7 @@ def missing_package(who: str, package: str, extra: str) -> MissingError:
 
 
 PLUGIN_HINT = " (a plug-in's needs `plugins: [MODULE]` or --plugin MODULE)"
-"""What ends the error for an unknown name that a plug-in may define."""
+"""The end of an error on an unknown name that a plug-in may define."""
 
 
 def unknown(

@@ -101,7 +101,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether the name is one of `temporary_name`; one that nobody writes any more, a kill has left."""
+    """Whether the name is one of `temporary_name`, as an interrupted write leaves it behind."""
     return path.name.startswith(".") and path.suffix == ".part"
 
 

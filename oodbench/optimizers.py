@@ -111,7 +111,7 @@ class Rates(NamedTuple):
     weight_decay: float
     """Coupled, added to the gradient, but for `adamw`."""
     restart: bool = False
-    """Whether the optimizers start anew before the update."""
+    """Whether the optimizers' state is reset before the update."""
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rates: Rates) -> None:

@@ -1,4 +1,4 @@
-"""What a user's class overrides: the hooks that it defines are spelt and called as the engine's are."""
+"""Checks that the hooks of a user's class are spelt and called as the engine's are."""
 
 import difflib
 import inspect
@@ -79,7 +79,7 @@ def _misspelt(name: str, hooks: Mapping[str, Any]) -> str | None:
 
 
 def _mistake(cls: type, name: str, given: Any, wanted: Any) -> str | None:
-    """What is wrong with how a hook is defined, or None."""
+    """A sentence on a mistake in the definition of a hook, or None."""
     if isinstance(wanted, property) or isinstance(given, property):
         both = isinstance(wanted, property) and isinstance(given, property)
         line = "begins with" if isinstance(wanted, property) else "is a function, without"

@@ -29,7 +29,7 @@ CHANGES = {
     "group": "what groups of examples count for",
     "estimator": "a predictor of its own in place of the network",
 }
-"""What methods change, by the words of `Algorithm.changes`; the first is the default."""
+"""The values of `Algorithm.changes`, with what each means; the first is the default."""
 
 
 class Registry(Generic[T]):
@@ -85,7 +85,7 @@ class Registry(Generic[T]):
         return decorate
 
     def get(self, name: str, place: str = "", plugins: Collection[str] = ()) -> T:
-        """As `find`, but raises UserError with the nearest names where there is no such class."""
+        """`find`, which raises UserError with the nearest names if there is no such class."""
         cls = self.find(name, plugins)
         if cls is None:
             raise unknown(self.noun, name, self, place)
@@ -171,7 +171,7 @@ def _imported(noun: str, name: str) -> Iterator[None]:
 
 
 def _problem(error: BaseException) -> str:
-    """What is wrong with a module whose import has raised an error."""
+    """A sentence on a module whose import has raised an error."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return f"needs the missing '{error.name}'"
     if isinstance(error, SyntaxError):

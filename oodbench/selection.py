@@ -56,13 +56,13 @@ class Rule(ABC):
     summary: ClassVar[str]
     """The sentence on the rule below a table."""
     needs: ClassVar[str]
-    """What a sweep must have for it."""
+    """The requirement of the rule on a sweep."""
     sees_test: ClassVar[bool] = False
     """Whether it sees the test environments: no table compares it with others, no board ranks by it."""
     judges_alone: ClassVar[bool] = True
     """Whether a run's spec and records are enough to judge it; only then can weights be kept by it."""
     frozen: ClassVar[bool] = False
-    """Whether boards freeze its choices."""
+    """Whether boards freeze the rule's choices."""
 
     def __init__(self, name: str, metric: str | None = None) -> None:
         """`metric` is the metric whose score decides; None: each dataset's main one."""
@@ -170,7 +170,7 @@ class ValEnv(Rule):
 
     @classmethod
     def is_usual(cls, runs: pd.DataFrame) -> bool:
-        """It is where every run holds validation environments out."""
+        """Whether every run holds validation environments out."""
         return bool(len(runs) and runs["validation_environments"].map(bool).all())
 
     def evidence(self, runs: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""How a step of a method is done: its batch and noise, the forward pass, gradients, the optimizer.
+"""The parts of a training step: batch and noise, forward pass, gradients, optimizer.
 
 The engine calls `update`. A method with a step of its own is a `CustomStep`, and takes from here what it
 needs: `prepared`, `outputs`, `descend`.
@@ -27,14 +27,14 @@ from oodbench.seeds import derive
 
 
 class Drawing(NamedTuple):
-    """How the examples of a step's batch are drawn."""
+    """The drawing of the examples of a step's batch."""
 
     sampling: str
     """A value of the hyperparameter `sampling`."""
     held_out: float = 0.0
     """The share of every environment's training examples, in whole clusters, that the trial sets aside."""
     of_held_out: bool = False
-    """Whether the batch is of these, or of the others; of all where the share is 0."""
+    """Whether the batch is drawn from that share, or else from the others; from all without a share."""
 
 
 class CustomStep(Algorithm):
@@ -70,7 +70,7 @@ class CustomStep(Algorithm):
         return usual_environments(self, step)
 
     def drawing_at(self, step: int) -> Drawing:
-        """How the examples of a step's batch are drawn; it may differ between the stages of a run."""
+        """The drawing of a step's examples, which may differ between the stages of a run."""
         return Drawing(self.hparams.sampling)
 
     def trains_head_only(self, step: int) -> bool:
@@ -317,7 +317,7 @@ def reduction_of(algorithm: Algorithm) -> Reduction | None:
 
 
 def usual_reduction(algorithm: Algorithm) -> Reduction | None:
-    """The method's `combine`, if it has one of its own."""
+    """The method's `combine`, if it defines one."""
     if type(algorithm).combine is Algorithm.combine:
         return None
     return Reduction(combine=algorithm.combine)

@@ -1,4 +1,4 @@
-"""What kind of target a dataset has, and hence its loss, its metrics and the gradient of its scale."""
+"""Kinds of targets, with their losses, metrics and the gradient of IRM's scale."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -153,7 +153,7 @@ class Task:
         return f"the target of example {place} is {values}, and {allowed}"
 
     def _wrong(self, y: Tensor) -> tuple[Tensor, str]:
-        """Which targets or parts of them cannot be, and what could."""
+        """The targets that are not valid, and the valid ones."""
         last = self.num_outputs - 1
         if self.kind == "multiclass":
             return (y < 0) | (y > last), f"classes are numbered from 0 to {last}"
@@ -212,7 +212,7 @@ class Task:
         return _log_share(count / count.sum(-1, keepdim=True).clamp(min=FLOOR))
 
     def kept(self, logits: Tensor) -> Tensor:
-        """What an evaluation keeps of the logits: all, but of `tokens` (..., length) the best class.
+        """The logits that an evaluation keeps: all, but for `tokens` (..., length) only the best class.
 
         It is -1 where they are not finite.
         """

@@ -1,4 +1,4 @@
-"""How a command speaks: how it is declared, how it asks, prints and fails.
+"""Declaration, questions, output and errors of commands.
 
 All output of a command goes through `terminal` or through `print` of a text of `printable`.
 """
@@ -33,18 +33,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 RENAMED = {"--selection": "--rule", "--rules": "--rule"}
-"""What options of version 0.2.0 are called now, in every command that has the new one."""
+"""Options of version 0.2.0 -> their present names, in every command that has the new one."""
 
 
 VMAP_IS_SLOW = "There is a performance drop"
-"""How torch's warning begins that `vmap` has no rule for a function, which no user can change."""
+"""The beginning of torch's warning that `vmap` has no rule for a function, which no user can change."""
 
 
 class _Commands(TyperGroup):
     """A group whose help shows the whole first paragraph of each command's, not its first words."""
 
     renamed: Mapping[str, str] = MappingProxyType({})
-    """What to type instead of what is gone, by `COMMAND` or `COMMAND --OPTION`."""
+    """`COMMAND` or `COMMAND --OPTION` that was removed -> a sentence on what to type instead."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Refuse what is gone with the sentence that says what to type now."""
@@ -155,7 +155,7 @@ def exit_on_user_error(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _sentence(error: Exception) -> str | None:
-    """What a command says of an error that is the user's or in the user's code; None of any other."""
+    """The message for an error that is the user's or in the user's code; None for any other."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
@@ -213,7 +213,7 @@ def wrapped(text: str, width: int) -> str:
 
 
 ASCII = str.maketrans({"±": "+-", "≥": ">=", "≤": "<=", "…": "...", "→": "->"})
-"""What stands for our own signs where the terminal's encoding lacks them."""
+"""ASCII substitutes for signs that the terminal's encoding lacks."""
 
 
 class Terminal(Console):

@@ -1,4 +1,4 @@
-"""What an adaptation is, what it sees, and the registry of those in this folder."""
+"""The base class of adaptations, the inputs that they see, and their registry."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -52,11 +52,11 @@ class Adaptation(ABC):
     """
 
     needs: ClassVar[str]
-    """What it needs of a network, as the end of "it needs ..."."""
+    """The requirement on the network, as the end of "it needs ..."."""
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
-        """What every adaptation has: how test inputs arrive."""
+        """Hyperparameters of every adaptation: how test inputs arrive."""
 
         batch_size: int = hparam(64, low=0)
         """About how many inputs arrive together: batches differ in size by at most one; 0: all."""
@@ -140,7 +140,7 @@ class HeadAdaptation(Adaptation):
         return head_of(network) is not None
 
     def features_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What enters the head, (n, F), and the logits, (n, C).
+        """The inputs of the head, (n, F), and the logits, (n, C).
 
         Raises UserError if the logits are not the head's outputs.
         """

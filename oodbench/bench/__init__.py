@@ -12,7 +12,7 @@ class Row:
     """One measured figure."""
 
     what: str
-    """What was measured, with its unit unless it is a ratio."""
+    """The measured quantity, with its unit unless it is a ratio."""
     reach: str
     """The target, such as `<= 1.15`, or `-`."""
     measured: str

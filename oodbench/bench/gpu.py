@@ -69,7 +69,7 @@ SMALL = Size(
 
 @dataclass
 class Findings:
-    """What the page shows."""
+    """The contents of the page."""
 
     device: str
     torch: str

@@ -1,4 +1,4 @@
-"""What a user asks of a board, and the frames of it."""
+"""The arguments of a board's commands, and the frames that they ask for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user asks of a board: its name, results directories beside it, and what is shown of them."""
+    """The arguments of a board's command: its name, results directories beside it, and what is shown."""
 
     name: str
     directories: Sequence[Path] = ()
@@ -23,7 +23,7 @@ class Asked:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the board alone, as it is."""
+        """Whether the whole board is asked for, and nothing beside it."""
         return self == Asked(self.name)
 
     def frames(self) -> "Frames":

@@ -23,7 +23,7 @@ VERIFIED, SUBMITTED = "verified by rerun", "submitted"
 
 
 class About(BaseModel):
-    """What a submission says of itself."""
+    """The statement in a submission: author, method, paper, versions and pretraining."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -38,15 +38,15 @@ class About(BaseModel):
     day: str
     paper: str
     pretraining: str
-    """What the method's networks had seen before these runs."""
+    """The data that the method's networks had been trained on before these runs."""
     versions: dict[str, str]
-    """Of oodbench (with its commit), torch, Python and the machine that trained the rows."""
+    """Versions of oodbench (with its commit), torch and Python, and the machine that trained the rows."""
     files: dict[str, str]
     """The SHA-256 of every other file."""
 
 
 class Receipt(BaseModel):
-    """What a verification came to."""
+    """The result of a verification."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -63,7 +63,7 @@ class Receipt(BaseModel):
 
 
 def receipt_file(archive: Path) -> Path:
-    """Where the receipt of a submission stands: beside it."""
+    """The path of the receipt, beside its submission."""
     return archive.with_name(f"{archive.stem}.{RECEIPT}")
 
 

@@ -69,7 +69,7 @@ SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
 
 
 class PartProvenance(TypedDict, total=False):
-    """Which code, libraries and machine trained the runs of a part, and from what."""
+    """The code, libraries, machine and data that the runs of a part were trained with."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     oodbench: str
@@ -97,7 +97,7 @@ class Constant(TypedDict):
 
 
 class About(BaseModel):
-    """What all runs of a part share."""
+    """The values that all runs of a part share."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 

@@ -121,7 +121,7 @@ def label_of(row: str | Row) -> str:
 
 
 def name_of(dataset: str | dict[str, Any]) -> str:
-    """What a protocol calls a dataset: its label, if it gives one, else its name."""
+    """The name of a dataset in a protocol: its label if it has one, else its registered name."""
     if isinstance(dataset, str):
         return dataset
     return str(dataset.get("label") or dataset.get("name"))

@@ -33,13 +33,13 @@ UNSAID = "as published"
 
 
 class About(BaseModel):
-    """What a reported board's numbers are."""
+    """The description of a reported board: title, errors, sources, footnotes."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     title: str
     error: str
-    """What the errors are."""
+    """The kind of the errors."""
     sources: dict[str, str]
     footnotes: dict[str, str] = {}
 

@@ -141,7 +141,7 @@ def _gain(group: pd.DataFrame, label: str, other: str | None) -> str:
 
 
 def ending_sheet(name: str, directory: Path, frames: Frames) -> Sheet:
-    """What a run ends with: the rows trained here, and the best of the board with them, on one screen.
+    """The tables at the end of `board run`: the rows trained here and the best of the board, on one screen.
 
     `frames` are those of the board `name` and of the directory beside it.
     """

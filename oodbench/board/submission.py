@@ -154,7 +154,7 @@ def unpack(archive: Path, folder: Path) -> Submission:
 
 
 def inspected(archive: Path, board: str | None) -> About:
-    """What a submission says of itself, after all checks that run no code; raises UserError as `unpack`.
+    """The statement of a submission, after all checks that run no code; raises UserError as `unpack`.
 
     `board` is compared with instead of the one that the submission names.
     """

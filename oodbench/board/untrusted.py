@@ -23,7 +23,7 @@ from oodbench.terminal import exit_on_user_error
 
 
 class Task(BaseModel):
-    """What the process does."""
+    """The work of the process."""
 
     board: Path
     """A folder with the protocol alone."""

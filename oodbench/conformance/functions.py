@@ -42,7 +42,7 @@ from oodbench.train.vectorized.bundles import explained
 @requirement
 @on_one_task
 def overrides_one_level(cls: type[Algorithm], task: Task) -> None:
-    """It has a docstring, and overrides `objective`, `combine` or the whole of `update`."""
+    """The method has a docstring, and overrides `objective`, `combine` or the whole of `update`."""
     assert (cls.__dict__.get("__doc__") or "").strip(), "it has no docstring for the tables"
     own_update = has_own_update(cls)
     both = cls.objective is not Algorithm.objective and cls.combine is not Algorithm.combine
@@ -151,7 +151,7 @@ def _stacked(drawn: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 
 def _many(function: Callable[..., Any], *values: Any) -> Any:
-    """What a function under `vmap` gives; raises AssertionError with what to write instead."""
+    """The result of a function under `vmap`; raises AssertionError with what to write instead."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", VMAP_IS_SLOW)
         try:

@@ -1,4 +1,4 @@
-"""What a requirement of the contract is, and one call that puts a method through all of them.
+"""The requirements of the contract, and one call that checks a method against all of them.
 
 `python -m oodbench.conformance NAME --plugin MODULE` prints which hold, which do not apply and which are
 broken; `check_algorithm(NAME)` does so in a test.

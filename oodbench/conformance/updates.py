@@ -61,7 +61,7 @@ def _require_finite_update(algorithm: Algorithm, batch: Batch, step: int) -> Non
 @requirement
 @on_one_task
 def every_draw_trains(cls: type[Algorithm], task: Task) -> None:
-    """In a short run the defaults and a random draw move the network, and elsewhere than ERM.
+    """In a short run the defaults and a random draw change the network, and not as ERM does.
 
     A method with a `predict` of its own may train as ERM does.
     """
@@ -231,7 +231,7 @@ def _trained(
 
 @requirement
 def resumes_exactly(cls: type[Algorithm], task: Task) -> None:
-    """What is saved is all there is: a resumed run goes on bit for bit like one that never stopped."""
+    """The saved state is complete: a resumed run equals one that never stopped, bit for bit."""
     problem = tiny_problem(task)
     batches = [_float32(tiny_batch(task, seed)) for seed in range(6)]
     whole = tiny_algorithm(cls, problem, dtype=torch.float32)

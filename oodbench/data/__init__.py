@@ -1,4 +1,4 @@
-"""What datasets are made of, and the tools for their files: `python -m oodbench.data`.
+"""Building blocks of datasets, and the tools for their files: `python -m oodbench.data`.
 
 It imports `datasets.py` and the ground.
 """

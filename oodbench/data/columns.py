@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 IMPUTATIONS = ("median", "mean")
-"""What fills the gaps of a column of numbers: a statistic of the rows that a run trains on."""
+"""The statistic of the rows that a run trains on with which gaps in a column of numbers are filled."""
 EMPTY = "(empty)"
 """The category of an empty cell."""
 
@@ -22,7 +22,7 @@ class Columns:
     numbers: tuple[str, ...]
     """The columns of numbers."""
     gaps: tuple[str, ...] = ()
-    """Those of `numbers` in which cells are empty."""
+    """The columns among `numbers` that have empty cells."""
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The categories of each categorical column."""
     imputation: str = "median"
@@ -40,7 +40,7 @@ class Columns:
         return (*self.numbers, *empty, *each)
 
     def __str__(self) -> str:
-        """What becomes of the columns, in a sentence."""
+        """A sentence on how columns become inputs."""
         parts = []
         if self.numbers:
             gaps = f"gaps of {', '.join(self.gaps)} are filled by the {self.imputation}"
@@ -133,7 +133,7 @@ def _columns(count: int) -> str:
 def marginals(
     names: Sequence[str], inputs: npt.NDArray[np.floating[Any]], numbers: int
 ) -> dict[str, str]:
-    """What each input (N, len(names)) is by itself: mean ± deviation of the first, the share of others."""
+    """A summary of each input (N, len(names)): mean ± deviation, or the share of ones."""
     shown = {}
     for i, (name, values) in enumerate(zip(names, inputs.T, strict=True)):
         values = values[~np.isnan(values)]

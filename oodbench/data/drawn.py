@@ -40,7 +40,7 @@ class Picture(NamedTuple):
     environment: str
     target: int
     identity: str
-    """What it shows, or by whom: a trial trains on some identities and tests on others."""
+    """The emoji or the font's face that is shown; a trial trains on some identities and tests on others."""
     draw: Callable[[], NDArray[np.uint8]]
     """The picture (C, side, side) as bytes; raises UserError for what cannot be drawn."""
 
@@ -70,7 +70,7 @@ class DrawnPictures(FileDataset):
     one_unseen_in = 2
     """One in so many identities of an environment is there where it is held out, and only there."""
     packages: ClassVar[Sequence[Package]]
-    """What the pictures are made of."""
+    """The packages that the pictures are drawn from."""
 
     def __init__(self, options: Any, data_dir: Path | None = None) -> None:
         super().__init__(options, data_dir)

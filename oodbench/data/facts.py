@@ -94,7 +94,7 @@ def metric(dataset: "Dataset") -> str:
 
 
 def higher_is_better(dataset: "Dataset") -> bool:
-    """Whether a larger value of `metric` is the better one; raises UserError where nobody has said it."""
+    """Whether a larger value of `metric` is better; raises UserError if its direction is not declared."""
     higher: bool | None = getattr(dataset, "higher_is_better", None)
     return known_direction(metric(dataset)) if higher is None else higher
 

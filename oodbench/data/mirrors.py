@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SECONDS = 60
 """The longest that a mirror is waited for."""
 ABSENT = 403, 404, 410
-"""What mirrors answer for files that they do not have."""
+"""The answers of mirrors for files that they do not have."""
 UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
 PIECE = 2**20
 """Bytes that are copied at once."""

@@ -24,9 +24,9 @@ COMMANDS = {
     "debian": ("apt-get", "download"),
     "python": ("pip", "install"),
 }
-"""What fetches a package of each registry."""
+"""The command that fetches a package, by registry."""
 UNREADABLE = (tarfile.TarError, EOFError, OSError, ValueError, KeyError, TypeError)
-"""What Python raises for an archive that is not whole or none at all."""
+"""The errors that Python raises for a file that is damaged or no archive."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Package:
 
     @property
     def stem(self) -> str:
-        """What the name of its archive starts with."""
+        """The beginning of the archive's file name."""
         return self.name.removeprefix("@").replace("/", "-") + (
             "-" if self.registry == "npm" else "_"
         )

@@ -55,5 +55,5 @@ def renderer() -> Callable[..., bytes]:
 
 
 def is_blank(picture: NDArray[np.uint8]) -> bool:
-    """Whether a picture shows nothing: all its pixels are alike."""
+    """Whether all pixels of a picture are equal."""
     return bool((picture == picture.flat[0]).all())

@@ -90,7 +90,7 @@ def fits(dataset: Dataset) -> bool:
 
 
 def is_discrete(dataset: Dataset, environments: Mapping[str, Environment]) -> bool:
-    """Whether inputs are integers, such as ids of words; one example is read."""
+    """Whether inputs are integers, such as ids of words, judged by one example."""
     for environment in environments.values():
         if len(environment.y):
             return not _first(dataset, environment).is_floating_point()
@@ -202,7 +202,7 @@ class Contents:
     """The number of different inputs shared with each other environment; empty for a dataset whose
     inputs repeat by design."""
     marginals: dict[str, str] = field(default_factory=dict)
-    """What each input of a table is by itself, by its name: mean and deviation, or the share of ones."""
+    """A summary of each input of a table: mean and deviation, or the share of ones."""
 
 
 def inspect(dataset: Dataset, trial: int = 0) -> list[Contents]:

@@ -31,11 +31,11 @@ class Entry:
     """One of `KINDS`."""
     name: str
     summary: str
-    """The first line of the class's own docstring."""
+    """The first line of the class's docstring."""
     paper: str = ""
     """Where it was published; networks say it in their docstrings."""
     changes: str = ""
-    """Of an algorithm, what it changes: one of `oodbench.registry.CHANGES`."""
+    """The part of training that an algorithm changes, a key of `oodbench.registry.CHANGES`."""
     transductive: bool = False
     """Whether predictions of an algorithm depend on other test inputs."""
 

@@ -129,7 +129,7 @@ def _of_algorithm(name: str, cls: type[Algorithm]) -> dict[str, Any]:
 
 
 def _limits(cls: type[Algorithm]) -> str:
-    """What a method cannot be run on, and why, in one line; empty if it runs on everything."""
+    """One line on the problems that a method cannot be run on, with reasons; empty if there are none."""
     environments = ("a", "b", "c")
     tasks = [Task(kind, 1 if kind == "binary" else 3) for kind in get_args(Kind)]
     on_vectors = [Problem((4,), task, environments, 100, attributes=2) for task in tasks]

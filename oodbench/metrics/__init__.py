@@ -57,7 +57,7 @@ class Groups:
     keys: "Tensor"
     """The group of each example, (n,), by its place in `counts`."""
     counts: Sequence[int]
-    """How many examples each group has; the groups of a class stand together."""
+    """The number of examples of each group, ordered by class."""
     classes: Sequence[str]
     attributes: Sequence[str]
     """The values of the attribute; none where examples have none."""

@@ -98,7 +98,7 @@ class Agreement(Metric):
     higher_is_better = is_proportion = True
 
     def of_examples(self, examples: Examples) -> "Tensor | None":
-        """Whether the classes agree; those of a prediction that is not finite do not."""
+        """Whether the most probable classes agree; a prediction that is not finite agrees with none."""
         if examples.task.kind != "distribution":
             return None
         agreement = examples.logits.argmax(-1) == examples.targets.argmax(-1)

@@ -35,7 +35,7 @@ class Network(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams:
-        """The network's own hyperparameters."""
+        """The network's hyperparameters."""
 
     check_by_building: ClassVar[bool] = False
     """Whether a plan builds the network once for a dataset, to refuse weights and inputs that do not fit

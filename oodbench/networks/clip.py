@@ -68,7 +68,7 @@ class CLIP(Network):
         classes: tuple[str, ...] = hparam((), neutral=())
         """The names of the classes in the order of their numbers; a plan takes the dataset's."""
         tuning: str = hparam("all", options=("all", "head", "bias", "lora"))
-        """What is trained beside the head: `all` of the tower, nothing (`head`), its biases alone (BitFit,
+        """The parameters trained beside the head: `all` of the tower, none (`head`), its biases (BitFit,
         arXiv:2106.10199), or a low-rank change of attention's queries and values (LoRA,
         arXiv:2106.09685; the package peft)."""
         rank: int = hparam(8, low=1, neutral=8)
@@ -133,7 +133,7 @@ class CLIP(Network):
 
     @classmethod
     def is_zero_shot(cls, values: Mapping[str, object]) -> bool:
-        """Whether the head is made of texts."""
+        """Whether the head's weights are the text tower's vectors of prompts."""
         return values["head_init"] == "text"
 
 

@@ -84,7 +84,7 @@ class Linear(Network):
 
     @dataclass(frozen=True, kw_only=True)
     class Hparams(Network.Hparams):
-        """Which factors are learned, and the diagonal of phi before the first update."""
+        """The factors that are learned, and the diagonal of phi before the first update."""
 
         train_classifier: bool = hparam(False)
         diagonal: bool = hparam(False)

@@ -14,7 +14,7 @@ HEADER = ["dataset", "algorithm", "hyperparameter", "default", "tried", "chosen"
 
 
 def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
-    """What each method's draws tried of every hyperparameter that a search varies, and what was chosen.
+    """A table of the values of every varied hyperparameter that draws tried, and of those chosen.
 
     Numbers are `lowest to highest`, and for the chosen runs in brackets after the median; others are lists.
     The default is that of draw 0. Raises UserError as `choose` does.

@@ -125,7 +125,7 @@ class Leaderboard:
     findings: tuple[str, ...] = ()
     """The findings that a reader must not miss, a sentence each."""
     shifts: Mapping[str, str] = field(default_factory=dict)
-    """What shifts in each dataset, where that is recorded."""
+    """The kind of shift of each dataset, if it is recorded."""
 
     @property
     def columns(self) -> list[Column]:
@@ -227,7 +227,7 @@ def with_disagreement(shown: Leaderboard, others: Iterable[Leaderboard]) -> Lead
 
 
 def is_mean(frame: pd.DataFrame) -> "pd.Series[bool]":
-    """Which numbers of a leaderboard's frame are means over all test environments."""
+    """Whether each number of a leaderboard's frame is a mean over all test environments."""
     return (frame["environment"] == MEAN) & (frame["test_environments"] == "")
 
 

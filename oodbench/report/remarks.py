@@ -50,7 +50,7 @@ def _clause(text: str) -> str:
 
 
 def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
-    """What a paper does not repeat: how the runs ended, and the code that trained them."""
+    """Notes that a paper leaves out: how the runs ended, and the code that trained them."""
     states = runs["state"].value_counts()
     ended = [*COMPLETE, State.FAILED]
     if State.BROKEN in states:

@@ -29,7 +29,7 @@ class Why:
     metric: str
     """The metric of `value`."""
     selection_metric: str
-    """The metric of `score`: the dataset's own."""
+    """The metric of `score`: the dataset's main one."""
     classes: tuple[str, ...]
     """The names of the dataset's classes, if they have names."""
     runs: pd.DataFrame

@@ -1,4 +1,4 @@
-"""What is on disk of a sweep, and frames of it: the only reader and writer of a results directory.
+"""The only reader and writer of a results directory, and the frames of its records.
 
 It imports the ground alone.
 """

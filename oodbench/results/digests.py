@@ -1,4 +1,4 @@
-"""What a class computes, as digests of its source: comments, docstrings and formatting change nothing.
+"""Digests of a class's source code, without comments, docstrings and formatting.
 
 The source is read, never imported, so that a report can ask whether a method is still the one that trained
 its runs. A digest covers the class and whatever it names at the top level of its file, and follows imports
@@ -25,7 +25,7 @@ FOLDERS = ("algorithms", "datasets")
 """The folders of the package whose files are followed."""
 INSTALLED = ("site-packages", "dist-packages")
 WHOLE = "*"
-"""What stands for all names of a file."""
+"""The name that stands for all names of a file."""
 STAR = "import *"
 """The name of what `import *` binds."""
 Name = tuple[Path, str]
@@ -43,11 +43,11 @@ class Code(TypedDict):
 
 
 class Digests(TypedDict, total=False):
-    """What a run was trained by and from."""
+    """The digests of the code and data that a run was trained with."""
 
     method: Code
     network: Code
-    """Of a network that is not the package's."""
+    """The digest of a network that is not the package's."""
     dataset: Code
     files: str
     """The digest of the files that the data come from, see `oodbench.results.data_files`."""
@@ -119,7 +119,7 @@ def combined(code: Code) -> str:
 
 
 def is_of_package(code: Code | str) -> bool:
-    """Whether all of the source is the package's own; no digest of data files is."""
+    """Whether all of the source is the package's; always false for data files."""
     return isinstance(code, dict) and all(
         name.partition("/")[0] in FOLDERS for name in code["files"]
     )
@@ -223,7 +223,7 @@ def _is_main(statement: ast.stmt) -> bool:
 
 
 def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, tuple[str, int, str]]:
-    """What each name that an import binds stands for."""
+    """Each name that an import binds -> the object that it refers to."""
     if isinstance(statement, ast.Import):
         return {a.asname or a.name.partition(".")[0]: (a.name, 0, WHOLE) for a in statement.names}
     module, level = statement.module or "", statement.level

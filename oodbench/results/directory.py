@@ -55,7 +55,7 @@ from oodbench.results.schemas import (
 )
 
 LAST = "last"
-"""What names the weights of a run's last step, beside the selection rules."""
+"""The name of the weights of a run's last step, used beside the selection rules."""
 WEIGHTS = ".safetensors"
 LOST_AFTER = 120.0
 """Seconds without a heartbeat after which a run that another machine trained counts as lost."""
@@ -86,7 +86,7 @@ class RunDirectory:
         self.path = path
         self.id = path.name
         self._layout: Layout | None = None
-        """That of the last record, where this object has written it."""
+        """The layout of the last record, if this object has written it."""
         self._info: RunFile | None = None
 
     @property
@@ -134,7 +134,7 @@ class RunDirectory:
         write_whole(self.path / "heartbeat", sealed(_dumps(beat)), durable=False)
 
     def rest(self) -> None:
-        """Say that nobody has the run any more, though it has not ended."""
+        """Record that the run has not ended and no process trains it any more."""
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -293,7 +293,7 @@ class RunDirectory:
         return State.RUNNING if _alive(beat) else State.LOST, ""
 
     def _contradiction(self, end: DoneFile) -> str:
-        """What is wrong with a run that has ended by done.json; empty if nothing is."""
+        """The mistakes in a run that done.json says has ended; empty if there are none."""
         run = self.info()
         if run is None:
             return f"{self.path / 'run.json'} is missing"

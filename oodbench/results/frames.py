@@ -100,7 +100,7 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:
-    """Where the rows of a table beside a board come from: `board`, `here` or both; by label."""
+    """Label -> the origin of a row of a table beside a board: `board`, `here` or both."""
     if "frozen" not in runs:
         return {}
     again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)

@@ -165,7 +165,7 @@ def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge has written."""
+    """The result of a merge."""
 
     runs: int
     """The number of planned runs."""
@@ -221,7 +221,7 @@ def _write_packed(run: RunDirectory, folder: Path) -> None:
 
 
 def _progress(state: State, records: Sequence[Any]) -> tuple[bool, bool, int]:
-    """What orders the copies of a run: complete, then ended, then by the number of records."""
+    """The order of a run's copies: complete ones first, then ended ones, then by number of records."""
     return state.complete, state.final, len(records)
 
 

@@ -14,7 +14,7 @@ from oodbench.results.packed import FILES, NAME, member, open_pack
 
 @dataclass(frozen=True)
 class Packed:
-    """What `pack` has done."""
+    """The result of `pack`."""
 
     moved: int
     """The runs that were folders."""

@@ -29,7 +29,7 @@ class Pack:
     """An open packed.zip."""
 
     def __init__(self, path: Path) -> None:
-        """Raises DamagedFile for what is no zip file."""
+        """Raises DamagedFile if the file is no zip file."""
         self.path = path
         try:
             open_regular(path).close()
@@ -63,7 +63,7 @@ class Pack:
             raise self._damaged(error) from None
 
     def stamp(self, run_id: str) -> list[int] | None:
-        """What tells a packed run from another one of its id; None unless all its files are here."""
+        """The stamp that distinguishes packed runs of one id; None unless all its files are here."""
         infos = [self._members.get(member(run_id, name)) for name in FILES]
         return [n for i in infos if i for n in (i.CRC, i.file_size)] if all(infos) else None
 

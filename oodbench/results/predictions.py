@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a run predicted of one environment at one step."""
+    """The predictions of a run on one environment at one step."""
 
     kind: str
     """The `Task`'s kind."""

@@ -1,4 +1,4 @@
-"""Which code, libraries and machine made a number."""
+"""The code, libraries and machine behind a number."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ from oodbench.results.digests import combined
 from oodbench.version import __version__
 
 OF_THE_CODE = ("oodbench", "commit", "digests")
-"""What says by which code and from which data a run was trained."""
+"""The keys of a provenance that name the code and data of a run."""
 
 
 @cache
@@ -58,7 +58,7 @@ def machine() -> str:
 
 
 def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, Any]:
-    """What is recorded beside a run's spec by the process that trains it; none of it is part of the
+    """The provenance that the training process records beside a run's spec; none of it is part of the
     run's identity.
     """
     return {
@@ -105,7 +105,7 @@ def versions(provenances: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def made_by(provenances: Iterable[Mapping[str, Any]]) -> str:
-    """What trained some runs, such as `oodbench 0.2.0, torch 2.15.0, Intel Xeon`."""
+    """Versions and machine that trained some runs, such as `oodbench 0.2.0, torch 2.15.0, Intel Xeon`."""
     known = [made for made in provenances if made]
     columns = (
         [str(made.get("code", f"oodbench {made.get('oodbench', '?')}")) for made in known],

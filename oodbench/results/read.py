@@ -49,7 +49,7 @@ CHECKSUM = 8
 LARGEST_CACHE = 2**35
 """The most bytes of a cache that is read."""
 NO_SEARCH: dict[str, Any] = {"search": "random"}
-"""What the frames say of runs that no search has chosen."""
+"""The value of runs that no search of version 0.2.0 has chosen."""
 KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
 """The columns that the cache keeps of a run beside its metrics."""
 REWRITE = 0.01
@@ -58,7 +58,7 @@ REWRITE = 0.01
 
 @dataclass
 class ParsedRuns:
-    """What was read of some runs."""
+    """The parsed contents of some runs."""
 
     runs: dict[str, dict[str, Any]]
     """Runs by id: `context`, `provenance`, `state`, `error`, `last_step`, COSTS, and for an ended run its
@@ -118,7 +118,7 @@ def _stamps(folder: Path, plan: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def _cached(path: Path, stamps: Mapping[str, list[int]]) -> ParsedRuns:
-    """What the cache holds of the ended runs with these stamps; nothing if it cannot be read."""
+    """The cached contents of the ended runs with these stamps; empty if the cache cannot be read."""
     nothing = ParsedRuns({}, METRICS.empty_table())
     try:
         data = memoryview(read_regular(path, LARGEST_CACHE))
@@ -225,7 +225,7 @@ def _search_label(search: Mapping[str, Any]) -> str:
 
 
 def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> ParsedRuns:
-    """What is in the runs' own files; `stamps` are those of the ended runs.
+    """Read the runs' files; `stamps` are those of the ended runs.
 
     A broken run has no records; one that has not ended has those before a torn or damaged line.
     """
@@ -248,7 +248,7 @@ def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[i
 
 
 def _info(directory: RunDirectory, stamps: Mapping[str, list[int]]) -> dict[str, Any]:
-    """What `ParsedRuns` says of a run but for its costs."""
+    """The row of a run in `ParsedRuns`, without its costs."""
     state, reason = directory.state_and_reason()
     try:
         run = directory.info()
@@ -289,7 +289,7 @@ def _parse(texts: Sequence[bytes], start: int) -> tuple[pa.Table, list[dict[str,
 
 
 def _names(columns: Sequence[tuple[Column, ...]]) -> dict[str, Any]:
-    """What the values of records are of, one a row: NAMES and `count`; records of a run share `columns`."""
+    """Environment, split, metric and count of each value of records; records of a run share `columns`."""
     distinct = {id(of_record): of_record for of_record in columns}
     flat = [column for of_record in distinct.values() for column in of_record]
     begins = dict(zip(distinct, accumulate(map(len, distinct.values()), initial=0), strict=False))

@@ -45,7 +45,7 @@ class _Evaluation(TypedDict):
 
 
 class Cost(TypedDict, total=False):
-    """What a run has cost up to a record."""
+    """The cost of a run up to a record."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
     training_seconds: float | None
@@ -72,7 +72,7 @@ STEP = re.compile(rb'^\{"step": ?(\d+),', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Layout:
-    """What the numbers of a record are of, and which are written as counts."""
+    """The columns of a record's values, and which of them are written as counts."""
 
     columns: tuple[Column, ...]
     counted: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Record:
     """One evaluation of a run."""
 
     line: Mapping[str, Any]
-    """What the line holds."""
+    """The contents of the line."""
     layout: Layout
     values: Sequence[float | None]
     """The value of each column; None where it was not finite."""
@@ -206,7 +206,7 @@ def _grouped(columns: Sequence[Column]) -> list[_Block]:
 
 
 def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
-    """What is wrong with the records of a run that has ended; empty if they are what they must be.
+    """The mistakes in the records of a run that has ended; empty if there are none.
 
     They are those that done.json counts and hashes, where it does, and their steps are exactly those
     due; a run that diverged has one more, at its end. Results of another program keep its steps.

@@ -1,4 +1,4 @@
-"""What a run is, by all that its numbers depend on, and what is recorded of it."""
+"""A run's spec (all that its numbers depend on), its state, and its records."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ class State(StrEnum):
 
     @property
     def at_rest(self) -> bool:
-        """Whether nobody trains or will train the run though it has been started."""
+        """Whether the run was started, and no process or job trains it or will."""
         return self.final or self is State.LOST
 
     @property
@@ -133,7 +133,7 @@ class RunSpec:
 
     @property
     def bundle_key(self) -> tuple[str, ...]:
-        """What runs that may be vectorized together have in common: everything but numbers to try.
+        """The fields that runs of one bundle share: all but those in which vectorized runs may differ.
 
         The runs of a bundle differ in trial, draw, label, adaptation and numeric hyperparameters; what a
         method switches at a share of the steps is the same step for all.

@@ -1,4 +1,4 @@
-"""What each small file of a results directory must hold, checked where it is read.
+"""Schemas of the small files of a results directory, checked at every read.
 
 Keys of a later version are left alone. A file of another schema number is refused.
 """
@@ -41,7 +41,7 @@ class _File(BaseModel):
 
 
 class Context(TypedDict):
-    """What tables need to know of a run beyond its spec."""
+    """Facts on a run that tables need beyond its spec."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
     dataset_label: str
@@ -55,7 +55,7 @@ class Context(TypedDict):
 
 
 class Provenance(TypedDict, total=False):
-    """Which code, libraries and machine trained a run."""
+    """The code, libraries and machine that trained a run."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
     oodbench: str
@@ -70,7 +70,7 @@ class Provenance(TypedDict, total=False):
 
 
 class RunFile(_File):
-    """run.json: what is trained, and by what."""
+    """run.json: the run's spec, and its provenance."""
 
     schema_: Literal[1] = Field(alias="schema")
     spec: RunSpec
@@ -123,7 +123,7 @@ class Search(TypedDict):
 
 
 class LaunchSettings(TypedDict, total=False):
-    """What a launch decided for all runs of a sweep."""
+    """Decisions of a launch for all runs of a sweep."""
 
     __pydantic_config__ = OPEN  # type: ignore[misc]
     sweep: dict[str, Any]
@@ -180,7 +180,7 @@ def parse_file(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """What is in a file, or None if it is not there; raises DamagedFile for what cannot be read."""
+    """The contents of a file, or None if there is none; raises DamagedFile if it cannot be read."""
     try:
         return read_regular(path, LARGEST_FILE)
     except (FileNotFoundError, NotADirectoryError):
@@ -201,7 +201,7 @@ def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
 
 
 def _reason(data: bytes, error: ValidationError) -> str:
-    """What is wrong in a file that does not fit its schema."""
+    """The mistakes in a file that does not fit its schema."""
     first = error.errors(include_url=False)[0]
     if first["loc"] == ("schema",) and "schema" in (values := from_json(data)):
         return f"has schema {str(values['schema'])[:20]}, not {SCHEMA}: another version wrote it"

@@ -48,7 +48,7 @@ class Stale:
     sentence: str
     """The reason, without a full stop."""
     is_known: bool = True
-    """Whether there is something here that the runs differ from."""
+    """Whether there is code or data here to compare the runs with."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class _Variant:
 
     @property
     def version(self) -> object:
-        """What tells versions of the same code or data apart."""
+        """The digests that distinguish versions of the same code or data."""
         recorded = self.recorded
         return recorded if isinstance(recorded, str) else tuple(sorted(recorded["files"].values()))
 

@@ -22,9 +22,9 @@ DOCS = Path("docs")
 MEASURED = "datasets/measured.json"
 """The figures, by dataset, beside the page."""
 OPEN = ("CC", "MIT", "Apache", "free fonts")
-"""How the licences begin of datasets whose pictures may stand on the page."""
+"""Beginnings of the licences that allow a dataset's pictures on the page."""
 OF_ONES_OWN = ("FrozenFeatures", "ImageFolder", "Manifest", "Table")
-"""Datasets that are made of what the user has."""
+"""Datasets that read the user's own files."""
 
 RHO = "\N{GREEK SMALL LETTER RHO}"
 

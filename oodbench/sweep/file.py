@@ -39,7 +39,7 @@ def _from_text(value: Any) -> Any:
 
 
 def from_commas(value: Any) -> Any:
-    """The names in a text such as `train_val,last`."""
+    """Split a text such as `train_val,last` into names."""
     return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
 
 
@@ -54,7 +54,7 @@ def _chosen(value: Any) -> Any:
 
 
 SEARCH_GUIDE = "docs/guide/search.md shows a parallel search by optuna around `oodbench.run`"
-"""Where the key `search` of version 0.2.0 has gone."""
+"""The error on the key `search` of version 0.2.0, with what replaces it."""
 KIND = "kind: "
 """The beginning of a text that stands for all methods of a kind, see `oodbench.registry.CHANGES`."""
 Place = tuple[str | int, ...]
@@ -102,11 +102,11 @@ class Row(Component):
     label: str | None = Field(default=None, min_length=1, description="a text")
     """The row of the table; the algorithm's name by default."""
     network: dict[str, Any] = Field(default={}, description="names with values")
-    """Values over those of the sweep's network."""
+    """Hyperparameters of the row's network, which override those of the sweep."""
     average: str | dict[str, Any] = Field(
         default="none", description="none, a name, or a mapping with the key name and numbers"
     )
-    """Which weights are evaluated: the last ones, or an average of `oodbench.train.averages`."""
+    """The evaluated weights: the last ones, or an average of `oodbench.train.averages`."""
     adapt: str | dict[str, Any] = Field(
         default="none",
         description="none, a name, or a mapping with the key name and hyperparameters",
@@ -166,7 +166,7 @@ class Sweep(BaseModel):
     precision: Literal["float32", "tf32", "bfloat16"] = Field(
         default="float32", description="float32, tf32 or bfloat16"
     )
-    """What runs compute in: `tf32` is for products on CUDA devices; with `bfloat16` the network runs by
+    """The precision of runs: `tf32` is for products on CUDA devices; with `bfloat16` the network runs by
     autocast while it is trained, and optimizers, masks and evaluations stay in float32."""
     channels_last: bool = Field(default=False, description="true or false")
     """Whether images lie in memory with their channels side by side, which suits tensor cores."""
@@ -196,7 +196,7 @@ class Sweep(BaseModel):
     )
     """Seconds after which a run that has not ended counts as failed; `--run-timeout` says otherwise."""
     resources: dict[str, Any] = Field(default={}, description="names with values")
-    """What the runs ask of the launcher; keys of its `Resources`."""
+    """Resources of the runs; keys of the launcher's `Resources`."""
 
 
 Models = Mapping[str, type[BaseModel]]
@@ -322,7 +322,7 @@ def _label(item: Any) -> str | None:
 
 
 def training_of(values: object, place: str) -> Training:
-    """What a dataset's key `training` says; raises UserError with all that is wrong with it."""
+    """Parse a dataset's key `training`; raises UserError with all its mistakes."""
     if not isinstance(values, dict):
         raise UserError(f"{place} must be names with values, not {short(values)}")
     models: Models = {"": Training, "network": Component}
@@ -407,7 +407,7 @@ def _place(location: Place, values: Any, models: Models) -> Place:
 
 
 def _sentence(error: str, place: Place, values: Any, models: Models) -> str:
-    """What is wrong at a place, given pydantic's name of the error."""
+    """A sentence on a mistake at a place, from pydantic's name of the error."""
     where = ".".join(map(str, place))
     is_inner = len(place) > 1 and isinstance(place[-1], str)
     fields = models[str(place[0]) if is_inner else ""].model_fields

@@ -1,4 +1,4 @@
-"""What a dataset leaves to gain: ERM beside the constant answer and beside what could be reached."""
+"""The head-room of a dataset: ERM beside the constant answer and the ceiling."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class HeadRoom:
 
     @property
     def has_room(self) -> bool:
-        """Whether the head-room is what a dataset of a board must have."""
+        """Whether the head-room suffices for a dataset of a board."""
         least = POINTS if is_proportion(self.metric) else SHARE * abs(self.erm[0])
         return self.room is not None and self.room >= least
 
@@ -85,7 +85,7 @@ class HeadRoom:
 
     @property
     def is_on_the_line(self) -> bool | None:
-        """Whether runs that are better in distribution are better out of it; None: nothing is known."""
+        """Whether runs that are better in distribution are better out of it; None if that is not known."""
         if self.spearman is None:
             return None
         return self.spearman[0] > 0 and self.spearman[1] < LEVEL

@@ -162,7 +162,7 @@ def launch_specs(
 
 
 def is_complete(counts: Mapping[State, int]) -> bool:
-    """Whether each of the runs that `launch` has counted has a result, or will get one elsewhere.
+    """Whether every run has a result or will get one elsewhere, by the counts of `launch`.
 
     The latter are queued on a cluster or trained by another launch.
     """
@@ -201,7 +201,7 @@ def _decided(job: Job, console: Terminal) -> tuple[Job, frozenset[str], frozense
 
 
 def _train(job: Job, launcher: Launcher, console: Terminal) -> Counter[State]:
-    """Train the runs `job.ids` and print how the sweep stands."""
+    """Train the runs `job.ids` and print the states of the sweep's runs."""
     ended = _run(job, launcher, console)
     counts = Counter(job.results.run(i).state() for i in job.specs)
     queued = sum(state is State.QUEUED for state in ended.values())

@@ -33,7 +33,7 @@ class Average(ABC):
     """A running average of the weights after every update."""
 
     label: ClassVar[str]
-    """Its name in tables."""
+    """The average's name in tables."""
     by_validation: ClassVar[bool] = False
     """Whether it needs the validation losses of the last weights."""
 
@@ -192,7 +192,7 @@ class SWAD(Average):
         overfit_patience: int = hparam(6, low=1)
         """Windows above the threshold after which the valley counts as over."""
         tolerance: float = hparam(0.3, low=0.0)
-        """How far the loss may rise, as a share of that at the bottom."""
+        """The rise of the loss that ends the valley, as a share of the loss at its bottom."""
 
     def __init__(self, weights: Weights, hparams: Any, steps: int, evaluate_every: int) -> None:
         super().__init__(weights, hparams, steps, evaluate_every)

@@ -16,7 +16,7 @@ from oodbench.seeds import derive
 from oodbench.steps import Drawing
 
 Transform = Callable[[Tensor, torch.Generator], Tensor]
-"""Maps inputs as they are kept or read (N, ...) to those of the network, (N, *input_shape)."""
+"""A function from stored inputs (N, ...) to the network's inputs (N, *input_shape)."""
 
 
 class Batches:

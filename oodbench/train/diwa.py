@@ -149,7 +149,7 @@ class _WeightAverage:
         self._judge = Judge(judge, evidence, self.run.data.dataset)
 
     def cost_of(self, member: Member) -> float:
-        """The cost of a member's own weights, see `Judge.cost`."""
+        """The cost of one member's weights, see `Judge.cost`."""
         records = (r for r in member.directory.records() if r["step"] == member.step)
         return self._cost(next(records)["evaluations"])
 

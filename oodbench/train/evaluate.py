@@ -139,7 +139,7 @@ def evaluate_vectorized(
 
 
 def hits(keys: Tensor, right: Tensor, groups: int) -> Tensor:
-    """How many examples of each group are `right` (..., n), (..., groups); exact in float64.
+    """The number of examples of each group that are `right` (..., n), (..., groups); exact in float64.
 
     `keys` (..., n) are the examples' groups.
     """

@@ -246,7 +246,7 @@ class _Bundle:
         held.lock.release()
 
     def release(self) -> None:
-        """Release every run that has not ended."""
+        """Release the locks of all runs that have not ended."""
         self._time_limit.close()
         for held in list(self.held):
             self._release(held)

@@ -28,7 +28,7 @@ class _Setting(NamedTuple):
     read: Callable[[], Any]
     write: Callable[[Any], object]
     clean: Any = None
-    """Its value where runs are trained; None: what it was before."""
+    """The setting's value where runs are trained; None leaves it unchanged."""
 
 
 def _directory() -> str | None:

@@ -38,7 +38,7 @@ from oodbench.train.settings import TrainSettings
 
 
 def problem_of(spec: RunSpec, dataset: Dataset, sizes: Sequence[int]) -> Problem:
-    """What a run's algorithm is built from; `sizes` are those of its training environments."""
+    """The `Problem` of a run, from which its algorithm is built; `sizes` are its training environments'."""
     return Problem(
         dataset.input_shape,
         dataset.task,
@@ -141,7 +141,7 @@ class Run:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What tables need to know of the dataset and its task beside the spec."""
+        """Facts on the dataset and its task that tables need beside the spec."""
         dataset = self.data.dataset
         return {
             "dataset_label": self.spec.dataset_label or facts.label(dataset),

@@ -31,7 +31,7 @@ class TrainSettings:
     keep_checkpoints: bool = False
     """Whether a run keeps its checkpoint when it has ended."""
     scratch: bool = False
-    """Whether the results are thrown away, so that digests of their data files are not needed."""
+    """Whether the results are discarded, so that no digests of data files are needed."""
     loader_workers: int | None = None
     """Threads of a run that read stored data ahead; 0: the run reads them itself. None: as many as
     the launcher has cores for, or none without a launcher."""

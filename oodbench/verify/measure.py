@@ -1,4 +1,4 @@
-"""From an experiment to its numbers: sweeps are trained and read, others computed."""
+"""The numbers of an experiment: its sweeps are trained and read, or a function computes them."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -173,7 +173,7 @@ def ended_runs(frames: Frames) -> pd.DataFrame:
 
 
 def at_the_end(recorded: pd.DataFrame) -> pd.Series:
-    """Which records belong to the last step of their run."""
+    """Whether each record is of the last step of its run."""
     return recorded["step"] == recorded.groupby("id", observed=True)["step"].transform("max")
 
 

@@ -38,7 +38,7 @@ ORACLE_LAST = "oracle_last"
 
 
 class Reading(BaseModel):
-    """Which of the recorded values a target or a curve refers to."""
+    """The recorded values that a target or a curve refers to."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -130,7 +130,7 @@ class Target(Reading):
 
 
 class Experiment(BaseModel):
-    """What a paper did, how we do it, and what it printed."""
+    """An experiment: its sweeps or computation, and the numbers that a paper printed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

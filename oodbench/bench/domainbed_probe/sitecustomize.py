@@ -47,7 +47,7 @@ def enter(race: dict[str, Any]) -> None:
 
     class Race(datasets.MultipleDomainDataset):  # type: ignore[misc]
         ENVIRONMENTS = ("test",)
-        """Those that a sweep holds out in turn; the training environments come behind it."""
+        """The environments that a sweep holds out in turn; the training environments follow them."""
         CHECKPOINT_FREQ = race["evaluate_every"]
         if race["loader_workers"] is not None:
             N_WORKERS = race["loader_workers"]

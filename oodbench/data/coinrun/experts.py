@@ -141,7 +141,7 @@ class Planner:
         return *self.simulator.advance(MOVES, FRAMES), self.simulator.states()
 
     def _doomed(self, states: list[bytes]) -> NDArray[np.bool_]:
-        """Which of six states lose whichever action is held."""
+        """Whether each of six states loses whichever action is held."""
         doomed = np.ones(len(states), bool)
         for action in PROBES:
             if doomed.any():
@@ -213,7 +213,7 @@ def load_policy(file: Path) -> Any:
 
 @torch.no_grad()
 def distributions(program: Any, images: torch.Tensor, name: str = "the policy") -> torch.Tensor:
-    """What a policy does at each image: (n, 15) probabilities in float64; raises UserError."""
+    """A policy's probabilities of the actions at each image, (n, 15), float64; raises UserError."""
     try:
         logits = program(images)
     except RuntimeError as error:

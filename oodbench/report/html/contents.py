@@ -1,4 +1,4 @@
-"""What the HTML report says: a results directory as one tree of plain values.
+"""The contents of the HTML report: a results directory as one tree of plain values.
 
 Tables are columns (lists of equal length); runs, datasets, labels, test sets and provenances are
 given by their places in `runs`, `datasets`, `labels`, `tests` and `provenance`.

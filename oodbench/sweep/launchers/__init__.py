@@ -47,7 +47,7 @@ def register(name: str) -> Callable[[type["Launcher"]], type["Launcher"]]:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions(TrainSettings):
-    """How the runs of a sweep are launched and trained. Nothing of it changes a run's id."""
+    """Options of a launch, none of which changes a run's id."""
 
     out: Path
     """The results directory."""
@@ -122,7 +122,7 @@ class RunStatus:
 
 
 class Launcher(ABC):
-    """Where the runs of a sweep are trained; a subclass has at least a `launch`."""
+    """Base of launchers, which have the runs of a sweep trained; a subclass defines at least `launch`."""
 
     Resources: ClassVar[type[Resources]] = Resources
     """The keys of `resources` that the launcher knows."""

@@ -48,11 +48,11 @@ MAX_SERVERS = 3
 SERVER_SECONDS = 0.5
 """Seconds after which the system knows that a server that no longer answers has ended."""
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**30)}
-"""What has glibc's allocator reuse the pages of freed tensors, for workers, unless the user has set it. By
+"""Settings of workers, unless the user has set them: glibc reuses the pages of freed tensors. By
 default each tensor above a few hundred kilobytes is mapped and unmapped anew, and every page of it
 faults again."""
 FORKS = sys.platform == "linux"
-"""Whether workers are forked; elsewhere libraries do not bear it."""
+"""Whether workers are forked, which libraries survive on Linux only."""
 
 
 @dataclass
@@ -155,7 +155,7 @@ class _Pool:
         self.alone: set[BundleKey] = set()
         """The bundles whose runs turned out to be trained one at a time."""
         self.limits: dict[str, int] = {}
-        """How many runs are given to a worker together with one of those that had one die."""
+        """The number of runs that a worker gets together after one of them has ended its process."""
         self.workers = [_start(job, i) for i in range(job.at_once)]
 
     def train(self, display: Display) -> dict[str, State]:
@@ -390,7 +390,7 @@ def _ready(workers: Sequence[Worker]) -> list[Worker]:
 
 
 def _receive(worker: Worker) -> tuple[str, str, str, str]:
-    """What a worker says: ("step", number), ("end", state, sentence, run), ("idle",) or ("died",
+    """A worker's message: ("step", number), ("end", state, sentence, run), ("idle",) or ("died",
     state, why).
 
     At `idle` it has not taken up the runs that it was given and has said nothing of. A worker that

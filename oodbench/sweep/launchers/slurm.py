@@ -61,14 +61,14 @@ SUBMITIT = ("setup", "signal-delay-s")
 MAX_ARRAY_SIZE = 1001
 """Slurm's default for the most jobs of one array."""
 FOLDERS = ("oodbench", "algorithms", "datasets", "sweeps", "pyproject.toml")
-"""What of a checkout runs need; of an installed wheel, the package alone."""
+"""The parts of a checkout that runs need; of an installed wheel, the package alone."""
 RUNS_SHOWN = 5
 """Runs of the first job that a dry run lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a job does: train its runs, as many at a time as it has room for."""
+    """The work of a job: train its runs, as many at a time as it has room for."""
 
     job: Job
     """The sweep, its options and how many runs are trained at a time; its runs are on disk."""
@@ -79,7 +79,7 @@ class Training:
     """The seconds that the runs have for their checkpoints when the job has to go."""
 
     def __call__(self, pack: Pack) -> dict[str, State]:
-        """Train what has not ended; returns the states."""
+        """Train the runs that have not ended; returns their states."""
         results = self.job.results
         ids = tuple(i for i in pack if not results.run(i).state().final)
         if fingerprint(self.job.options.plugins) != self.code:
@@ -95,7 +95,7 @@ class Training:
         return train_in_pool(job)
 
     def checkpoint(self, pack: Pack) -> "DelayedSubmission":
-        """What submitit calls when Slurm wants the job to go: the same again, later."""
+        """The job to queue again, which submitit asks for when Slurm ends this one."""
         from submitit.core.utils import DelayedSubmission
 
         stop(self.stop_seconds)
@@ -193,7 +193,7 @@ class Slurm(Launcher):
 
 
 class Request:
-    """What a launch asks of Slurm."""
+    """The resources that a launch asks Slurm for."""
 
     def __init__(self, job: Job) -> None:
         self.here = shutil.which("sbatch") is not None
@@ -380,7 +380,7 @@ def fingerprint(plugins: Iterable[str]) -> str:
 
 
 def take_snapshot(folder: Path, plugins: Iterable[str]) -> Path:
-    """Copy the code into a folder of its own under `folder`; returns what goes on PYTHONPATH."""
+    """Copy the code into a new folder under `folder`; returns the entries of PYTHONPATH."""
     plugins = tuple(plugins)
     target = folder / fingerprint(plugins)
     if target.is_dir():

@@ -1,4 +1,4 @@
-"""What a sweep has submitted to Slurm, and what Slurm says about it.
+"""The jobs that a sweep has submitted to Slurm, and their states in its queue.
 
 OUT/jobs/<name>/submission.json   one array of jobs: which runs are in which
                 *_log.out, .err   what the jobs print
@@ -33,7 +33,7 @@ BUSY = re.compile(
     r"backup controller|rate limit",
     re.IGNORECASE,
 )
-"""What errors of Slurm's commands say that ask to come back later."""
+"""Words of errors of Slurm's commands after which a later attempt may succeed."""
 ACTIVE = {
     "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED",
     "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT",
@@ -120,7 +120,7 @@ class QueuedJob(NamedTuple):
 
     @property
     def active(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the job has not ended yet."""
         return self.state in ACTIVE
 
 

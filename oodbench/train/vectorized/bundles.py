@@ -1,4 +1,4 @@
-"""Which runs are bundled into a vectorized program, how many at once, and why a program fails."""
+"""Bundles: which runs are vectorized together, how many at once, and why a program fails."""
 
 import math
 import traceback
@@ -41,7 +41,7 @@ ADVICE = {
     "doesn't match the broadcast shape": "changes a tensor in place: return a buffer's next value from "
     "`next_buffers`",
 }
-"""What a function did, and what to write instead, by words of torch's message."""
+"""Words of torch's message -> what a function did, and what to write instead."""
 
 
 def why_alone(run: Run, settings: TrainSettings) -> str | None:
@@ -93,7 +93,7 @@ def _bytes(run: Run) -> int:
 
 
 def why_not(run: Run) -> str | None:
-    """What about a run rules out that it is vectorized, under any settings, or None."""
+    """The reason why a run cannot be vectorized under any settings, or None."""
     algorithm, cls = run.algorithm, type(run.algorithm)
     reduction = reduction_of(algorithm)
     modules = list(algorithm.modules())
@@ -140,7 +140,7 @@ def _linear_only(network: nn.Module) -> bool:
 
 
 def program_key(run: Run) -> tuple[object, ...]:
-    """What the runs of one program have in common beyond `RunSpec.bundle_key`.
+    """The properties that the runs of one program share beyond `RunSpec.bundle_key`.
 
     These are the shapes of parameters and buffers, the batch's size and the optimizer's options.
     """

@@ -65,7 +65,7 @@ RULES: dict[type[torch.optim.Optimizer], UpdateRule] = {
         ("momentum_buffer",), _sgd_numbers, _sgd, varying=frozenset({"momentum"})
     ),
 }
-"""The rules by the optimizers of torch that they stand for; another brings its own as `rule`."""
+"""Optimizers of torch -> their vectorized update rules; another optimizer has an attribute `rule`."""
 USUAL: dict[type[torch.optim.Optimizer], Numbers] = {
     torch.optim.Adam: {"amsgrad": False, "maximize": False, "decoupled_weight_decay": False},
     torch.optim.AdamW: {"amsgrad": False, "maximize": False},

@@ -61,7 +61,7 @@ class VectorizedProgram:
                 p.data = part.view_as(p)
         averages = [run.average for run in members]
         self._averages = [average for average in averages if average is not None]
-        """Of the rows, where their weights are averaged."""
+        """The averages of the rows, where weights are averaged."""
         self._averaged = self._stacked([average.running for average in self._averages])
         for average, own_row in zip(self._averages, self._averaged, strict=True):
             parts = torch.split(own_row, self._sizes)
@@ -74,7 +74,7 @@ class VectorizedProgram:
             for prefix, module in self._template.named_modules()
             for name in module._parameters
         }
-        """Where the template holds each of its parameters, which `vmap` puts the runs' in place of."""
+        """The template's attributes that hold its parameters, which `vmap` replaces by the runs'."""
         self._buffers = {
             name: torch.stack([algorithm.get_buffer(name) for algorithm in self._algorithms])
             for name in self._template._buffers
@@ -149,7 +149,7 @@ class VectorizedProgram:
         ]
 
     def _numbers_of(self, steps: range) -> list[tuple[dict[str, Tensor], Tensor | None]]:
-        """What the optimizer takes at each step, and the averages' shares, (K, 1), on the device.
+        """Rates of the optimizer and shares of the averages at each step, (K, 1), on the device.
 
         All that depends on steps alone goes there before the first of them.
         """
