@@ -57,7 +57,7 @@ def test_plan_says_which_full_batches_are_expensive(
 ) -> None:
     monkeypatch.setattr(cli, "SLOW_RUN", 0.0)
     told = run("plan", tiny_file(tmp_path, **TINY), "--set", "algorithms.0.hparams.batch_size=0")
-    assert told.output.count("(batch_size 0): `training: {hparams: {batch_size: 128}}`") == 1
+    assert told.output.count("(batch_size 0). `training: {hparams: {batch_size: 128}}`") == 1
 
 
 def test_a_plan_of_steps_that_fail_ends_with_one_sentence_each(tmp_path: Path) -> None:
