@@ -104,7 +104,7 @@ class Adaptation(ABC):
         if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(x):
             form = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise UserError(
-                f"what adapts gives logits ({len(x)}, C) of {len(x)} inputs, not {form}"
+                f"an adaptation needs logits ({len(x)}, C) for {len(x)} inputs, not {form}"
             )
         self.single = outputs.shape[1] == 1
         return of_two_classes(outputs)

@@ -340,12 +340,13 @@ def freeze(
     """
     from oodbench.board.freeze import freeze as freeze_results
     from oodbench.registry import load_plugins
+    from oodbench.report.numbers import counted
 
     load_plugins(plugin or [])
     board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
     parts = freeze_results(results, board, data_dir)
     terminal().say(
-        f"{len(parts.added)} parts are new in {board}, {len(parts.there)} were there already."
+        f"New in {board}: {counted(len(parts.added), 'part')}; already there: {len(parts.there)}."
     )
 
 

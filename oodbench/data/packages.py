@@ -197,7 +197,9 @@ def _fetch(packages: Sequence[Package], who: str, folder: Path) -> None:
             [*command, *options], cwd=folder, capture_output=True, text=True, timeout=SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"{who}: {program} was waited for {SECONDS} s; {elsewhere}") from error
+        raise UserError(
+            f"{who}: {program} has not ended within {SECONDS} s; {elsewhere}"
+        ) from error
     if done.returncode:
         codes = re.findall(r"^npm \S+ code (\S+)", done.stderr, re.MULTILINE)
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]

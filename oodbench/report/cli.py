@@ -102,11 +102,12 @@ def merge(
     out: Annotated[Path, typer.Option(help="The results directory to write.")],
 ) -> None:
     """Join the results directories of one sweep, run on several machines, as a new one."""
+    from oodbench.report.numbers import counted
     from oodbench.results.join import merge as merge_results
 
     merged = merge_results(directories, out)
     console = terminal()
-    console.say(f"{merged.runs} runs of {len(directories)} directories are in {out}.")
+    console.say(f"{out} holds {counted(merged.runs, 'run')} of {len(directories)} directories.")
     if len(merged.codes) > 1:
         console.say(f"They were trained by different code: {'; '.join(merged.codes)}.")
 
@@ -118,9 +119,10 @@ def import_domainbed(
     out: Annotated[Path, typer.Option(help="The results directory to write.")],
 ) -> None:
     """Turn results of DomainBed into a results directory."""
+    from oodbench.report.numbers import counted
     from oodbench.results.domainbed import import_sweep
 
-    terminal().say(f"{import_sweep(folder, out)} runs of {folder} are in {out}.")
+    terminal().say(f"{out} holds {counted(import_sweep(folder, out), 'run')} of {folder}.")
 
 
 @app.command()

@@ -239,10 +239,10 @@ def _report(
     console.say(f"{summary} of {counted(len(job.specs), 'run')} in {job.results.path}")
     elsewhere = sum(state is State.ELSEWHERE for state in ended.values())
     if elsewhere:
-        console.say(f"{elsewhere} runs are being trained by another launch.")
+        console.say(f"Another launch is training {counted(elsewhere, 'run')}.")
     for rule, runs in lacking(job.results, job.specs, job.options.keep_weights).items():
         console.say(
-            f"{runs} runs have ended without the weights of {rule}, and are not trained again."
+            f"Ended without the weights of {rule}, and not trained again: {counted(runs, 'run')}."
         )
     if job.options.table and any(state.complete for state in counts):
         from oodbench.report.sheet import print_leaderboard

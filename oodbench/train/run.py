@@ -241,7 +241,7 @@ class Run:
                 environments[name] = part(self.data.environments[name], index)
                 places[name] = {"out": torch.arange(len(index), device=index.device)}
         if not environments:
-            raise UserError(f"{self.spec.dataset}: no example is held out to be validated on")
+            raise UserError(f"{self.spec.dataset}: no example is held out for validation")
         return environments, places
 
     @torch.no_grad()

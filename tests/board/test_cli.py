@@ -234,7 +234,7 @@ def test_a_board_may_be_trained_dataset_by_dataset(
         *("run", empty, "--algorithm", "all", "--dataset", "SEM"),
         *("--out", out, "--workers", 1),
     )
-    assert "3 parts are new" in invoke("freeze", out, empty)
+    assert ": 3 parts;" in invoke("freeze", out, empty)
     for row in ("ERM", "IRM"):
         first, second = (read_part(part_path(b, "SEM", row)) for b in (board, empty))
         assert first.equal_numbers(second)

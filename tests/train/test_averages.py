@@ -328,7 +328,7 @@ def test_a_method_composes_with_each_average(tmp_path: Path) -> None:
 
 def test_a_run_without_validation_examples_says_so() -> None:
     (spec,) = specs("swad")
-    with pytest.raises(UserError, match="no example is held out to be validated on"):
+    with pytest.raises(UserError, match="no example is held out for validation"):
         Run(replace(spec, holdout=0.0), TrainSettings())
 
 
