@@ -81,7 +81,7 @@ def make(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     plugin: Plugins = None,
 ) -> None:
-    """Make the files of a dataset from packages or a game, then verify them; killed, it goes on."""
+    """Make the files of a dataset from packages or a game, then verify them; after a kill, it continues."""
     dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
     dataset.make(data_dir, source, workers)
     _verify(dataset)
@@ -206,7 +206,7 @@ def cache(
     workers: Workers = None,
     plugin: Plugins = None,
 ) -> None:
-    """Decode images, or extract features, once for all runs; killed, it starts anew."""
+    """Decode images, or extract features, once for all runs; after a kill, it starts again."""
     dataset = facts.require_files(_dataset(name, data_dir, set_, plugin))
     dataset.cache(workers or os.cpu_count() or 1)
 
