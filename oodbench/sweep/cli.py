@@ -355,13 +355,13 @@ def clean(
     files = [*checkpoints, *predictions, *(weights_files(results, ended) if weights else ())]
     size += sum(file.stat().st_size for file in files)
     kept = len(files) - len(checkpoints) - len(predictions)
-    counts = {
-        "checkpoint": (len(checkpoints), " of ended runs"),
-        "file": (len(predictions), " of predictions that no rule chose"),
-        "file of kept weights": (kept, ""),
-        "run": (len(strangers), " outside the sweep"),
-    }
-    texts = [counted(n, noun) + rest for noun, (n, rest) in counts.items() if n]
+    counts = (
+        (len(checkpoints), "checkpoint", "of ended runs"),
+        (len(predictions), "file", "of predictions that no rule chose"),
+        (kept, "file", "of kept weights"),
+        (len(strangers), "run", "outside the sweep"),
+    )
+    texts = [f"{counted(n, noun)} {rest}" for n, noun, rest in counts if n]
     if not texts:
         terminal().say(f"There is nothing to delete in {results.path}.")
         return
