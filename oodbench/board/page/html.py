@@ -46,7 +46,7 @@ def html_page(board: Contents) -> str:
         "rule": escape(board.rule),
         "links": "".join(f'<a href="#w{i}">{one.title}</a>' for i, one in enumerate(written)),
         "sections": "\n".join(
-            f'<section id="w{i}"><h2 tabindex="-1">{one.title}</h2>{_html(one.text)}</section>'
+            f'<section id="w{i}"><h2 tabindex="-1">{one.title}</h2>{_html(one.write())}</section>'
             for i, one in enumerate(written)
         ),
         "data": as_json(numbers.numbers),

@@ -1,13 +1,13 @@
 """The page of a board as Markdown: its tables, and findings each of which follows from a number in them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from oodbench.board import entries, gap_tables
 from oodbench.board.beside import range_notes
 from oodbench.board.differences import origin
-from oodbench.board.gap_tables import BASELINE
+from oodbench.board.gap_tables import BASELINE, Gaps
 from oodbench.board.page import agreement, claims, tables
 from oodbench.board.page.contents import Contents
 from oodbench.board.page.findings import findings
@@ -40,7 +40,8 @@ class Section:
     """A part of the page under a title."""
 
     title: str
-    text: str
+    write: Callable[[], str]
+    """Gives its text."""
     drawn: bool = False
     """Whether the HTML page draws it by itself, from numbers that it computes again."""
 
@@ -48,7 +49,7 @@ class Section:
 def markdown_page(board: Contents) -> str:
     """The page of a board as Markdown."""
     parts = [f"# The board {board.name}", about(board)]
-    parts += [part for one in sections(board) for part in (f"## {one.title}", one.text)]
+    parts += [part for one in sections(board) for part in (f"## {one.title}", one.write())]
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,57 +57,64 @@ def sections(board: Contents) -> list[Section]:
     """The sections of a board's page."""
     found = [
         *_of_gaps(board),
-        _of_findings(board),
-        Section("Datasets", _tables([tables.head_room(board)])),
+        Section("Findings", lambda: _findings(board)),
+        Section("Datasets", lambda: _tables([tables.head_room(board)])),
         *_of_results(board),
-        _of_gains(board),
-        Section("Ranks", f"{_about_ranks(board)}\n\n{_tables([tables.ranks(board)])}"),
+        Section(f"Gains over {BASELINE}", lambda: _gains(board), drawn=True),
+        Section("Ranks", lambda: f"{_about_ranks(board)}\n\n{_tables([tables.ranks(board)])}"),
         *_of_selection(board),
         *_of_agreement(board),
-        Section("Close to the best", f"{ABOUT_PROFILE}\n\n{_tables([tables.profile(board)])}"),
-        Section("Cost", f"{ABOUT_COSTS}\n\n{_tables([tables.costs(board)])}", drawn=True),
+        Section(
+            "Close to the best", lambda: f"{ABOUT_PROFILE}\n\n{_tables([tables.profile(board)])}"
+        ),
+        Section("Cost", lambda: f"{ABOUT_COSTS}\n\n{_tables([tables.costs(board)])}", drawn=True),
     ]
     if (entered := entries.table(board.folder)).rows:
-        found.append(Section("Rows that others entered", _tables([entered])))
+        found.append(Section("Rows that others entered", lambda: _tables([entered])))
     if groups := tables.worst_group(board):
         about_groups = (
             f"Accuracy of the worst group, selected by {board.rule}:{tables.WORST_GROUP}."
         )
-        found.append(Section("The worst group", f"{about_groups}\n\n{_tables(groups)}"))
+        found.append(Section("The worst group", lambda: f"{about_groups}\n\n{_tables(groups)}"))
     return found
 
 
-def _of_findings(board: Contents) -> Section:
+def _findings(board: Contents) -> str:
     listed = "\n".join(f"- {sentence}" for sentence in findings(board))
-    return Section(
-        "Findings",
+    return (
         f"A row gains or loses where the 95 % interval of its paired difference to {BASELINE} does not "
         f"hold 0. There are {board.intervals} intervals, not corrected for their number; a large "
-        f"difference over few trials need not be a gain.\n\n{listed}",
+        f"difference over few trials need not be a gain.\n\n{listed}"
     )
 
 
 def _of_results(board: Contents) -> list[Section]:
     """The results by the board's rule, and by the usual one if that is another."""
-    text = f"{_about_results(board)}\n\n{_tables(tables.results(board.leaderboard))}"
-    found = [Section(f"Results by {board.rule}", text, drawn=True)]
+    found = [Section(f"Results by {board.rule}", lambda: _results(board), drawn=True)]
     if USUAL in board.values and board.rule != USUAL:
-        by_usual = leaderboard_by_rule(gap_tables.serving(board.frames, USUAL), USUAL)
-        left_out = [d for d in board.datasets if d not in set(by_usual.frame["dataset"])]
-        text = f"Without {'; '.join(left_out)}, which this rule cannot judge.\n\n" * bool(left_out)
-        text += _tables(tables.results(by_usual))
-        found.append(Section(f"Results by {USUAL}", text, drawn=True))
+        found.append(Section(f"Results by {USUAL}", lambda: _usual_results(board), drawn=True))
     return found
 
 
-def _of_gains(board: Contents) -> Section:
+def _results(board: Contents) -> str:
+    return f"{_about_results(board)}\n\n{_tables(tables.results(board.leaderboard))}"
+
+
+def _usual_results(board: Contents) -> str:
+    by_usual = leaderboard_by_rule(gap_tables.serving(board.frames, USUAL), USUAL)
+    left_out = [d for d in board.datasets if d not in set(by_usual.frame["dataset"])]
+    text = f"Without {'; '.join(left_out)}, which this rule cannot judge.\n\n" * bool(left_out)
+    return text + _tables(tables.results(by_usual))
+
+
+def _gains(board: Contents) -> str:
     about = (
         f"Paired by trial, by {board.rule}; positive is better; 95 % intervals by Student's t over "
         f"trials. Bold: the interval does not hold 0 (a bound of +0.0 is above it, one of -0.0 below). "
         f"There are {board.intervals} intervals, and nothing is "
         "corrected for their number: of rows that are as good as the baseline one in 20 is bold."
     )
-    return Section(f"Gains over {BASELINE}", f"{about}\n\n{_tables([tables.gains(board)])}", True)
+    return f"{about}\n\n{_tables([tables.gains(board)])}"
 
 
 def _tables(blocks: Iterable[Block]) -> str:
@@ -157,7 +165,7 @@ def _of_selection(contents: Contents) -> list[Section]:
         "(the rule oracle): means over rows on each dataset, and the mean of these. Datasets that are not "
         "here have another metric, or a test environment without held-out examples."
     )
-    return [Section("What selection costs", f"{about}\n\n{_tables([table])}")]
+    return [Section("What selection costs", lambda: f"{about}\n\n{_tables([table])}")]
 
 
 def _of_gaps(contents: Contents) -> list[Section]:
@@ -165,21 +173,28 @@ def _of_gaps(contents: Contents) -> list[Section]:
     gaps = contents.gaps.get(contents.rule)
     if gaps is None:
         return []
+    found = [Section("The gap closed", lambda: _gap_closed(gaps), drawn=True)]
+    table = claims.claims(contents, gaps)
+    if table.rows:
+        said = f"{claims.about(gaps)}\n\n{claims.sentence(table)}"
+        found.append(Section("What papers claim", lambda: f"{said}\n\n{_tables([table])}"))
+    return [*found, Section(f"Against {BASELINE}", lambda: _against(gaps))]
+
+
+def _gap_closed(gaps: Gaps) -> str:
     listed = "\n".join(f"- {sentence}" for sentence in gap_tables.findings(gaps))
     blocks = _titled([gap_tables.headline(gaps), gap_tables.by_dataset(gaps)])
-    against = (
+    return f"{gap_tables.about(gaps)}\n\n{listed}\n\n{blocks}"
+
+
+def _against(gaps: Gaps) -> str:
+    about = (
         "P(better): by the Bayesian signed-rank test on the shares of the datasets. Gains and losses: "
         "datasets on which the paired t-test finds one at 5 % after Holm's correction over all rows and "
         "datasets. Win rate: the share of the other rows that a row beats, a mean over datasets."
     )
-    tests = _titled([gap_tables.against_baseline(gaps), gap_tables.by_shift(gaps)])
-    text = f"{gap_tables.about(gaps)}\n\n{listed}\n\n{blocks}"
-    found = [Section("The gap closed", text, drawn=True)]
-    table = claims.claims(contents, gaps)
-    if table.rows:
-        text = f"{claims.about(gaps)}\n\n{claims.sentence(table)}\n\n{_tables([table])}"
-        found.append(Section("What papers claim", text))
-    return [*found, Section(f"Against {BASELINE}", f"{against}\n\n{tests}")]
+    tests = [gap_tables.against_baseline(gaps), gap_tables.by_shift(gaps)]
+    return f"{about}\n\n{_titled(tests)}"
 
 
 def _of_agreement(contents: Contents) -> list[Section]:
@@ -187,6 +202,10 @@ def _of_agreement(contents: Contents) -> list[Section]:
     gaps = contents.gaps.get(contents.rule)
     if gaps is None:
         return []
+    return [Section("How much is agreed", lambda: _agreement(contents, gaps))]
+
+
+def _agreement(contents: Contents, gaps: Gaps) -> str:
     several = contents.gaps if len(contents.gaps) > 1 else {}
     blocks = [agreement.datasets_agree(gaps)] if len(gaps.shares) > 1 else []
     blocks += [agreement.rules_agree(several)] if several else []
@@ -199,8 +218,7 @@ def _of_agreement(contents: Contents) -> list[Section]:
         "Orders of rows by the share of the gap, on datasets and by rules that have both. A dataset on "
         "which values in and out of distribution go together rewards whatever fits better."
     )
-    blocks += [line] * bool(line.rows)
-    return [Section("How much is agreed", f"{about}\n\n{_titled(blocks)}")]
+    return f"{about}\n\n{_titled([*blocks, *[line] * bool(line.rows)])}"
 
 
 def _titled(blocks: Iterable[Block]) -> str:
