@@ -87,7 +87,7 @@ def sentence(block: Block) -> str:
 def _evidence(gaps: Gaps, dataset: str, labels: Sequence[str]) -> list[str]:
     """Which rows gain, which do so without a correction, which lose, which is the best; the verdict."""
     known = gaps.shares.loc[dataset] if dataset in gaps.shares.index else pd.Series(dtype=float)
-    shares = known.reindex(labels).dropna()
+    shares = known.reindex(list(labels)).dropna()
 
     def named(chosen: Sequence[str]) -> str:
         ordered = sorted(chosen, key=lambda x: -shares.get(x, 0.0))

@@ -131,7 +131,10 @@ def _judged(board: Contents, runs: pd.DataFrame, rule: str) -> pd.DataFrame:
     chosen = choose(serving(board.frames, rule), rule)[["id", "step"]].assign(chosen=True)
     table = scored.merge(runs[["id", *PLACE, "trial", "width"]], on="id")
     table = table.merge(chosen, on=["id", "step"], how="left").sort_values(PLACE)
-    return table.assign(value=table["id"].map(means), chosen=table["chosen"].eq(True))
+    judged: pd.DataFrame = table.assign(
+        value=table["id"].map(means), chosen=table["chosen"].eq(True)
+    )
+    return judged
 
 
 def _results(judged: pd.DataFrame) -> list[list[Any]]:
@@ -140,7 +143,8 @@ def _results(judged: pd.DataFrame) -> list[list[Any]]:
     A value is the mean over test environments; it is missing where the run diverged.
     """
     results = []
-    for (dataset, row), group in judged.groupby(["dataset", "row"]):
+    for _, group in judged.groupby(["dataset", "row"]):
+        dataset, row = (int(group[name].iloc[0]) for name in ("dataset", "row"))
         chosen = group[group["chosen"]]
         if chosen["trial"].nunique() < group["trial"].nunique():
             continue
@@ -149,7 +153,7 @@ def _results(judged: pd.DataFrame) -> list[list[Any]]:
         )
         values = weighted / chosen.groupby("trial")["width"].sum()
         places = [int(run) for run in chosen["run"]]
-        results.append([int(dataset), int(row), significant(values, 9), places])
+        results.append([dataset, row, significant(values, 9), places])
     return results
 
 
@@ -183,7 +187,7 @@ def _behind(runs: pd.DataFrame, by_rule: Mapping[str, pd.DataFrame]) -> dict[str
         names = dict.fromkeys(name for values in hparams for name in values)
         of_part = {name: columns.place(_column([v.get(name) for v in hparams])) for name in names}
         parts[f"{dataset} {row}"] = {"hparams": of_part, "rules": {}, "ids": {}}
-    ids = runs.set_index(PLACE)["id"]
+    ids = dict(zip(runs[PLACE].itertuples(index=False, name=None), runs["id"], strict=True))
     for rule, judged in by_rule.items():
         for (dataset, row), group in judged.groupby(["dataset", "row"]):
             part = parts[f"{dataset} {row}"]

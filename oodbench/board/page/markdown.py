@@ -9,7 +9,7 @@ from oodbench.board.beside import range_notes
 from oodbench.board.differences import origin
 from oodbench.board.gap_tables import BASELINE, Gaps
 from oodbench.board.page import agreement, claims, tables
-from oodbench.board.page.contents import Contents
+from oodbench.board.page.contents import WORST_GROUP, Contents
 from oodbench.board.page.findings import findings
 from oodbench.board.protocol import tiers
 from oodbench.metrics import is_proportion
@@ -72,9 +72,7 @@ def sections(board: Contents) -> list[Section]:
     if (entered := entries.table(board.folder)).rows:
         found.append(Section("Rows that others entered", lambda: _tables([entered])))
     if groups := tables.worst_group(board):
-        about_groups = (
-            f"Accuracy of the worst group, selected by {board.rule}:{tables.WORST_GROUP}."
-        )
+        about_groups = f"Accuracy of the worst group, selected by {board.rule}:{WORST_GROUP}."
         found.append(Section("The worst group", lambda: f"{about_groups}\n\n{_tables(groups)}"))
     return found
 
