@@ -422,6 +422,17 @@ def test_pairs_that_stand_for_themselves_are_cells(tmp_path: Path) -> None:
     assert choose(frames)["test_environments"].tolist() == [("A", "B"), ("A", "T")]
 
 
+def test_a_pair_is_a_cell_unless_its_environment_is_in_a_pair_with_every_other(
+    tmp_path: Path,
+) -> None:
+    runs = [Trained({0: full(0)}, test) for test in (("T",), ("A",), ("T", "A"))]
+    assert choose(load(tmp_path, runs))["test_environments"].tolist() == [
+        ("A",),
+        ("T",),
+        ("T", "A"),
+    ]
+
+
 TOY_RULE = """
 from oodbench.selection import Rule, records_on, register
 

@@ -28,8 +28,15 @@ def protocol_of(board: Path) -> Sweep:
             f"{file} selects by {sweep.selection}, which sees the test environments: no board is "
             "ranked by it"
         )
-    if sweep.test_environments == "pairs":
-        raise UserError(f"{file} plans pairs of test environments, which a board cannot hold")
+    if sweep.hparams_from is not None:
+        raise UserError(f"{file} has `hparams_from`: every trial of a board chooses for itself")
+    trained = [entry.get("training", {}) for entry in sweep.datasets if isinstance(entry, dict)]
+    of_datasets = [training.get("test_environments") for training in trained]
+    if "pairs" in (sweep.test_environments, *of_datasets):
+        raise UserError(
+            f"{file} plans `pairs`, whose runs judge each other, which a board cannot hold; it holds "
+            "several test environments out at once by a list of lists of names"
+        )
     return sweep
 
 

@@ -37,11 +37,24 @@ def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[st
             ("Mean ± standard error over " if trials > 1 else "")
             + f"{counted(trials, 'trial')}; draws: {_clause(draws)}.",
         ),
+        *_tuned_once(runs),
         *(
             [Note(f"{'; '.join(directions)}.", down and f"Lower is better: {down}.")]
             * bool(directions)
         ),
     )
+
+
+def _tuned_once(runs: pd.DataFrame) -> list[Note]:
+    """What ± leaves out where an earlier sweep has chosen the hyperparameters."""
+    known = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()
+    return [
+        Note(
+            f"Hyperparameters were {text}: ± leaves out the variance of that choice.",
+            "Hyperparameters were chosen once: ± leaves out the variance of that choice.",
+        )
+        for text in known
+    ]
 
 
 def _clause(text: str) -> str:

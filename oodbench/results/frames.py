@@ -65,7 +65,7 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
 
     A run that has not started has no label yet: it takes that of a started run of the same data, or
     the dataset's name and the options that differ. A helper is a run whose pair of test environments is
-    there for `leave_one_out`: one of the two is also held out alone. It makes no cell of its own.
+    there for `leave_one_out`, see `_helps`. It makes no cell of its own.
     Runs of transductive methods count as such where the dataset has others, too.
     Raises UserError if no run is planned.
     """
@@ -91,12 +91,29 @@ def sweep_runs(frames: Frames) -> pd.DataFrame:
         data = runs["options"].map(lambda options: json.dumps(options, sort_keys=True))
         known = runs["dataset_label"].groupby([runs["dataset"], data]).transform("first")
         runs["dataset_label"] = known.where(known.notna(), _plain_labels(runs))
-    tests = list(zip(runs["dataset_label"], runs["test_environments"], strict=True))
-    alone = {(d, t[0]) for d, t in tests if len(t) == 1}
     others = runs["dataset_label"][~runs["ceiling"] & ~runs["transductive"]]
     runs["transductive"] &= runs["dataset_label"].isin(others)
-    runs["helper"] = [len(t) == 2 and any((d, e) in alone for e in t) for d, t in tests]
+    runs["helper"] = _helps(runs)
     return runs
+
+
+def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether a run serves `leave_one_out` alone.
+
+    One of its two test environments is then also held out alone, and in a pair with every other
+    environment of the dataset. Any other pair is one that a user wants to see.
+    """
+    helps = pd.Series(False, runs.index)
+    for _, of_dataset in runs.groupby("dataset_label", sort=False):
+        sets = {frozenset(tests) for tests in of_dataset["test_environments"]}
+        names = {name for tests in sets for name in tests}
+        names = names.union(*of_dataset["training_environments"])
+        judged = {
+            name for name in names if all(frozenset((name, other)) in sets for other in names)
+        }
+        pairs = of_dataset["test_environments"]
+        helps[of_dataset.index] = [len(t) == 2 and not judged.isdisjoint(t) for t in pairs]
+    return helps
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:

@@ -127,6 +127,9 @@ def _check(runs: pd.DataFrame) -> None:
     """
     draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
     check_protocol(runs.assign(draws=draws), PROTOCOL)
+    if "hparams_from" in runs:
+        how = runs["hparams_from"].fillna("chosen in every trial")
+        _alike(runs.assign(how=how), "how", "in how hyperparameters were chosen")
     runs = runs[runs["provenance"].map(lambda p: bool(p) and "code" not in p)]
     _alike(
         runs.assign(version=[p.get("oodbench") for p in runs["provenance"]]),

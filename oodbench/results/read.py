@@ -199,6 +199,8 @@ def _frames(
     how = {"search": _search_label(search)} if search else NO_SEARCH
     plugins = tuple(settings.get("plugins", ()))
     of_all = {"selection": settings.get("selection"), "plugins": plugins}
+    if chosen := settings.get("sweep", {}).get("hparams_from"):
+        of_all["hparams_from"] = chosen_once(chosen)
     rows = [
         {"id": run_id, **spec, **info["context"]}
         | {"dataset_label": spec.get("dataset_label") or info["context"].get("dataset_label")}
@@ -222,6 +224,15 @@ def _search_label(search: Mapping[str, Any]) -> str:
     """How a search of version 0.2.0 chose the draws, for a footer."""
     text = f"{search['method'].upper()} by {search['objective']}, {search['runs']:,} runs a cell"
     return text + ("; it has seen the test environments" if search["objective"] == "oracle" else "")
+
+
+def chosen_once(about: Mapping[str, Any]) -> str:
+    """How an earlier sweep has chosen hyperparameters, see `oodbench.sweep.chosen`."""
+    draws, trials = about["draws"], len(about["trials"])
+    return (
+        f"chosen once, by {about['rule']} in {about['results']}, among {draws} draw{'s' * (draws != 1)} "
+        f"in {trials} other trial{'s' * (trials != 1)}"
+    )
 
 
 def parse_runs(results: Results, ids: Sequence[str], stamps: Mapping[str, list[int]]) -> ParsedRuns:

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 from oodbench.data.facts import PlanFacts
 from oodbench.errors import UserError, unknown
@@ -13,7 +13,8 @@ from oodbench.hparams import drawn_values, identity, rates_family
 from oodbench.registry import CHANGES
 from oodbench.results.run_spec import CONSTANT, OPTIONS, RunSpec
 from oodbench.seeds import derive
-from oodbench.sweep.file import KIND, Component, Row, Sweep, Training, short
+from oodbench.sweep.chosen import Chosen
+from oodbench.sweep.file import KIND, Component, Names, Row, Sweep, TestSets, Training, short
 
 Draw = tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]
 """The hyperparameters of a method, those of its network, and its adaptation, if it has one."""
@@ -112,6 +113,8 @@ class Source:
     """The sets of test environments on which the methods are tried."""
     validation: int | tuple[str, ...] = ()
     """The environments that are held out for selection, or how many, drawn by trial."""
+    chosen: Chosen | None = None
+    """The hyperparameters that an earlier sweep has chosen, if the file names one."""
 
 
 def with_environments(sweep: Sweep, source: Source) -> Source:
@@ -122,16 +125,7 @@ def with_environments(sweep: Sweep, source: Source) -> Source:
     """
     dataset, for_dataset = source.dataset, source.training.validation_environments
     wanted = sweep.validation_environments if for_dataset is None else for_dataset
-    if source.training.test_environments is not None:
-        tests = [_spelled(source.training.test_environments)]
-    elif sweep.test_environments == "default":
-        tests = [dataset.test_environments]
-    elif sweep.test_environments in ("each", "pairs"):
-        tests = [(name,) for name in dataset.environments]
-        if sweep.test_environments == "pairs":
-            tests += list(itertools.combinations(dataset.environments, 2))
-    else:
-        tests = [_spelled(names) for names in sweep.test_environments]
+    tests = _test_sets(source.training.test_environments or sweep.test_environments, dataset)
     validation: int | tuple[str, ...] = ()
     if wanted == "default":
         validation = dataset.validation_environments
@@ -150,6 +144,17 @@ def with_environments(sweep: Sweep, source: Source) -> Source:
         if count > 1:
             raise UserError(f"test_environments lists {' and '.join(names)} more than once")
     return replace(source, tests=tests, validation=validation)
+
+
+def _test_sets(wanted: TestSets | Names, dataset: Any) -> list[tuple[str, ...]]:
+    """The sets of a dataset's environments that a file names, as datasets spell them; names are one set."""
+    if wanted == "default":
+        return [dataset.test_environments]
+    if isinstance(wanted, list):
+        sets = [each for each in wanted if isinstance(each, list)]
+        return [_spelled(names) for names in sets or [cast(Names, wanted)]]
+    pairs = itertools.combinations(dataset.environments, 2) if wanted == "pairs" else ()
+    return [*((name,) for name in dataset.environments), *pairs]
 
 
 def _spelled(names: Sequence[str | float]) -> tuple[str, ...]:
@@ -207,9 +212,11 @@ def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
     holdout = sweep.holdout if "holdout" in sweep.model_fields_set else source.facts.holdout
     named = _network(sweep, row, source)
     network, algorithm = networks.get(named.name), algorithms.get(row.name)
-    drawn = _draws(sweep, row, source, named)
+    drawn = {} if source.chosen else _draws(sweep, row, source, named)
     options = {key: getattr(sweep, key) for key in OPTIONS}
     for tests in source.tests:
+        if source.chosen:
+            drawn = _chosen_draw(sweep, row, source, named.name, tests, source.chosen)
         yield [
             RunSpec(
                 dataset=dataset.name,
@@ -263,6 +270,27 @@ def _draws(
             stream = trial if sweep.draws == "per trial" else None
             drawn[draw, trial] = _drawn(sweep, row, source, network, draw, stream)
     return drawn
+
+
+def _chosen_draw(
+    sweep: Sweep, row: Row, source: Source, network: str, tests: tuple[str, ...], chosen: Chosen
+) -> dict[tuple[int, int], Draw]:
+    """The hyperparameters that an earlier sweep has chosen for a row, by draw and trial."""
+    spec = chosen.spec(source.label, str(row.label), tests)
+    here = row.name, network, *(_name(part) for part in (row.average, row.adapt))
+    there = spec.algorithm, spec.network, *(_name(part) for part in (spec.average, spec.adapt))
+    if here != there:
+        raise UserError(
+            f"{chosen.about['results']} has chosen hyperparameters for {' '.join(there)} in the row "
+            f"{short(row.label)} on {source.label}, which is {' '.join(here)} here"
+        )
+    values = spec.hparams, spec.network_hparams, spec.adapt
+    return {(spec.draw, trial): values for trial in indices(sweep.trials, "trials")}
+
+
+def _name(part: Mapping[str, Any] | str | None) -> str:
+    """The name of a weight average or an adaptation."""
+    return str(part["name"]) if isinstance(part, Mapping) else "none"
 
 
 def _drawn(

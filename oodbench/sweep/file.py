@@ -63,6 +63,8 @@ Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
 Count = Annotated[int, Field(ge=1, le=MAX_INDEX)]
 Names = list[str | int | float]
 COUNTED = "a number from 1 on, or a list of different numbers from 0 on"
+TestSets = Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)]
+TEST_SETS = "default, each, pairs, or a list of lists of names"
 
 
 class Component(BaseModel):
@@ -90,10 +92,10 @@ class Training(BaseModel):
     validation_environments: Count | Names | None = Field(
         default=None, description="a number from 1 on, or a list of names"
     )
-    test_environments: Annotated[Names, MinLen(1)] | None = Field(
-        default=None, description="a list of names"
+    test_environments: TestSets | Annotated[Names, MinLen(1)] | None = Field(
+        default=None, description=f"{TEST_SETS}, or a list of names, which are one set"
     )
-    """The one set of test environments of this dataset."""
+    """The sets of test environments of this dataset."""
 
 
 class Row(Component):
@@ -138,9 +140,8 @@ class Sweep(BaseModel):
         min_length=1,
         description="all, or a list of names, of mappings with the key name and others, or of `kind: KIND`",
     )
-    test_environments: Literal["default", "each", "pairs"] | Annotated[list[Names], MinLen(1)] = (
-        Field(default="default", description="default, each, pairs, or a list of lists of names")
-    )
+    test_environments: TestSets = Field(default="default", description=TEST_SETS)
+    """The sets of environments that are held out together, one set after the other."""
     validation_environments: Literal["default", "none"] | Count | Names = Field(
         default="default", description="default, none, a number from 1 on, or a list of names"
     )
@@ -150,6 +151,11 @@ class Sweep(BaseModel):
     )
     """Whether a draw has the same values in all trials, or others in each: then the spread over
     trials contains the chance of the search."""
+    hparams_from: str | None = Field(
+        default=None, min_length=1, description="a results directory, as a text"
+    )
+    """The results directory of an earlier sweep, in which `selection` chooses each row's hyperparameters
+    once; `hparam_draws` then counts for nothing, and the trials are others than there."""
     shared_quantiles: bool = Field(default=True, description="true or false")
     """Whether a draw has the hyperparameters that all methods have, and those of the network, at the
     same quantile for all methods."""

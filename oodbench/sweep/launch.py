@@ -84,6 +84,7 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
         launcher=options.launcher,
         resources=options.resources,
         without=dropped,
+        chosen=plan.chosen,
     )
     if is_first:  # so that no two workers read all data files
         digests_now(job.specs, options.data_dir, results.path)

@@ -12,9 +12,18 @@ from typing import Any
 from oodbench.data import facts
 from oodbench.errors import PLUGIN_HINT, MissingError, UserError
 from oodbench.report.numbers import counted
+from oodbench.results.read import chosen_once
 from oodbench.results.run_spec import RunSpec
 from oodbench.selection import require_evidence
-from oodbench.sweep.cells import Source, check_rows, rows_of, specs_of, with_environments
+from oodbench.sweep.cells import (
+    Source,
+    check_rows,
+    indices,
+    rows_of,
+    specs_of,
+    with_environments,
+)
+from oodbench.sweep.chosen import Chosen, chosen_in
 from oodbench.sweep.file import (
     Row,
     Sweep,
@@ -50,6 +59,8 @@ class Plan:
     sweep: Sweep
     runs: dict[str, RunSpec]
     impossible: list[Impossible]
+    chosen: Chosen | None = None
+    """The hyperparameters that an earlier sweep has chosen, if the file names one."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +91,20 @@ def make_plan(sweep: Sweep, data_dir: Path | None = None, *, to_train: bool = Tr
         with _noted(problems):
             algorithms.get(row.name)
     sources = _sources(sweep, data_dir, problems)
+    chosen = None
+    if sweep.hparams_from is not None:
+        trials = indices(sweep.trials, "trials")
+        chosen = chosen_in(Path(sweep.hparams_from), sweep.selection, trials)
     for i, source in enumerate(sources):
         with _noted(problems):
-            sources[i] = with_environments(sweep, source)
+            sources[i] = replace(with_environments(sweep, source), chosen=chosen)
     with _noted(problems):
         _check_size(sweep, sum(len(source.tests) for source in sources) * len(rows))
         cells = [_cells(sweep, rows, source, data_dir, problems) for source in sources]
     _raise(problems, sweep)
     if to_train:
         _check_packages(rows)
-    plan = Plan(sweep, {}, [])
+    plan = Plan(sweep, {}, [], chosen)
     for source, of_source in zip(sources, cells, strict=True):
         _add_cells(plan, source, of_source)
     if sweep.selection is not None and plan.runs:
@@ -115,6 +130,8 @@ def show_plan(plan: Plan, console: Terminal) -> None:
         texts = [[label, *map(str, _counts(specs))] for label, specs in rows.items()]
         console.print(console.tables(header, texts), soft_wrap=True)
     console.say(f"{counted(len(plan.runs), 'run')} in sweep '{plan.sweep.name}'.")
+    if plan.chosen:
+        console.say(f"Hyperparameters: {chosen_once(plan.chosen.about)}.")
     for cell in plan.impossible:
         console.say(
             f"impossible: {cell.algorithm} on {cell.dataset} "
@@ -279,7 +296,7 @@ def _check_size(sweep: Sweep, cells: int) -> None:
     """Raise UserError if a sweep with this number of cells has more than MAX_RUNS runs."""
     trials, draws = (
         value if isinstance(value, int) else len(value)
-        for value in (sweep.trials, sweep.hparam_draws)
+        for value in (sweep.trials, 1 if sweep.hparams_from else sweep.hparam_draws)
     )
     if (runs := cells * draws * trials) > MAX_RUNS:
         raise UserError(

@@ -12,9 +12,9 @@ from oodbench.results.directory import Results
 from oodbench.results.export import tidy
 from oodbench.results.frames import load_frames
 from oodbench.results.run_spec import RunSpec, State
-from oodbench.sweep.file import Sweep, validate
+from oodbench.sweep.file import validate
 from oodbench.sweep.launchers import status_on_disk
-from oodbench.sweep.plan import make_plan
+from oodbench.sweep.plan import Plan, make_plan
 from oodbench.sweep.stale import RETRAIN, reasons
 from oodbench.sweep.stored_plan import store_plan
 from oodbench.sweep.weights import check_rules
@@ -71,7 +71,7 @@ def run(
     check_device(device)
     data = None if data_dir is None else Path(data_dir)
     with kept_generators():
-        sweep, spec = _planned(dataset, algorithm, trial, data, keys)
+        plan, spec = _planned(dataset, algorithm, trial, data, keys)
         check_precision(spec.precision, device)
         settings = TrainSettings(
             data_dir=data,
@@ -79,13 +79,13 @@ def run(
             threads=threads,
             plugins=tuple(plugins),
             keep_weights=check_rules(keep_weights, [spec]),
-            keep_checkpoints=sweep.keep_checkpoints,
+            keep_checkpoints=plan.sweep.keep_checkpoints,
             scratch=out is None,
         )
         with tempfile.TemporaryDirectory() as scratch:
             results = Results(Path(scratch) if out is None else Path(out))
             if not _is_planned(results, spec):
-                store_plan(results, sweep, {spec.id: spec}, settings)
+                store_plan(results, plan.sweep, plan.runs, settings, chosen=plan.chosen)
             directory = results.run(spec.id)
             _check_stale(results, spec, data, stale)
             state, message = execute(spec, directory, settings)
@@ -119,8 +119,8 @@ def _planned(
     trial: int,
     data_dir: Path | None,
     keys: Mapping[str, Any],
-) -> tuple[Sweep, RunSpec]:
-    """A sweep of one run, and the run; raises UserError if there is none, or more than one."""
+) -> tuple[Plan, RunSpec]:
+    """The plan of one run, and the run; raises UserError if there is none, or more than one."""
     entries = [each if isinstance(each, str) else dict(each) for each in (dataset, algorithm)]
     values = {"name": PLACE, "datasets": entries[:1], "algorithms": entries[1:]}
     plan = make_plan(validate({**values, "trials": [trial], **keys}, PLACE), data_dir)
@@ -129,7 +129,7 @@ def _planned(
     if len(plan.runs) != 1:
         raise UserError(f"{PLACE} trains one run, and these keys make {len(plan.runs)}")
     (spec,) = plan.runs.values()
-    return plan.sweep, spec
+    return plan, spec
 
 
 def _is_planned(results: Results, spec: RunSpec) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import RunSpec
+from oodbench.sweep.chosen import Chosen
 from oodbench.sweep.file import SEARCH_GUIDE, Sweep
 from oodbench.train.settings import TrainSettings
 
@@ -51,12 +52,16 @@ def store_plan(
     launcher: str = "local",
     resources: Mapping[str, Any] | None = None,
     without: Collection[str] = (),
+    chosen: Chosen | None = None,
 ) -> None:
     """Add the plan of some runs to a results directory, and remove the runs `without`, given by id.
 
+    It keeps what is to be said of hyperparameters that an earlier sweep has `chosen`.
     Raises UserError if the directory holds anything else than earlier launches of this sweep.
     """
     shared = sweep.model_dump(mode="json", include=SHARED_KEYS)
+    if chosen:
+        shared["hparams_from"] = dict(chosen.about)
     with results.plan_lock():
         if (results.path / "sweep.json").exists():
             stored = results.plan()
@@ -95,9 +100,9 @@ def _check_same(
             f"continues: {SEARCH_GUIDE}"
         )
     earlier = BEFORE | stored["settings"].get("sweep", {})
-    for key, value in shared.items():
-        if earlier.get(key) != value:
+    for key in (*shared, "hparams_from"):
+        if earlier.get(key) != shared.get(key):
             raise UserError(
                 f"{results.path} holds '{stored['name']}' with {key} {earlier.get(key)}, "
-                f"not {value}; use another directory"
+                f"not {shared.get(key)}; use another directory"
             )

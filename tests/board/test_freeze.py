@@ -118,6 +118,10 @@ def test_results_that_are_not_the_whole_protocol_are_refused(
     [
         ({"selection": "oracle"}, "no board is ranked by it"),
         ({"test_environments": "pairs"}, "cannot hold"),
+        (
+            {"datasets": [SEM | {"training": {"test_environments": "pairs"}}]},
+            "a list of lists of names",
+        ),
     ],
 )
 def test_what_cannot_be_a_protocol_is_refused(

@@ -5,12 +5,14 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from oodbench.board.beside import beside_board, range_notes
+from oodbench.board.beside import beside_board, frozen, range_notes
 from oodbench.board.differences import origin
+from oodbench.board.freeze import freeze
 from oodbench.board.show import compare_own_rows
 from oodbench.errors import UserError
 from oodbench.report.comparison import comparison
@@ -21,7 +23,7 @@ from oodbench.results.directory import RunDirectory
 from oodbench.results.frames import Frames, load_frames
 from oodbench.results.join import joined
 from oodbench.selection import candidates, choose
-from tests.helpers.boards import ONE_RUN, SEM, trained
+from tests.helpers.boards import ONE_RUN, SEM, new_board, trained
 from tests.helpers.made import Made, rising
 from tests.helpers.sweeps import edited
 
@@ -72,6 +74,22 @@ def test_a_frozen_run_has_one_candidate_by_each_rule(board: Path, half: Path) ->
     for rule in RULES:
         best = candidates(joined([half]), rule).drop_duplicates("id", ignore_index=True)
         pd.testing.assert_frame_equal(candidates(beside_board(str(board), []), rule), best)
+
+
+def test_a_board_holds_several_test_environments_out_at_once(tmp_path: Path) -> None:
+    sets = {"training": {"test_environments": [[0.2, 1], [2, 5]]}}
+    changes: dict[str, Any] = {
+        **{"datasets": [SEM | sets], "trials": 2, "hparam_draws": 1},
+        **{"validation_environments": "none"},
+        "algorithms": ["ERM", {"name": "LeastSquares", "label": "ceiling", "ceiling": True}],
+    }
+    whole = trained(tmp_path, "whole", **changes)
+    board = new_board(tmp_path, "several.v1", **changes)
+    freeze(whole, board)
+    ours, theirs = (leaderboard(frames) for frames in (frozen(str(board)), joined([whole])))
+    pd.testing.assert_frame_equal(ours.frame, theirs.frame)
+    shown = sheet(ours).blocks[0]
+    assert shown.header[1:6] == ["0.2", "1", "2", "5", "mean"]
 
 
 def test_rows_say_where_they_are_from(split: Frames) -> None:

@@ -187,6 +187,18 @@ def test_each_and_pairs() -> None:
     assert pairs == each | {("0.2", "2"), ("0.2", "5"), ("2", "5")}
 
 
+def test_a_dataset_has_test_sets_of_its_own() -> None:
+    sem = {"name": "LinearSEM", "num_examples": 40}
+    datasets = [
+        sem | {"training": {"test_environments": [[0.2, "5"]]}},
+        sem | {"label": "other", "training": {"test_environments": "each"}},
+        sem | {"label": "third", "num_examples": 50},
+    ]
+    runs = specs(datasets=datasets, algorithms=["ERM"], trials=1, test_environments=[["2"]])
+    tests = [run.test_environments for run in runs]
+    assert tests == [("0.2", "5"), ("0.2",), ("2",), ("5",), ("2",)]
+
+
 def test_environments_may_be_numbers_in_yaml() -> None:
     runs = specs(test_environments=[[0.2]], validation_environments=[5])
     assert {(r.test_environments, r.validation_environments) for r in runs} == {(("0.2",), ("5",))}

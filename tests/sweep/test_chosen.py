@@ -1,0 +1,127 @@
+"""Hyperparameters that are tuned once, and then trained in new trials."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oodbench.errors import UserError
+from oodbench.report.leaderboard import leaderboard
+from oodbench.results.directory import Results
+from oodbench.results.join import joined, merge
+from oodbench.sweep.file import validate
+from oodbench.sweep.launch import LaunchOptions, launch
+from oodbench.sweep.plan import Plan, make_plan
+from oodbench.sweep.stored_plan import store_plan
+from oodbench.train.settings import TrainSettings
+from tests.helpers.made import write_run
+from tests.helpers.sweeps import TINY, tiny
+
+ERRORS = {
+    # by draw, then trial: draw 1 has the best run, draw 2 the best mean
+    0: (0.9, 0.9, 0.9),
+    1: (0.1, 0.9, 0.9),
+    2: (0.3, 0.4, 0.3),
+}
+TUNED: dict[str, Any] = {"hparam_draws": 3, "trials": 3, "algorithms": ["ERM", "VREx"]}
+
+
+def tuned(path: Path, **changes: Any) -> Plan:
+    """A sweep whose runs have ended with the errors ERRORS on every split."""
+    plan = tiny(**TUNED | changes)
+    results = Results(path)
+    store_plan(results, plan.sweep, plan.runs, TrainSettings())
+    for spec in plan.runs.values():
+        training = [e for e in ("0.2", "2", "5") if e not in spec.test_environments]
+        evaluations = [
+            {"environment": e, "split": s, "metric": "mse", "value": value, "count": 8}
+            for value in (ERRORS[spec.draw][spec.trial],)
+            for e in ("0.2", "2", "5")
+            for s in ("in", "out")
+        ]
+        record = {"step": spec.steps, "evaluations": evaluations}
+        made = {"code": "another program"}
+        write_run(
+            *(results, spec, training, [record]),
+            provenance=made,
+            metric="mse",
+            context={"dataset_label": spec.dataset_name},
+        )
+    return plan
+
+
+def again(directory: Path, **changes: Any) -> Plan:
+    """The plan of the same sweep with hyperparameters from there, in new trials."""
+    keys = TUNED | {"trials": [3, 4], "hparams_from": str(directory)}
+    return make_plan(validate(TINY | keys | changes, "tiny"))
+
+
+@pytest.mark.parametrize(("draws", "draw", "trial"), [("shared", 2, 0), ("per trial", 1, 0)])
+def test_the_draw_with_the_best_mean_over_trials_is_trained_in_new_trials(
+    draws: str, draw: int, trial: int, tmp_path: Path
+) -> None:
+    before = tuned(tmp_path / "tuned", draws=draws)
+    plan = again(tmp_path / "tuned", draws=draws)
+    for label in ("ERM", "VREx"):
+        (chosen,) = [
+            spec
+            for spec in before.runs.values()
+            if (spec.label, spec.draw, spec.trial) == (label, draw, trial)
+        ]
+        runs = [spec for spec in plan.runs.values() if spec.label == label]
+        assert [(s.draw, s.trial) for s in runs] == [(draw, 3), (draw, 4)]
+        assert all(s.hparams == chosen.hparams for s in runs)
+        assert all(s.network_hparams == chosen.network_hparams for s in runs)
+    if draws == "shared":  # the same runs as in a sweep that trains all draws in these trials
+        assert plan.runs.keys() <= tiny(**TUNED | {"trials": 5}).runs.keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trials": 4}, r"\[0, 1, 2\] would be trained again; use others, such as `trials: \[3, 4"),
+        ({"selection": "oracle"}, "oracle sees the test environments"),
+        ({"algorithms": ["IRM"]}, "no choice of hyperparameters for IRM on LinearSEM"),
+        ({"test_environments": [["2"]]}, r"no choice of hyperparameters for ERM.*\(test 2\)"),
+        (
+            {"algorithms": [{"name": "IRM", "label": "ERM"}]},
+            "chosen hyperparameters for ERM Linear none none .* which is IRM Linear none none here",
+        ),
+        ({"hparams_from": "nowhere"}, "there is no directory nowhere"),
+        ({"hparams_from": ["a"]}, "hparams_from must be a results directory, as a text"),
+    ],
+)
+def test_a_choice_that_is_not_there_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    tuned(tmp_path)
+    with pytest.raises(UserError, match=message):
+        again(tmp_path, **changes)
+
+
+def test_a_row_that_has_not_ended_has_no_choice(tmp_path: Path) -> None:
+    plan = tuned(tmp_path)
+    Results(tmp_path).run(next(iter(plan.runs))).forget()
+    with pytest.raises(UserError, match="not all runs of it have ended"):
+        again(tmp_path)
+
+
+def test_the_table_says_what_its_error_leaves_out(tmp_path: Path) -> None:
+    before = tmp_path / "tuned"
+    tuned(before)
+    out = tmp_path / "final"
+    plan = again(before)
+    options = LaunchOptions(out=out, launcher="debug", confirm=False)
+    launch(plan.sweep, options)
+    launch(plan.sweep, options)  # the same launch again goes on
+    shown = leaderboard(joined([out]))
+    assert set(shown.frame["n"]) == {2}
+    (note,) = [note for note in shown.notes if "chosen once" in note]
+    assert f"by train_val in {before}, among 3 draws in 3 other trials" in note
+    for directories in ([before, out], [out, before]):
+        with pytest.raises(UserError, match="differ in how hyperparameters were chosen"):
+            joined(directories)
+    with pytest.raises(UserError, match="differ in hparams_from"):
+        merge([before, out], tmp_path / "both")
+    with pytest.raises(UserError, match=r"hparams_from None, not .*; use another directory"):
+        launch(plan.sweep, LaunchOptions(out=before, launcher="debug", confirm=False))
