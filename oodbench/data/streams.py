@@ -1,5 +1,6 @@
 """Data that stay on disk: reading ahead by one pool of threads, and keeping arrays computed once."""
 
+import hashlib
 import math
 import mmap
 import shutil
@@ -22,6 +23,8 @@ from oodbench.files import is_temporary, whole_folder
 CHUNK_VALUES = 2**24
 CHUNK_EXAMPLES = 256
 """Stored examples are evaluated in chunks of at most so many values and examples."""
+DIGESTED = 16
+"""The number of stored examples of which a digest is made."""
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
@@ -48,6 +51,15 @@ class Stored(ABC):
         Equal calls return equal examples; several threads call it at once. Raises UserError for data
         that cannot be read.
         """
+
+
+def digest_of(inputs: Tensor | Stored) -> str:
+    """A digest of the inputs of an environment; of stored ones some, at equal distances, are read."""
+    if isinstance(inputs, Stored):
+        some = torch.linspace(0, len(inputs) - 1, min(len(inputs), DIGESTED)).long()
+        inputs = inputs.read(some)
+    data = inputs.detach().cpu().contiguous()
+    return hashlib.sha256(data.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
 
 
 class Subset(Stored):

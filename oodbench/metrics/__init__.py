@@ -175,6 +175,11 @@ def values_of_groups(groups: Groups, right: Sequence[float]) -> Iterator[tuple[s
     yield from groups.accuracies(right)
 
 
+def computed_names() -> list[str]:
+    """The names of the metrics that are computed from kept predictions."""
+    return [name for name, _ in _defining("of_predictions")]
+
+
 def of_predictions(name: str, plugins: Collection[str] = ()) -> Metric | None:
     """The metric of that name if it is computed from kept predictions.
 

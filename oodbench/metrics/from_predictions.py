@@ -78,9 +78,10 @@ class AUPRC(Metric):
 
 @register("calibration_error")
 class CalibrationError(Metric):
-    """The mean distance of accuracy and confidence over 15 equal bins (arXiv:1706.04599, eq. 3).
+    """The expected calibration error, ECE: the mean distance of accuracy and confidence over 15 equal bins.
 
-    Each bin counts by its examples. NaN predictions count as certain and wrong.
+    It is that of arXiv:1706.04599, eq. 3. Each bin counts by its examples. NaN predictions count as certain
+    and wrong.
     """
 
     def of_predictions(self, p: Predictions) -> float:

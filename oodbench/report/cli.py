@@ -11,6 +11,7 @@ from oodbench.registry import load_plugins
 from oodbench.report.formats import print_sheet
 from oodbench.report.options import (
     AllowMixed,
+    Also,
     Baseline,
     Datasets,
     Directories,
@@ -50,6 +51,7 @@ def table(
     selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
+    also: Also = None,
     dataset: Datasets = None,
     algorithms: Rows = None,
     notes: Notes = False,
@@ -67,7 +69,7 @@ def table(
 
         print_sheet(tables(frames), format_, notes)
     else:
-        print_leaderboard(frames, selection, format_, metric, notes)
+        print_leaderboard(frames, selection, format_, metric, notes, also=also or ())
 
 
 @app.command()
@@ -146,6 +148,27 @@ def compare(
     frames = only(joined(directories, allow_mixed), dataset or (), algorithms or (), baseline)
     frames = with_prediction_metric(frames, [selection], metric)
     print_sheet(comparison(frames, baseline, selection, metric), format_, notes)
+
+
+@app.command()
+@exit_on_user_error
+def ensemble(
+    directories: Directories,
+    selection: Selection = None,
+    format_: Format = "terminal",
+    metric: Metric = None,
+    dataset: Datasets = None,
+    algorithms: Rows = None,
+    notes: Notes = False,
+    allow_mixed: AllowMixed = False,
+    plugin: Plugins = None,
+) -> None:
+    """Print what the mean of the trials' predicted probabilities reaches, from kept predictions."""
+    from oodbench.report.ensemble import ensembles
+
+    load_plugins(plugin or [])
+    frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
+    print_sheet(ensembles(frames, selection, metric), format_, notes)
 
 
 @app.command()

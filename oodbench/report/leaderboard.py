@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from oodbench.errors import PLUGIN_HINT, UserError, unknown
-from oodbench.metrics import is_higher_better, known_direction
+from oodbench.metrics import computed_names, is_higher_better, known_direction
 from oodbench.notes import Note
 from oodbench.report.numbers import counted, number
 from oodbench.report.remarks import notes, remarks
@@ -126,11 +126,13 @@ class Leaderboard:
     """The findings that a reader must not miss, a sentence each."""
     shifts: Mapping[str, str] = field(default_factory=dict)
     """The kind of shift of each dataset, if it is recorded."""
+    also: tuple[Column, ...] = ()
+    """The columns of further metrics."""
 
     @property
     def columns(self) -> list[Column]:
         """The columns after the numbers."""
-        return [column for column in COLUMNS if column.needs in self.frame]
+        return [*self.also, *(column for column in COLUMNS if column.needs in self.frame)]
 
 
 def leaderboard(frames: Frames, rule: str | None = None, metric: str | None = None) -> Leaderboard:
@@ -309,7 +311,7 @@ def reported_metrics(
         known = pairs["metric"].groupby(pairs["id"].map(datasets)).unique()
         for dataset in main:
             if metric not in known.get(dataset, ()):
-                names = sorted(known.get(dataset, ()))
+                names = sorted({*known.get(dataset, ()), *computed_names()})
                 raise unknown("metric", metric, names, dataset, PLUGIN_HINT)
         main = dict.fromkeys(main, metric)
         if metric not in higher:

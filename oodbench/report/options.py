@@ -28,6 +28,10 @@ Metric = Annotated[
         "balanced_accuracy, or one computed from kept predictions, such as macro_f1 or auroc."
     ),
 ]
+Also = Annotated[
+    list[str] | None,
+    typer.Option(help="A column of a further metric, such as calibration_error; several times."),
+]
 Datasets = Annotated[
     list[str] | None,
     typer.Option(

@@ -11,6 +11,7 @@ import pandas as pd
 from oodbench.errors import unknown
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import FORMATS, NOTES, Block, Sheet, print_sheet
+from oodbench.report.further_metrics import with_further_metrics
 from oodbench.report.leaderboard import (
     COLUMN,
     METHOD,
@@ -42,7 +43,7 @@ def sheet(board: Leaderboard) -> Sheet:
         apart.append("Predictions of transductive methods depend on the other test inputs, too.")
     notes = (*board.notes, *apart, *board.findings)
     rows = board.frame.to_dict(orient="records")
-    new = [column for column in board.columns if column.name not in board.frame]
+    new = [c for c in board.columns if c.name not in board.frame and c not in board.also]
     frame = board.frame.assign(**{column.name: list(map(column.text, rows)) for column in new})
     numbers = frame.to_dict("list")
     paper = next((block for block in tables if block.title == OVER_DATASETS), tables[0])
@@ -56,15 +57,19 @@ def print_leaderboard(
     metric: str | None = None,
     whole: bool = False,
     more: str = NOTES,
+    also: Sequence[str] = (),
 ) -> None:
-    """Print the leaderboard of the runs of `joined`, as `print_sheet` does.
+    """Print the leaderboard of the runs of `joined`, with columns of `also`, as `print_sheet` does.
 
     Raises UserError for unknown names.
     """
     if format_ not in FORMATS:
         raise unknown("format", format_, FORMATS)
-    frames = with_prediction_metric(frames, [rule], metric)
-    print_sheet(sheet(leaderboard(frames, rule, metric)), format_, whole, more)
+    for name in dict.fromkeys([metric, *also]):
+        frames = with_prediction_metric(frames, [rule], name)
+    shown = leaderboard(frames, rule, metric)
+    shown = with_further_metrics(shown, frames, rule, list(dict.fromkeys(also)))
+    print_sheet(sheet(shown), format_, whole, more)
 
 
 def blocks(board: Leaderboard) -> list[Block]:

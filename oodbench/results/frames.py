@@ -103,7 +103,7 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
     One of its two test environments is then also held out alone, and in a pair with every other
     environment of the dataset. Any other pair is one that a user wants to see.
     """
-    helps = pd.Series(False, runs.index)
+    parts = [pd.Series(dtype=bool)]
     for _, of_dataset in runs.groupby("dataset_label", sort=False):
         sets = {frozenset(tests) for tests in of_dataset["test_environments"]}
         names = {name for tests in sets for name in tests}
@@ -111,9 +111,9 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
         judged = {
             name for name in names if all(frozenset((name, other)) in sets for other in names)
         }
-        pairs = of_dataset["test_environments"]
-        helps[of_dataset.index] = [len(t) == 2 and not judged.isdisjoint(t) for t in pairs]
-    return helps
+        helps = [len(t) == 2 and not judged.isdisjoint(t) for t in of_dataset["test_environments"]]
+        parts.append(pd.Series(helps, of_dataset.index))
+    return pd.concat(parts).reindex(runs.index)
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:

@@ -7,6 +7,7 @@ runs/<id>/predictions/examples.npz   classes' names, targets and splits of every
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,12 @@ class Predictions:
     """Whether each of the N examples is of the `out` split, (N,)."""
     classes: tuple[str, ...] = ()
     """The names of the classes in the order of their numbers, if they have names."""
+    inputs: str = ""
+    """A digest of the inputs, FITTED where these depend on the training examples, or empty: not kept."""
+
+
+FITTED = "fitted"
+"""In place of a digest of inputs that are fitted to the training examples, as by standardization."""
 
 
 def write_examples(
@@ -44,14 +51,16 @@ def write_examples(
     kind: str,
     environments: Mapping[str, tuple[Array, Array]],
     classes: Sequence[str] = (),
+    inputs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Keep a task's kind, the names of its classes (if they have names), and of every environment of
-    a run the targets and whether each example is of the `out` split.
+    a run the targets, whether each example is of the `out` split, and the digest of its `inputs`.
     """
     arrays = {"names": np.array(list(environments)), "kind": np.array(kind)}
     arrays["classes"] = np.array(classes, dtype=str)
-    for i, (targets, out) in enumerate(environments.values()):
+    for i, (name, (targets, out)) in enumerate(environments.items()):
         arrays |= {f"targets{i}": targets, f"out{i}": out}
+        arrays[f"inputs{i}"] = np.array(inputs.get(name, ""))
     _save(run.path / "predictions" / "examples.npz", arrays)
 
 
@@ -90,6 +99,7 @@ def read_predictions(run: RunDirectory, step: int) -> dict[str, Predictions]:
                     examples[f"targets{place[str(name)]}"],
                     examples[f"out{place[str(name)]}"],
                     classes,
+                    str(examples.get(f"inputs{place[str(name)]}", "")),
                 )
                 for i, name in enumerate(kept["names"])
             }

@@ -79,10 +79,11 @@ def _best_runs(frames: Frames, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
     metric = find_rule(rule).metric
     higher = known_direction(metric, plugins_of(frames)) if metric else runs["higher_is_better"]
     known = runs[["id"]].assign(setting=settings, higher=higher)
-    planned = runs[~runs["helper"]].groupby(PLACE)["trial"].nunique()
-    chosen = {}
-    for place, group in best_steps.merge(known, on="id").groupby(PLACE, sort=False):
-        if group["trial"].nunique() < planned[place]:
+    planned = runs[~runs["helper"]].groupby(PLACE)["trial"].nunique().rename("planned")
+    chosen: dict[Any, str] = {}
+    judged = best_steps.merge(known, on="id").join(planned, on=PLACE)
+    for place, group in judged.groupby(PLACE, sort=False):
+        if group["trial"].nunique() < group["planned"].iloc[0]:
             continue
         sign = -1 if group["higher"].iloc[0] else 1
         by_setting = group.assign(cost=sign * group["score"]).groupby("setting", sort=False)

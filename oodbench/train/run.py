@@ -12,13 +12,14 @@ from torch import Tensor
 
 from oodbench.algorithms import Algorithm, Problem, algorithms, why_skipped
 from oodbench.data import facts
-from oodbench.data.preparation import is_discrete, part
+from oodbench.data.preparation import fits, is_discrete, part
+from oodbench.data.streams import digest_of
 from oodbench.datasets import Dataset, Environment
 from oodbench.errors import UserError
 from oodbench.hparams import checked, neutral_values
 from oodbench.networks.base import build, networks
 from oodbench.results.directory import RunDirectory
-from oodbench.results.predictions import write_examples, write_predictions
+from oodbench.results.predictions import FITTED, write_examples, write_predictions
 from oodbench.results.run_spec import Evaluation, RunSpec
 from oodbench.seeds import derive
 from oodbench.steps import configure, update
@@ -268,12 +269,17 @@ class Run:
                     for half, values in of_splits.items():
                         kept[name][self.data.splits[name][half].cpu()] = values.cpu()
         write_predictions(directory, self.step, {name: k.numpy() for name, k in kept.items()})
-        examples = {}
+        if (directory.path / "predictions" / "examples.npz").exists():
+            return
+        examples, inputs = {}, {}
         for name, environment in self.scored.items():
+            fit_to_training = fits(self.data.dataset)
+            inputs[name] = FITTED if fit_to_training else digest_of(environment.x)
             out = torch.zeros(len(environment.y), dtype=torch.bool)
             out[self.data.splits[name].get("out", torch.empty(0, dtype=torch.long)).cpu()] = True
             examples[name] = (environment.y.cpu().numpy(), out.numpy())
-        write_examples(directory, self.problem.task.kind, examples, self.data.dataset.classes)
+        kind, classes = self.problem.task.kind, self.data.dataset.classes
+        write_examples(directory, kind, examples, classes, inputs)
 
     def record(self, evaluations: Sequence[Evaluation], seconds: float) -> dict[str, Any]:
         """One line of metrics.jsonl, with evaluations that took `seconds`; `train` holds means since the
