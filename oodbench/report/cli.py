@@ -154,6 +154,9 @@ def compare(
 @exit_on_user_error
 def ensemble(
     directories: Directories,
+    over: Annotated[
+        str, typer.Option(help="trials, or the draws of each trial: draws.")
+    ] = "trials",
     selection: Selection = None,
     format_: Format = "terminal",
     metric: Metric = None,
@@ -163,12 +166,12 @@ def ensemble(
     allow_mixed: AllowMixed = False,
     plugin: Plugins = None,
 ) -> None:
-    """Print what the mean of the trials' predicted probabilities reaches, from kept predictions."""
+    """Print what the mean of several runs' probabilities reaches, from kept predictions."""
     from oodbench.report.ensemble import ensembles
 
     load_plugins(plugin or [])
     frames = only(joined(directories, allow_mixed), dataset or (), algorithms or ())
-    print_sheet(ensembles(frames, selection, metric), format_, notes)
+    print_sheet(ensembles(frames, selection, metric, over), format_, notes)
 
 
 @app.command()

@@ -1,12 +1,12 @@
-"""Ensembles over a row's trials: what the mean of their predicted probabilities reaches.
+"""Ensembles of a row's runs: what the mean of their predicted probabilities reaches.
 
-An ensemble needs runs that predict the same examples. Where trials draw the examples anew, as for made
-data, there is none. It is scored on all examples of a test environment, `in` and `out`, as the splits
-differ between trials, and so are the runs that stand beside it.
+Over trials, the members are the runs that a rule chose in each, and there is one ensemble. They have to
+predict the same examples, which made data draw anew in each trial. As splits differ, too, it is scored on
+all examples of a test environment. Over draws, the members are all runs of a trial, each at the step that
+the rule chose: there is an ensemble in each trial, scored on what tables show.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -24,10 +24,24 @@ from oodbench.report.statistics import mean_and_error
 from oodbench.results.directory import Results
 from oodbench.results.frames import CELL, Frames, plugins_of, sweep_runs
 from oodbench.results.predictions import Predictions, read_predictions
-from oodbench.selection import choose, find_rule, sees_test, usual
+from oodbench.selection import candidates, choose, find_rule, sees_test, usual
 
 KINDS = ("binary", "multiclass", "distribution")
 """The kinds of task whose predictions are probabilities of classes."""
+NAMES = (
+    "dataset",
+    "label",
+    "environment",
+    "metric",
+    "value",
+    "stderr",
+    "single",
+    "single_stderr",
+    "n",
+)
+"""The columns of the numbers behind the tables."""
+TRIALS, DRAWS = "trials", "draws"
+"""What an ensemble may be over."""
 Score = Callable[[Predictions], float]
 
 
@@ -35,62 +49,99 @@ def _accuracy(p: Predictions) -> float:
     return float(right_of(p).mean())
 
 
-NAMES = ("dataset", "label", "environment", "metric", "value", "single", "single_stderr", "n")
-"""The columns of the numbers behind the tables."""
 RECORDED: dict[str, Score] = {"accuracy": _accuracy, "agreement": _accuracy}
 """The recorded metrics that ensembles have, too."""
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """An ensemble over the trials of a row on a test environment."""
+    """The ensembles of a row on a test environment."""
 
     dataset: str
     label: str
     environment: str
     metric: str
-    value: float
+    values: list[float]
+    """The values of the ensembles: of one over trials, or of one a trial."""
     singles: list[float]
-    """The values of its runs, one a trial."""
+    """The values of the runs that the rule chose, one a trial."""
+    members: int
+    """The number of runs of an ensemble."""
 
 
-def ensembles(frames: Frames, rule: str | None = None, metric: str | None = None) -> Sheet:
-    """The ensembles of all rows, of the runs and steps that a rule chose, from kept predictions.
+def ensembles(
+    frames: Frames, rule: str | None = None, metric: str | None = None, over: str = TRIALS
+) -> Sheet:
+    """The ensembles of all rows over their trials or draws, by a rule, from kept predictions.
 
-    Raises UserError for a rule that sees the test environments, for a metric without a value here, where no
-    predictions are kept, and where no row's trials share their test examples.
+    Raises UserError for a rule that sees the test environments, for a metric without a value here, where
+    no predictions are kept, and where no row has an ensemble.
     """
     rule = rule or usual(frames)
+    if over not in (TRIALS, DRAWS):
+        raise unknown("kind of ensemble", over, [TRIALS, DRAWS])
     if sees_test(rule):
         raise UserError(
-            f"{rule} has seen test examples that an ensemble is scored on: name another rule"
+            f"{rule} sees test examples that an ensemble is scored on: name another rule"
         )
     runs = sweep_runs(frames)
-    where = dict(zip(runs["id"], runs["directory"], strict=True))
     main = runs.dropna(subset=["metric"]).groupby("dataset_label")["metric"].first()
+    sets = runs[~runs["helper"]].groupby("dataset_label")["test_environments"].agg(set)
     known, missing = list[Ensemble](), dict[str, str]()
-    rows = choose(frames, rule).groupby(CELL[:-1], sort=False)
-    for place, cells in rows:
-        dataset, label, tests = cast(tuple[str, str, tuple[str, ...]], place)
+    for (dataset, label, tests), groups in _groups(frames, runs, rule, over):
         name = metric or str(main[dataset])
-        kept = [
-            read_predictions(Results(Path(where[run_id])).run(str(run_id)), int(step))
-            for run_id, step in zip(cells["id"], cells["step"], strict=True)
-        ]
         for test in tests:
-            of_runs = [of_run[test] for of_run in kept]
-            if reason := _reason_against(of_runs):
+            of_test = [[_of_split(of_run[test], over) for of_run in group] for group in groups]
+            if reason := next(
+                filter(None, (_reason_against(group, over) for group in of_test)), ""
+            ):
                 missing[f"{label} on {dataset} (test {test})"] = reason
                 continue
             score = _score(name, frames)
-            singles = [score(p) for p in of_runs]
-            value = score(_together(of_runs))
-            environment = test if len(tests) == 1 else f"{test} of {'+'.join(tests)}"
-            known.append(Ensemble(dataset, label, environment, name, value, singles))
+            values = [score(_together(group)) for group in of_test]
+            chosen = of_test[0] if over == TRIALS else [group[0] for group in of_test]
+            alone = sum(test in other for other in sets[dataset]) == 1
+            place = test if alone else f"{test} of {'+'.join(tests)}"
+            singles, members = [score(p) for p in chosen], len(of_test[0])
+            known.append(Ensemble(dataset, label, place, name, values, singles, members))
     if not known:
         row, reason = next(iter(missing.items()), ("all rows", "no trial has ended"))
-        raise UserError(f"no row has an ensemble over its trials; {row}: {reason}")
-    return _sheet(known, missing, rule, plugins_of(frames))
+        raise UserError(f"no row has an ensemble over its {over}; {row}: {reason}")
+    return _sheet(known, missing, rule, over, plugins_of(frames))
+
+
+Row = tuple[str, str, tuple[str, ...]]
+"""A dataset, a label and a set of test environments."""
+
+
+def _groups(
+    frames: Frames, runs: pd.DataFrame, rule: str, over: str
+) -> Iterator[tuple[Row, list[list[dict[str, Predictions]]]]]:
+    """The predictions of the members of each row's ensembles, by environment; the chosen run first."""
+    where = dict(zip(runs["id"], runs["directory"], strict=True))
+    if over == TRIALS:
+        table = choose(frames, rule)
+    else:
+        best = candidates(frames, rule)
+        table = best[best["complete"]].drop_duplicates("id").sort_values(CELL, kind="stable")
+    for row, of_row in table.groupby(CELL[:-1], sort=False):
+        parts = [of_row] if over == TRIALS else [part for _, part in of_row.groupby("trial")]
+        groups = [
+            [
+                read_predictions(Results(Path(where[run_id])).run(str(run_id)), int(step))
+                for run_id, step in zip(part["id"], part["step"], strict=True)
+            ]
+            for part in parts
+        ]
+        yield cast(Row, row), groups
+
+
+def _of_split(p: Predictions, over: str) -> Predictions:
+    """What is scored: all examples over trials, else the `in` split."""
+    if over == TRIALS:
+        return p
+    seen = ~p.out
+    return replace(p, logits=p.logits[seen], targets=p.targets[seen], out=p.out[seen])
 
 
 def _score(metric: str, frames: Frames) -> Score:
@@ -103,80 +154,93 @@ def _score(metric: str, frames: Frames) -> Score:
     return computed.of_predictions
 
 
-def _reason_against(of_runs: Sequence[Predictions]) -> str:
-    """Why runs of several trials have no ensemble, or nothing."""
-    first = of_runs[0]
+def _reason_against(members: Sequence[Predictions], over: str) -> str:
+    """Why runs make no ensemble, or nothing."""
+    first = members[0]
     if first.kind not in KINDS:
         return f"predictions of a {first.kind} are no probabilities"
-    if len(of_runs) < 2:
-        return "it has one trial"
-    if not all(p.inputs for p in of_runs):
+    if len(members) < 2:
+        return f"it has one {over.removesuffix('s')}"
+    if over == TRIALS and not all(p.inputs for p in members):
         return "its predictions were kept by an earlier version, which did not say of which inputs"
-    if any(
-        p.inputs != first.inputs or not np.array_equal(p.targets, first.targets) for p in of_runs
-    ):
-        return "its trials do not share their test examples"
+    same = (p.inputs == first.inputs and np.array_equal(p.targets, first.targets) for p in members)
+    if not all(same):
+        other = ": `--over draws` has an ensemble in each" if over == TRIALS else ""
+        return f"its {over} do not share their test examples{other}"
     return ""
 
 
-def _together(of_runs: Sequence[Predictions]) -> Predictions:
+def _together(members: Sequence[Predictions]) -> Predictions:
     """The mean of the probabilities of several runs; a NaN of one is a NaN of all."""
-    mean = np.mean([probabilities(p.logits) for p in of_runs], axis=0)
-    with np.errstate(divide="ignore"):
-        return replace(of_runs[0], logits=np.log(np.maximum(mean, np.finfo(float).tiny)))
+    mean = np.mean([probabilities(p.logits) for p in members], axis=0)
+    return replace(members[0], logits=np.log(np.maximum(mean, np.finfo(float).tiny)))
 
 
 def _sheet(
-    known: Sequence[Ensemble], missing: Mapping[str, str], rule: str, plugins: Sequence[str]
+    known: Sequence[Ensemble],
+    missing: Mapping[str, str],
+    rule: str,
+    over: str,
+    plugins: Sequence[str],
 ) -> Sheet:
     """A table for each dataset, the best ensemble first."""
     datasets = dict.fromkeys(e.dataset for e in known)
-    blocks = [_block(d, [e for e in known if e.dataset == d], plugins) for d in datasets]
+    blocks = [_block(d, [e for e in known if e.dataset == d], over, plugins) for d in datasets]
     rows = [
         (
-            e.dataset,
-            e.label,
-            e.environment,
-            e.metric,
-            e.value,
-            *mean_and_error(e.singles),
-            len(e.singles),
+            *(e.dataset, e.label, e.environment, e.metric),
+            *(*mean_and_error(e.values), *mean_and_error(e.singles), e.members),
         )
         for e in known
     ]
     reasons = "; ".join(f"{row}: {reason}" for row, reason in missing.items())
+    members, scored = {
+        TRIALS: (
+            "the runs that the rule chose in each of n trials",
+            "all examples of the test environments, as splits differ between trials; "
+            "there is one ensemble, hence no ±",
+        ),
+        DRAWS: (
+            "the runs of all n draws of a trial, each at the step that the rule chose",
+            "the in split of the test environments; mean ± standard error over trials",
+        ),
+    }[over]
     notes = (
         Note(f"Selection {rule}: {find_rule(rule).description}.", f"Selection {rule}."),
         Note(
-            "A number is of one predictor, the mean of the class probabilities of the chosen runs of all n "
-            "trials; single: mean ± standard error over these runs alone. Both are on all examples of the "
-            "test environments, `in` and `out`; other tables have `in` alone.",
-            "single: the runs of an ensemble alone, on the same examples, mean ± standard error.",
+            f"An ensemble predicts by the mean of the class probabilities of {members}; single: the runs "
+            f"that the rule chose alone. Both on {scored}.",
+            f"An ensemble is of n {over}; single: the chosen runs alone, on the same examples.",
         ),
         *[Note(f"No ensemble: {reasons}.", f"No ensemble: {len(missing)} cells.")] * bool(missing),
     )
-    frame = pd.DataFrame(rows, columns=NAMES)
+    frame = pd.DataFrame(rows, columns=list(NAMES))
     return Sheet(blocks, notes, (), frame.to_dict("list"))
 
 
-def _block(dataset: str, known: Sequence[Ensemble], plugins: Sequence[str]) -> Block:
-    """The table of a dataset."""
+def _block(dataset: str, known: Sequence[Ensemble], over: str, plugins: Sequence[str]) -> Block:
+    """The table of a dataset; rows that lack an environment come last."""
     metric, places = known[0].metric, list(dict.fromkeys(e.environment for e in known))
     by_row: dict[str, dict[str, Ensemble]] = {}
     for e in known:
         by_row.setdefault(e.label, {})[e.environment] = e
     sign = -1 if known_direction(metric, plugins) else 1
-    whole = {label: of_row for label, of_row in by_row.items() if len(of_row) == len(places)}
-    means = {r: float(np.mean([e.value for e in of_row.values()])) for r, of_row in whole.items()}
-    order = sorted(means, key=lambda label: sign * means[label])
+    whole = {label: list(of.values()) for label, of in by_row.items() if len(of) == len(places)}
+    means = {label: mean_and_error(_mean([e.values for e in of])) for label, of in whole.items()}
+    order = sorted(means, key=lambda label: sign * means[label][0])
     rows = []
     for label in [*order, *(label for label in by_row if label not in whole)]:
         of_row = by_row[label]
-        values = [of_row[p].value if p in of_row else math.nan for p in places]
-        singles = np.mean([e.singles for e in of_row.values()], axis=0)
-        texts = [number(v, math.nan, metric) for v in (*values, means.get(label, math.nan))]
-        rows.append([label, *texts, number(*mean_and_error(singles), metric), str(len(singles))])
+        values = [mean_and_error(of_row[p].values) if p in of_row else None for p in places]
+        singles = mean_and_error(_mean([e.singles for e in of_row.values()]))
+        texts = [number(*v, metric) if v else "-" for v in (*values, means.get(label), singles)]
+        rows.append([label, *texts, str(next(iter(of_row.values())).members)])
     unit = f"{metric} (%)" if is_proportion(metric) else metric
     header = ["algorithm", *places, "mean", "single", "n"]
     best = {(0, len(places) + 1)} if len(order) > 1 else set()
-    return Block(f"{dataset}: {unit}, ensembles over trials", header, rows, len(order), best)
+    return Block(f"{dataset}: {unit}, ensembles over {over}", header, rows, len(order), best)
+
+
+def _mean(values: Sequence[Sequence[float]]) -> list[float]:
+    """The mean over environments."""
+    return [float(v) for v in np.mean(values, axis=0)]

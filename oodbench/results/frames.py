@@ -113,7 +113,8 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
         }
         helps = [len(t) == 2 and not judged.isdisjoint(t) for t in of_dataset["test_environments"]]
         parts.append(pd.Series(helps, of_dataset.index))
-    return pd.concat(parts).reindex(runs.index)
+    helping: Any = pd.concat(parts).reindex(runs.index)
+    return pd.Series(helping, dtype=bool)
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import softmax
+from scipy.special import expit, softmax
 
 from oodbench.errors import UserError
 from oodbench.report.ensemble import ensembles
@@ -17,10 +17,10 @@ from oodbench.results.directory import Results
 from oodbench.results.frames import only
 from oodbench.results.join import joined
 from oodbench.results.predictions import read_predictions
-from oodbench.selection import choose
+from oodbench.selection import candidates, choose
 from tests.helpers.sweeps import SPIRALS, tiny, trained
 
-RUN: dict[str, Any] = {"trials": 3, "steps": 20, "evaluate_every": 10}
+RUN: dict[str, Any] = {"trials": 3, "hparam_draws": 2, "steps": 20, "evaluate_every": 10}
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,28 @@ def test_an_ensemble_is_the_mean_of_the_trials_probabilities(kept: Results) -> N
     assert calibration.frame["metric"].unique().tolist() == ["auroc"]
 
 
+def test_an_ensemble_over_draws_has_the_runs_of_a_trial(kept: Results) -> None:
+    frames = joined([kept.path])
+    made = ensembles(frames, "train_val", "accuracy", "draws").frame
+    best = candidates(frames, "train_val").drop_duplicates("id")
+    values = []
+    for trial in range(3):
+        of_trial = best[(best["dataset_label"] == "made") & (best["label"] == "ERM")]
+        of_trial = of_trial[of_trial["trial"] == trial]
+        of_runs = [
+            read_predictions(kept.run(i), s)["test"]
+            for i, s in zip(of_trial["id"], of_trial["step"], strict=True)
+        ]
+        logits = [p.logits.astype(float)[~p.out, 0] for p in of_runs]
+        targets = of_runs[0].targets[~of_runs[0].out]
+        values.append(((np.mean([expit(x) for x in logits], axis=0) > 0.5) == targets).mean())
+    (row,) = made[(made["dataset"] == "made") & (made["label"] == "ERM")].to_dict("records")
+    assert row["value"] == pytest.approx(np.mean(values)) and row["n"] == 2
+    assert row["stderr"] == pytest.approx(np.std(values, ddof=1) / 3**0.5)
+    shown = leaderboard(only(frames, ["made"])).frame.set_index(["label", "environment"])
+    assert row["single"] == pytest.approx(shown.loc[("ERM", "test"), "mean"], abs=1e-3)
+
+
 def test_what_has_no_ensemble_is_named_with_the_reason(kept: Results) -> None:
     (note,) = [n for n in ensembles(joined([kept.path])).notes if n.startswith("No ensemble")]
     assert "ERM on made (test test): its trials do not share their test examples" in note
@@ -74,7 +96,7 @@ def test_what_has_no_ensemble_is_named_with_the_reason(kept: Results) -> None:
 @pytest.mark.parametrize(
     ("keys", "rule", "metric", "message"),
     [
-        ({}, "oracle", None, "oracle has seen test examples"),
+        ({}, "oracle", None, "oracle sees test examples"),
         ({}, None, "mse", "unknown metric of ensembles 'mse'.* calibration_error"),
         ({"datasets": [SPIRALS]}, None, None, "no row has an ensemble.* do not share"),
         ({"datasets": [SPIRALS], "trials": 1}, None, None, "no row has an ensemble.* one trial"),

@@ -1,0 +1,403 @@
+"""Data in the folders of SubpopBench (arXiv:2302.12254), as its scripts store them.
+
+A folder DATA_DIR has, for each set, files and a table that SubpopBench has written: a row an example, with
+the columns `filename`, `split` (0, 1, 2: train, validation, test), `y` (the class) and `a` (the
+attribute). The three splits are environments. `train` is trained on whole, `validation` selects, and groups
+of class and attribute are what shifts between them: `--rule val_env:worst_group_accuracy` and the key
+`attributes` of a sweep have its three settings.
+
+Networks and steps are SubpopBench's, but for texts: BERT is DistilBERT here, of the same vocabulary.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from oodbench.data import encodings
+from oodbench.data.images import UNREADABLE
+from oodbench.data.streams import Stored
+from oodbench.datasets import IMAGENET, Environment, FileDataset, Metadata, register
+from oodbench.errors import UserError
+from oodbench.hparams import hparam
+from oodbench.tasks import Task
+
+from .table import NumberedRows
+
+SPLITS = {"0": "train", "1": "validation", "2": "test"}
+"""The environments by the numbers of the column `split`."""
+SOURCE = "SubpopBench's scripts, https://github.com/YyzHarry/SubpopBench, make it"
+
+
+class Prepared(Stored):
+    """Inputs that are prepared when they are read, each from what a row of the table names."""
+
+    def __init__(
+        self, items: Sequence[Any], prepare: Callable[[Any], Tensor], shape: tuple[int, ...]
+    ) -> None:
+        self.shape = shape
+        self._items, self._prepare = items, prepare
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def read(self, index: Tensor) -> Tensor:
+        """The examples at `index`; raises UserError for one that cannot be read."""
+        return torch.stack([self._prepare(self._items[i]) for i in index.tolist()])
+
+
+class SubpopBench(FileDataset):
+    """A set of SubpopBench, see the module."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options(FileDataset.Options):
+        """The size of an input, and whether the network is pretrained."""
+
+        size: int = hparam(0, low=0)
+        """Pixels of a side, or words; 0: SubpopBench's."""
+        from_scratch: bool = hparam(False)
+        """Whether the network has no pretrained weights; texts then have a small one."""
+
+    table: ClassVar[str]
+    """The table, in the folder of the set."""
+    usual_size: ClassVar[int]
+
+    options: Any
+    environments = tuple(SPLITS.values())
+    test_environments = ("test",)
+    validation_environments = ("validation",)
+    evaluation_environments = ("validation", "test")
+    """The splits that are never trained on."""
+
+    @property
+    def root(self) -> Path:
+        """The folder of the set; raises UserError if it is not there."""
+        if self.data_dir is None:
+            self.file("")  # says so
+        root = Path(self.data_dir or "") / self.metadata.folder
+        if not root.is_dir():
+            raise UserError(f"{self.name}: there is no folder {root}; {SOURCE}")
+        return root
+
+    @property
+    def size(self) -> int:
+        """The size of an input."""
+        return int(self.options.size or self.usual_size)
+
+    @cached_property
+    def rows(self) -> NumberedRows:
+        """The table's rows; raises UserError if it is not there."""
+        return _rows(self._there(self.table))
+
+    def _there(self, name: str) -> Path:
+        """A file of the set; raises UserError if it is not there."""
+        file = self.root / name
+        if not file.is_file():
+            raise UserError(f"{self.name}: {file} is missing; {SOURCE}")
+        return file
+
+    @property
+    def files_read(self) -> list[Path]:
+        """The table."""
+        return [self._there(self.table)]
+
+    def items(self) -> Sequence[Any]:
+        """What each row names, to be prepared; raises UserError, with the line, for what is not there."""
+        raise NotImplementedError
+
+    def prepare(self) -> Callable[[Any], Tensor]:
+        """The function from an item to an input."""
+        raise NotImplementedError
+
+    def load(self, trial: int) -> dict[str, Environment]:
+        """The three splits, the same in every trial; inputs stay on disk, but for texts."""
+        splits = torch.tensor([int(n) for n in self._numbers("split", len(SPLITS))])
+        y, a = (
+            torch.tensor(self._numbers(column, len(names)))
+            for column, names in (("y", self.classes), ("a", self.attributes))
+        )
+        if self.task.kind == "binary":
+            y = y.float()
+        items, prepare = self.items(), self.prepare()
+        environments = {}
+        for number, name in SPLITS.items():
+            places = (splits == int(number)).nonzero().squeeze(1)
+            if not len(places):
+                raise UserError(f"{self.rows.path} has no row of the split {number} ({name})")
+            chosen = [items[i] for i in places.tolist()]
+            x = Prepared(chosen, prepare, self.input_shape)
+            environments[name] = Environment(x, y[places], attributes=a[places])
+        return environments
+
+    def check(self) -> None:
+        """Read the table and an example of each split."""
+        for environment in self.load(0).values():
+            environment.x.read(torch.tensor([0]))
+
+    def download(self, data_dir: Path) -> None:
+        """Raise UserError with the scripts that make the folder."""
+        raise UserError(f"{self.name} is in {data_dir / self.metadata.folder}: {SOURCE}")
+
+    def _numbers(self, column: str, count: int) -> list[int]:
+        """A column of integers from 0 to `count` - 1; raises UserError, with the line, for others."""
+        texts, known = self.rows.texts(column), {str(n): n for n in range(count)}
+        for row, text in enumerate(texts):
+            if text not in known:
+                place = self.rows.place(row)
+                raise UserError(f"{place}: '{column}' must be 0 to {count - 1}, not '{text}'")
+        return [known[text] for text in texts]
+
+
+class SubpopImages(SubpopBench):
+    """Photographs or radiographs, without augmentation."""
+
+    images: ClassVar[str] = ""
+    """The folder of the images, in that of the set."""
+    margin: ClassVar[float] = 1.0
+    """How much larger images are than their centre, which is the input."""
+    crop: ClassVar[bool] = False
+    """Whether the largest central square is taken first."""
+    usual_size = 224
+    normalization = IMAGENET
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.input_shape = (3, self.size, self.size)
+
+    @property
+    def network_hparams(self) -> Mapping[str, Any]:
+        """Without weights, if the option says so."""
+        return {"weights": "none"} if self.options.from_scratch else {}
+
+    def place(self, name: str) -> str:
+        """The place of a file that the table names, in the folder of the images."""
+        return name
+
+    @property
+    def files_read(self) -> list[Path]:
+        """The table and the images."""
+        return [*super().files_read, *self.items()]
+
+    def items(self) -> list[Path]:
+        """The images."""
+        folder, files = self.root / self.images, []
+        for row, text in enumerate(self.rows.texts("filename")):
+            file = folder / self.place(text)
+            if not file.is_file():
+                raise UserError(f"{self.rows.place(row)}: there is no image {file}")
+            files.append(file)
+        return files
+
+    def prepare(self) -> Callable[[Path], Tensor]:
+        """Decode and cut an image, as bytes (3, size, size)."""
+        cut = encodings.image(self.size, margin=self.margin, crop=self.crop)
+
+        def prepared(file: Path) -> Tensor:
+            try:
+                with Image.open(file) as image:
+                    return cut(image)
+            except UNREADABLE as error:
+                raise UserError(f"{file} cannot be read as an image ({error})") from error
+
+        return prepared
+
+    def transform(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Bytes (N, 3, H, W) to floats, standardised by ImageNet's channels."""
+        mean, std = IMAGENET.on(x.device)
+        return x.float().div_(255).sub_(mean).div_(std)
+
+
+class SubpopTexts(SubpopBench):
+    """Texts as ids of word pieces, which DistilBERT takes."""
+
+    def __init__(self, options: Any, data_dir: Path | None = None) -> None:
+        super().__init__(options, data_dir)
+        self.input_shape = (self.size,)
+
+    @property
+    def network(self) -> str:
+        """DistilBERT, or a small network from scratch."""
+        return "TextCNN" if self.options.from_scratch else "DistilBERT"
+
+    def numbered(self, texts: Sequence[Any]) -> Sequence[Any]:
+        """The item of each row, whose `filename` is its number among `texts`."""
+        places = self._numbers("filename", len(texts))
+        return [texts[i] for i in places]
+
+
+@lru_cache(maxsize=2)
+def _rows(path: Path) -> NumberedRows:
+    """The rows of a table."""
+    return NumberedRows(path)
+
+
+def about(shift: str, licence: str, steps: int, folder: str, family: str = "images") -> Any:
+    """The metadata of a set, as keywords."""
+    network = "ResNet50" if family == "images" else "DistilBERT"
+    kinds = {"family": family, "shift": shift, "half": "natural", "shift_kind": "population"}
+    return kinds | {"licence": licence, "steps": steps, "folder": folder, "network": network}
+
+
+NON_COMMERCIAL = "non-commercial research"
+
+
+@register(
+    "SubpopWaterbirds",
+    Metadata(
+        paper="arXiv:2302.12254",
+        **about("groups of bird and place", NON_COMMERCIAL, 5001, "waterbirds"),
+    ),
+)
+class SubpopWaterbirds(SubpopImages):
+    """Birds of land and water before land and water, from SubpopBench's folder."""
+
+    table, images = "metadata_waterbirds.csv", "waterbird_complete95_forest2water2"
+    classes, attributes = ("landbird", "waterbird"), ("land", "water")
+    task, margin = Task("binary"), 256 / 224
+
+
+@register(
+    "SubpopCelebA",
+    Metadata(
+        paper="arXiv:2302.12254", **about("groups of hair and sex", NON_COMMERCIAL, 30001, "celeba")
+    ),
+)
+class SubpopCelebA(SubpopImages):
+    """Celebrities with and without blond hair, from SubpopBench's folder."""
+
+    table, images = "metadata_celeba.csv", "img_align_celeba"
+    classes, attributes = ("not blond", "blond"), ("female", "male")
+    task, crop = Task("binary"), True
+
+
+@register(
+    "SubpopCheXpert",
+    Metadata(
+        paper="arXiv:2302.12254",
+        **about(
+            "groups of finding, sex and ethnicity", "Stanford's research use", 20001, "chexpert"
+        ),
+    ),
+)
+class SubpopCheXpert(SubpopImages):
+    """Radiographs of chests with and without a finding, from SubpopBench's folder."""
+
+    table = "subpop_bench_meta/metadata_no_finding.csv"
+    classes = ("finding", "no finding")
+    attributes = tuple(
+        f"{sex} {race}" for race in ("white", "black", "other") for sex in ("male", "female")
+    )
+    task, crop, margin = Task("binary"), True, 256 / 224
+
+    def place(self, name: str) -> str:
+        """The part of the absolute path that SubpopBench has written after its folder `chexpert`."""
+        return name.rpartition("chexpert/")[2]
+
+
+@register(
+    "SubpopCivilComments",
+    Metadata(
+        paper="arXiv:2302.12254",
+        **about("groups of toxicity and who is mentioned", "CC0", 30001, "civilcomments", "text"),
+    ),
+)
+class SubpopCivilComments(SubpopTexts):
+    """Toxic comments that mention one of eight groups, from SubpopBench's folder (its "fine" table).
+
+    A comment that mentions several stands in it as often, one that mentions none does not.
+    """
+
+    table, usual_size = "metadata_civilcomments_fine.csv", 220
+    classes = ("not toxic", "toxic")
+    attributes = (
+        *("male", "female", "LGBTQ", "christian", "muslim", "other religions", "black", "white"),
+    )
+    task = Task("binary")
+
+    @property
+    def files_read(self) -> list[Path]:
+        """The table and the comments."""
+        return [*super().files_read, self._there("civilcomments_fine.csv")]
+
+    def items(self) -> Sequence[str]:
+        """The comments."""
+        return self.numbered(_rows(self._there("civilcomments_fine.csv")).cells("comment_text"))
+
+    def prepare(self) -> Callable[[str], Tensor]:
+        """Word pieces, or hashed words."""
+        if self.options.from_scratch:
+            return encodings.hashed_words(self.size)
+        return encodings.word_pieces(self.size)
+
+
+FEATURES = tuple(
+    f"glue_data/MNLI/cached_{part}"
+    for part in (
+        "train_bert-base-uncased_128_mnli",
+        "dev_bert-base-uncased_128_mnli",
+        "dev_bert-base-uncased_128_mnli-mm",
+    )
+)
+"""The files of word pieces, whose examples are numbered one file after the other."""
+InputFeatures = type("InputFeatures", (), {"__module__": "utils_glue"})
+"""The class of the objects in FEATURES; nothing else in these files is made an object."""
+
+
+@register(
+    "SubpopMultiNLI",
+    Metadata(
+        paper="arXiv:2302.12254",
+        **about("groups of relation and negation", "OANC and others", 30001, "multinli", "text"),
+    ),
+)
+class SubpopMultiNLI(SubpopTexts):
+    """Pairs of sentences and how they relate, with and without a negation, from SubpopBench's folder.
+
+    Inputs are BERT's word pieces of both sentences (128); which sentence a piece is of is not told.
+    """
+
+    table, usual_size = "metadata_multinli.csv", 128
+    classes = ("contradiction", "entailment", "neutral")
+    attributes = ("no negation", "negation")
+    task = Task("multiclass", 3)
+
+    @property
+    def files_read(self) -> list[Path]:
+        """The table and the word pieces."""
+        return [*super().files_read, *map(self._there, FEATURES)]
+
+    def items(self) -> Sequence[Tensor]:
+        """The word pieces of each example."""
+        return self.numbered(_pieces(tuple(map(self._there, FEATURES))))
+
+    def prepare(self) -> Callable[[Tensor], Tensor]:
+        """The first `size` word pieces; raises UserError if there are fewer."""
+
+        def prepared(ids: Tensor) -> Tensor:
+            if len(ids) < self.size:
+                raise UserError(
+                    f"{self.name} has {len(ids)} word pieces an example, not {self.size}"
+                )
+            return ids[: self.size]
+
+        return prepared
+
+
+@lru_cache(maxsize=1)
+def _pieces(files: Sequence[Path]) -> list[Tensor]:
+    """The word pieces in SubpopBench's files, which hold Python objects: only theirs are read."""
+    pieces = []
+    for file in files:
+        try:
+            with torch.serialization.safe_globals([InputFeatures]):
+                features = torch.load(file, weights_only=True)
+            pieces += [torch.tensor(one.input_ids) for one in features]
+        except Exception as error:  # torch raises anything for a damaged file
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{file} holds no word pieces: {reason}") from error
+    return pieces

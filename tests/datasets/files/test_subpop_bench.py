@@ -1,0 +1,193 @@
+"""SubpopBench's folders, made small in the layout that its scripts write."""
+
+import csv
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from oodbench.data import facts
+from oodbench.datasets import make
+from oodbench.errors import UserError
+from oodbench.report.leaderboard import leaderboard
+from oodbench.results.join import joined
+from oodbench.sweep.file import validate
+from oodbench.sweep.launch import LaunchOptions, launch
+
+IMAGES = {
+    "SubpopWaterbirds": ("waterbirds", "metadata_waterbirds.csv", 2),
+    "SubpopCelebA": ("celeba", "metadata_celeba.csv", 2),
+    "SubpopCheXpert": ("chexpert", "subpop_bench_meta/metadata_no_finding.csv", 6),
+}
+TEXTS = {
+    "SubpopCivilComments": ("civilcomments", "metadata_civilcomments_fine.csv", 2, 8),
+    "SubpopMultiNLI": ("multinli", "metadata_multinli.csv", 3, 2),
+}
+FOLDERS = {
+    "SubpopWaterbirds": "waterbird_complete95_forest2water2",
+    "SubpopCelebA": "img_align_celeba",
+}
+
+
+def table(path: Path, filenames: list[str], classes: int, attributes: int) -> None:
+    """A table with every group in every split, of which the last row is a test example."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    groups = [(y, a) for y in range(classes) for a in range(attributes)]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "filename", "split", "y", "a"])
+        for i, name in enumerate(filenames):
+            y, a = groups[i % len(groups)]
+            writer.writerow([i, name, i * 3 // len(filenames), y, a])
+
+
+def make_images(root: Path, name: str) -> Path:
+    """The folder of a set of images, 24 by 32 pixels, of a colour each."""
+    folder, metadata, attributes = IMAGES[name]
+    filenames = []
+    for i in range(6 * attributes):
+        place = f"train/patient{i}/view.jpg" if name == "SubpopCheXpert" else f"some/{i}.jpg"
+        file = root / folder / FOLDERS.get(name, "") / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((32, 24, 3), 5 * i, np.uint8)).save(file)
+        filenames.append(f"/elsewhere/chexpert/{place}" if name == "SubpopCheXpert" else place)
+    table(root / folder / metadata, filenames, 2, attributes)
+    return root / folder
+
+
+def make_texts(root: Path, name: str) -> Path:
+    """The folder of a set of texts."""
+    folder, metadata, classes, attributes = TEXTS[name]
+    count = 6 * classes * attributes
+    table(root / folder / metadata, [*map(str, range(count))], classes, attributes)
+    if name == "SubpopCivilComments":
+        with (root / folder / "civilcomments_fine.csv").open("w", newline="") as file:
+            rows = [[f"a,\nword number {i}"] for i in range(count)]
+            csv.writer(file).writerows([["comment_text"], *rows])
+        return root / folder
+    features: Any = importlib.import_module("oodbench.datasets.subpop_bench")
+    for part, name_of_file in enumerate(features.FEATURES):  # a third of the examples each
+        examples = []
+        for i in range(part * count // 3, (part + 1) * count // 3):
+            example = features.InputFeatures()
+            example.input_ids, example.label_id = [101, i] + [0] * 126, 0
+            examples.append(example)
+        file = root / folder / name_of_file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stub = ModuleType("utils_glue")
+        vars(stub)["InputFeatures"] = features.InputFeatures
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(
+                sys.modules, "utils_glue", stub
+            )  # the module whose class SubpopBench pickles
+            torch.save(examples, file)
+    return root / folder
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_are_those_of_the_table(name: str, tmp_path: Path) -> None:
+    make_images(tmp_path, name)
+    dataset: Any = make(name, {"size": 4}, tmp_path)
+    environments = dataset.load(0)
+    count = 2 * IMAGES[name][2]
+    assert list(environments) == ["train", "validation", "test"]
+    for part, environment in enumerate(environments.values()):
+        assert environment.y.tolist() == [float(i // (count // 2)) for i in range(count)]
+        assert environment.attributes.tolist() == [i % (count // 2) for i in range(count)]
+        x = environment.x.read(torch.tensor([0, count - 1]))
+        assert x.shape == (2, 3, 4, 4) and x.dtype == torch.uint8
+        shades = [5 * (part * count), 5 * (part * count + count - 1)]
+        assert (x.float().mean((1, 2, 3)) - torch.tensor(shades).float()).abs().max() < 3  # a JPEG
+    facts.check(dataset)
+    assert len(dataset.files_read) == 1 + 3 * count
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_are_those_of_the_table(name: str, tmp_path: Path) -> None:
+    make_texts(tmp_path, name)
+    dataset: Any = make(name, {"size": 5, "from_scratch": True}, tmp_path)
+    environments = dataset.load(0)
+    _, _, classes, attributes = TEXTS[name]
+    count = 2 * classes * attributes
+    for part, environment in enumerate(environments.values()):
+        assert len(environment.y) == len(environment.x) == count
+        x = environment.x.read(torch.arange(count))
+        assert x.shape == (count, 5) and len(x.unique(dim=0)) == count  # each has its own number
+        if name == "SubpopMultiNLI":
+            assert x[:, 1].tolist() == [part * count + i for i in range(count)]
+    assert dataset.task.kind == ("binary" if classes == 2 else "multiclass")
+    facts.check(dataset)
+
+
+def test_a_sweep_selects_and_reports_by_the_worst_group(tmp_path: Path) -> None:
+    make_images(tmp_path, "SubpopWaterbirds")
+    values = {
+        **{"name": "groups", "datasets": [{"name": "SubpopWaterbirds", "size": 8}]},
+        **{"algorithms": ["ERM", {"name": "GroupDRO", "hparams": {"over": "groups"}}]},
+        **{"network": "ConvNet", "steps": 4, "evaluate_every": 2, "trials": 2},
+        "selection": "val_env:worst_group_accuracy",
+    }
+    options = LaunchOptions(
+        out=tmp_path / "out", launcher="debug", data_dir=tmp_path, confirm=False
+    )
+    launch(validate(values, "groups"), options)
+    frame = leaderboard(joined([tmp_path / "out"]), metric="worst_group_accuracy").frame
+    assert set(frame.loc[frame["kind"] == "method", "n"]) == {2}
+    runs = joined([tmp_path / "out"]).runs
+    assert set(runs["training_environments"]) == {("train",)}
+    assert set(runs["holdout"]) == {0.0}  # the whole split is trained on, as in SubpopBench
+
+
+WRONG = [
+    (
+        "SubpopWaterbirds",
+        "0,some/0.jpg,0,0,0",
+        "0,gone.jpg,0,0,0",
+        r"line 2: there is no image .*gone",
+    ),
+    (
+        "SubpopCelebA",
+        "0,some/0.jpg,0,0,0",
+        "0,some/0.jpg,3,0,0",
+        "line 2: 'split' must be 0 to 2, not '3'",
+    ),
+    (
+        "SubpopCelebA",
+        "0,some/0.jpg,0,0,0",
+        "0,some/0.jpg,0,-1,0",
+        "line 2: 'y' must be 0 to 1, not '-1'",
+    ),
+    ("SubpopMultiNLI", "0,0,0,0,0", "0,99,0,0,0", "line 2: 'filename' must be 0 to 35, not '99'"),
+    ("SubpopCivilComments", "id,filename,split", "id,file,split", "unknown column 'filename'"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "message"), WRONG)
+def test_a_wrong_table_is_refused_with_its_line(
+    name: str, old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    folder = (make_images if name in IMAGES else make_texts)(tmp_path, name)
+    file = folder / str({**IMAGES, **TEXTS}[name][1])
+    file.write_text(file.read_text().replace(old, new, 1))
+    dataset = make(name, {"from_scratch": True}, tmp_path)
+    with pytest.raises(UserError, match=message):
+        facts.check(dataset)
+
+
+def test_what_is_missing_or_foreign_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no folder .*celeba; SubpopBench's scripts"):
+        facts.check(make("SubpopCelebA", {}, tmp_path))
+    (tmp_path / "celeba").mkdir()
+    with pytest.raises(UserError, match=r"metadata_celeba.csv is missing"):
+        facts.check(make("SubpopCelebA", {}, tmp_path))
+    folder = make_texts(tmp_path, "SubpopMultiNLI")
+    features: Any = importlib.import_module("oodbench.datasets.subpop_bench")
+    torch.save([Path("another object")], folder / features.FEATURES[0])
+    with pytest.raises(UserError, match="holds no word pieces"):
+        facts.check(make("SubpopMultiNLI", {}, tmp_path))
