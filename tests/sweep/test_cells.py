@@ -193,10 +193,12 @@ def test_a_dataset_has_test_sets_of_its_own() -> None:
         sem | {"training": {"test_environments": [[0.2, "5"]]}},
         sem | {"label": "other", "training": {"test_environments": "each"}},
         sem | {"label": "third", "num_examples": 50},
+        sem
+        | {"label": "one set", "num_examples": 60, "training": {"test_environments": [0.2, "2"]}},
     ]
     runs = specs(datasets=datasets, algorithms=["ERM"], trials=1, test_environments=[["2"]])
     tests = [run.test_environments for run in runs]
-    assert tests == [("0.2", "5"), ("0.2",), ("2",), ("5",), ("2",)]
+    assert tests == [("0.2", "5"), ("0.2",), ("2",), ("5",), ("2",), ("0.2", "2")]
 
 
 def test_environments_may_be_numbers_in_yaml() -> None:
