@@ -31,7 +31,7 @@ from .table import NumberedRows
 
 SPLITS = {"0": "train", "1": "validation", "2": "test"}
 """The environments by the numbers of the column `split`."""
-SOURCE = "SubpopBench's scripts, https://github.com/YyzHarry/SubpopBench, make it"
+SOURCE = "the scripts of https://github.com/YyzHarry/SubpopBench make it"
 
 
 class Prepared(Stored):
@@ -78,8 +78,8 @@ class SubpopBench(FileDataset):
     def root(self) -> Path:
         """The folder of the set; raises UserError if it is not there."""
         if self.data_dir is None:
-            self.file("")  # says so
-        root = Path(self.data_dir or "") / self.metadata.folder
+            raise UserError(f"{self.name} needs --data-dir DIR with SubpopBench's data; {SOURCE}")
+        root = self.data_dir / self.metadata.folder
         if not root.is_dir():
             raise UserError(f"{self.name}: there is no folder {root}; {SOURCE}")
         return root

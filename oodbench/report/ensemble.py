@@ -29,15 +29,18 @@ from oodbench.selection import candidates, choose, find_rule, sees_test, usual
 KINDS = ("binary", "multiclass", "distribution")
 """The kinds of task whose predictions are probabilities of classes."""
 NAMES = (
-    "dataset",
-    "label",
-    "environment",
-    "metric",
-    "value",
-    "stderr",
-    "single",
-    "single_stderr",
-    "n",
+    *(
+        "dataset",
+        "label",
+        "environment",
+        "metric",
+        "mean",
+        "stderr",
+        "n",
+        "single",
+        "single_stderr",
+    ),
+    "members",
 )
 """The columns of the numbers behind the tables."""
 TRIALS, DRAWS = "trials", "draws"
@@ -189,19 +192,19 @@ def _sheet(
     rows = [
         (
             *(e.dataset, e.label, e.environment, e.metric),
-            *(*mean_and_error(e.values), *mean_and_error(e.singles), e.members),
+            *(*mean_and_error(e.values), len(e.values), *mean_and_error(e.singles), e.members),
         )
         for e in known
     ]
     reasons = "; ".join(f"{row}: {reason}" for row, reason in missing.items())
     members, scored = {
         TRIALS: (
-            "the runs that the rule chose in each of n trials",
+            "the runs that the rule chose in each trial",
             "all examples of the test environments, as splits differ between trials; "
             "there is one ensemble, hence no ±",
         ),
         DRAWS: (
-            "the runs of all n draws of a trial, each at the step that the rule chose",
+            "the runs of all draws of a trial, each at the step that the rule chose",
             "the in split of the test environments; mean ± standard error over trials",
         ),
     }[over]
@@ -210,7 +213,7 @@ def _sheet(
         Note(
             f"An ensemble predicts by the mean of the class probabilities of {members}; single: the runs "
             f"that the rule chose alone. Both on {scored}.",
-            f"An ensemble is of n {over}; single: the chosen runs alone, on the same examples.",
+            f"An ensemble is of all {over}; single: the chosen runs alone, on the same examples.",
         ),
         *[Note(f"No ensemble: {reasons}.", f"No ensemble: {len(missing)} cells.")] * bool(missing),
     )
@@ -228,16 +231,17 @@ def _block(dataset: str, known: Sequence[Ensemble], over: str, plugins: Sequence
     whole = {label: list(of.values()) for label, of in by_row.items() if len(of) == len(places)}
     means = {label: mean_and_error(_mean([e.values for e in of])) for label, of in whole.items()}
     order = sorted(means, key=lambda label: sign * means[label][0])
-    rows = []
+    several, rows = len(places) > 1, []
     for label in [*order, *(label for label in by_row if label not in whole)]:
         of_row = by_row[label]
         values = [mean_and_error(of_row[p].values) if p in of_row else None for p in places]
         singles = mean_and_error(_mean([e.singles for e in of_row.values()]))
-        texts = [number(*v, metric) if v else "-" for v in (*values, means.get(label), singles)]
+        values += [means.get(label)] * several
+        texts = [number(*v, metric) if v else "-" for v in (*values, singles)]
         rows.append([label, *texts, str(next(iter(of_row.values())).members)])
     unit = f"{metric} (%)" if is_proportion(metric) else metric
-    header = ["algorithm", *places, "mean", "single", "n"]
-    best = {(0, len(places) + 1)} if len(order) > 1 else set()
+    header = ["algorithm", *places, *["mean"] * several, "single", "members"]
+    best = {(0, len(places) + several)} if len(order) > 1 else set()
     return Block(f"{dataset}: {unit}, ensembles over {over}", header, rows, len(order), best)
 
 

@@ -39,6 +39,9 @@ def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
         f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
         "Hyperparameters that no draw varies are at their defaults and left out.",
     )
+    if "hparams_from" in runs:
+        known = runs["hparams_from"].dropna().unique()
+        notes += tuple(f"Some were {text}: its own table has what was tried." for text in known)
     return Sheet([block], notes, (), pd.DataFrame(numbers, columns=HEADER).to_dict("list"))
 
 

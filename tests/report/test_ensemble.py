@@ -9,6 +9,7 @@ from scipy.special import expit, softmax
 
 from oodbench.errors import UserError
 from oodbench.report.ensemble import ensembles
+from oodbench.report.formats import FORMATS, sheet_text
 from oodbench.report.further_metrics import with_further_metrics
 from oodbench.report.leaderboard import leaderboard
 from oodbench.report.prediction_metrics import with_prediction_metric
@@ -57,12 +58,14 @@ def test_an_ensemble_is_the_mean_of_the_trials_probabilities(kept: Results) -> N
     (row,) = made.frame[made.frame["label"] == "ERM"].to_dict("records")
     of_runs, targets = shares(kept)
     singles = [(p.argmax(1) == targets).mean() for p in of_runs]
-    assert row["value"] == (np.mean(of_runs, axis=0).argmax(1) == targets).mean()
+    assert row["mean"] == (np.mean(of_runs, axis=0).argmax(1) == targets).mean()
     assert row["single"] == pytest.approx(np.mean(singles))
     assert row["single_stderr"] == pytest.approx(np.std(singles, ddof=1) / 3**0.5)
-    assert (row["dataset"], row["environment"], row["n"]) == ("table", "z", 3)
-    calibration = ensembles(joined([kept.path]), "train_val", "auroc")
-    assert calibration.frame["metric"].unique().tolist() == ["auroc"]
+    assert (row["dataset"], row["environment"], row["members"]) == ("table", "z", 3)
+    other = ensembles(joined([kept.path]), "train_val", "auroc")
+    assert other.frame["metric"].unique().tolist() == ["auroc"]
+    for format_ in FORMATS:
+        assert sheet_text(other, format_)
 
 
 def test_an_ensemble_over_draws_has_the_runs_of_a_trial(kept: Results) -> None:
@@ -81,7 +84,7 @@ def test_an_ensemble_over_draws_has_the_runs_of_a_trial(kept: Results) -> None:
         targets = of_runs[0].targets[~of_runs[0].out]
         values.append(((np.mean([expit(x) for x in logits], axis=0) > 0.5) == targets).mean())
     (row,) = made[(made["dataset"] == "made") & (made["label"] == "ERM")].to_dict("records")
-    assert row["value"] == pytest.approx(np.mean(values)) and row["n"] == 2
+    assert row["mean"] == pytest.approx(np.mean(values)) and (row["n"], row["members"]) == (3, 2)
     assert row["stderr"] == pytest.approx(np.std(values, ddof=1) / 3**0.5)
     shown = leaderboard(only(frames, ["made"])).frame.set_index(["label", "environment"])
     assert row["single"] == pytest.approx(shown.loc[("ERM", "test"), "mean"], abs=1e-3)

@@ -181,7 +181,9 @@ def test_a_wrong_table_is_refused_with_its_line(
 
 
 def test_what_is_missing_or_foreign_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no folder .*celeba; SubpopBench's scripts"):
+    with pytest.raises(UserError, match="SubpopCelebA needs --data-dir DIR with SubpopBench's"):
+        facts.check(make("SubpopCelebA", {}))
+    with pytest.raises(UserError, match=r"there is no folder .*celeba; the scripts of https"):
         facts.check(make("SubpopCelebA", {}, tmp_path))
     (tmp_path / "celeba").mkdir()
     with pytest.raises(UserError, match=r"metadata_celeba.csv is missing"):
