@@ -35,7 +35,7 @@ def hparams_sheet(frames: Frames, rule: str | None = None) -> Sheet:
             rows.append([str(dataset), str(label), name, *texts])
             numbers.append(dict(zip(HEADER, rows[-1], strict=True)))
     block = Block("Hyperparameters: tried and chosen", HEADER, _once(rows), len(rows), keys=3)
-    notes = (
+    notes: tuple[str, ...] = (
         f"Chosen by {rule}: the median (lowest to highest) over test environments and trials.",
         "Hyperparameters that no draw varies are at their defaults and left out.",
     )
