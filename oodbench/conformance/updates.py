@@ -119,8 +119,8 @@ def updates_are_finite(cls: type[Algorithm], task: Task) -> None:
 def differs_from_erm(cls: type[Algorithm], task: Task) -> None:
     """At its defaults it trains the network otherwise than ERM: past annealing, or in a short run.
 
-    What it remembers of a step before may make the difference, how far it is from where it started, or a
-    stage that the last step is not in. A method with a `predict` of its own may train as ERM does.
+    The difference may come from buffers of earlier steps, from the distance to the initial weights, or from
+    a stage before the last one. A method with a `predict` of its own may train as ERM does.
     """
     problem, batch = tiny_problem(task), tiny_batch(task)
     if cls.neutral(problem) == {}:
