@@ -65,7 +65,9 @@ function heatHead() {
 function heatTable(rows, label) {
   const widths = el("colgroup", {}, el("col", { class: "name" }), el("col", { class: "mean" }), el("col", { class: "place wide" }), el("col", { class: "first wide" }), el("col", { class: "wins wide" }), view().judged.map(() => el("col", {})));
   const room = (bodyWidth() - 530) / view().judged.length, word = Math.max(...view().judged.flatMap((d) => nameOf(d).split(" ").map((text) => text.length)));
-  return el("table", { class: `heat${room < 6.6 * word + 6 ? " upright" : ""}`, "aria-label": label }, widths, heatHead(), el("tbody", {}, rows.map(heatRow)));
+  const made = el("table", { class: `heat${room < 6.6 * word + 6 ? " upright" : ""}`, "aria-label": label }, widths, heatHead(), el("tbody", {}, rows.map(heatRow)));
+  made.style.maxWidth = `${530 + 120 * view().judged.length}px`;
+  return made;
 }
 
 function heatKey() {
@@ -74,14 +76,16 @@ function heatKey() {
 }
 
 function summary() {
-  const { clear, judged, methods, ranked } = view();
+  const { clear, judged, methods, ranked, rooms } = view();
   if (!clear.length) return "No dataset that is chosen has a ceiling clear of its error: cells are values.";
   const best = methods.filter((row) => !missing(row.place)).sort((a, b) => a.place - b.place)[0], base = rowAt(baseline);
-  const unclear = judged.filter((d) => !clear.includes(d)).map(nameOf), likely = methods.filter((row) => row.first >= 0.05).sort((a, b) => b.first - a.first);
+  const unclear = judged.filter((d) => !clear.includes(d)), likely = methods.filter((row) => row.first >= 0.05).sort((a, b) => b.first - a.first);
   const above = methods.filter((row) => row.r !== baseline && row.low > 0).map((row) => row.label);
   const parts = [`By ${state.rule} on ${plural(clear.length, "dataset")}, ${plural(ranked, "row")} ${ranked === 1 ? "has" : "have"} every one.`];
   if (best && ranked > 1) parts.push(`The first is ${best.label}, which closes ${range(best, share)} of the gap; ${D.baseline} is at place ${base.place} [${base.lowPlace}, ${base.highPlace}].`, `First in at least 5 % of the resamples: ${likely.map((row) => `${row.label} (${row.first.toFixed(2)})`).join(", ")}.`, `Above 0 with their intervals: ${above.join(", ") || "none"}.`);
-  if (unclear.length) parts.push(`The head-room of ${unclear.join(", ")} is not clear of its error: values alone, no shares.`);
+  const without = unclear.filter((d) => !rooms[d]).map(nameOf), small = unclear.filter((d) => rooms[d]).map(nameOf);
+  if (small.length) parts.push(`The head-room of ${small.join(", ")} is not clear of its error: values alone, no shares.`);
+  if (without.length) parts.push(`There is no ceiling of ${without.join(", ")}: values alone, no shares.`);
   return parts.join(" ");
 }
 
