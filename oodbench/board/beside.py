@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 
 from oodbench.board.differences import Agreement, Repeats, compared, origin
 from oodbench.board.entries import statuses
-from oodbench.board.files import PROTOCOL_FILE, find_board
+from oodbench.board.files import PROTOCOL_FILE, datasets_to_come, find_board, to_come
 from oodbench.board.parts import COUNT, OWN_COUNT, SCORE, VALUE, Part, read_parts
 from oodbench.errors import UserError
 from oodbench.notes import Note
+from oodbench.report.numbers import counted
 from oodbench.results.frames import Frames, stacked, stacked_runs, subset
 from oodbench.results.join import completed, joined
 from oodbench.results.provenance import method_digest, versions
@@ -46,7 +47,9 @@ def frozen(name: str) -> Frames:
     runs = frames.runs.assign(directory=path.name)
     if entered := statuses(path):
         runs["entry"] = runs["label"].map(entered)
-    return replace(frames, runs=runs)
+    coming = datasets_to_come(path)
+    note = Note(f"{to_come(coming)}.", f"{counted(len(coming), 'dataset')} not frozen yet.")
+    return replace(frames, runs=runs, notes=(note,) * bool(coming))
 
 
 def beside_board(name: str, directories: Sequence[Path]) -> Frames:
@@ -60,7 +63,7 @@ def beside_board(name: str, directories: Sequence[Path]) -> Frames:
     """
     board = frozen(name)
     if not directories:
-        return replace(board, notes=(*range_notes(board.runs), origin(board.runs)))
+        return replace(board, notes=(*board.notes, *range_notes(board.runs), origin(board.runs)))
     local = joined(directories, allow_mixed=True)  # `_check` compares each with the protocol
     here = ", ".join(map(str, directories))
     title = f"the board {Path(name).name}"
@@ -76,7 +79,9 @@ def beside_board(name: str, directories: Sequence[Path]) -> Frames:
     )
     metrics = stacked([shown.metrics, local.metrics])
     frames = Frames(runs, metrics, shown.scores)
-    return replace(frames, notes=(*local.notes, *notes, *repeats.sentences(frames), made))
+    return replace(
+        frames, notes=(*local.notes, *board.notes, *notes, *repeats.sentences(frames), made)
+    )
 
 
 def check_planned(specs: Iterable[RunSpec], parts: Sequence[Part], name: str) -> None:

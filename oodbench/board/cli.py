@@ -1,24 +1,25 @@
 """Boards on the command line: frozen results of many methods, and yours beside them."""
 
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oodbench.board import entering
+from oodbench.board import entering, keeping
 from oodbench.board.asked import Asked
 from oodbench.board.files import (
     board_names,
+    datasets_to_come,
     find_board,
     find_reported,
     frozen_folder,
     part_files,
     reported_names,
+    to_come,
 )
+from oodbench.board.keeping import DataDir, Name, Workers
 from oodbench.errors import UserError
-from oodbench.files import write_whole
 from oodbench.report.options import (
     Baseline,
     Datasets,
@@ -44,14 +45,13 @@ app = commands(
     },
 )
 
+app.add_typer(keeping.app)
 app.add_typer(entering.app)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
 Directories = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[DIR]...", help="Results of runs under the board's protocol."),
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
 RetrainStale = Annotated[
     bool, typer.Option("--retrain-stale", help="Train runs of changed code or data again.")
 ]
@@ -60,7 +60,6 @@ Only = Annotated[
     list[str] | None,
     typer.Option(help="Only this dataset, by its label; several times. All frozen by default."),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
 
 
 @app.command("list")
@@ -74,12 +73,16 @@ def list_() -> None:
     for name in board_names():
         files = list(part_files(find_board(name)))
         parts = read_parts(find_board(name)) if files else []
-        counts = len({part.dataset for part in parts}), len({part.label for part in parts})
+        datasets, labels = ({getattr(p, n) for p in parts} for n in ("dataset", "label"))
+        coming = len(datasets_to_come(find_board(name)))
+        of_all = f"{len(datasets)} of {len(datasets) + coming}" if coming else f"{len(datasets)}"
         runs = sum(len(part.ids) for part in parts)
         size = sum(file.stat().st_size for file in files) / 2**20
         made = [part.about.provenance for part in parts]
         codes = sorted({f"{p.get('oodbench', '?')}, {str(p.get('commit'))[:12]}" for p in made})
-        rows.append((name, *map(str, counts), f"{runs:,}", f"{size:.1f} MB", "; ".join(codes)))
+        rows.append(
+            (name, of_all, str(len(labels)), f"{runs:,}", f"{size:.1f} MB", "; ".join(codes))
+        )
     for name in reported_names():
         table = read_reported(frozen_folder() / name).table
         datasets, methods = (str(table[column].nunique()) for column in ("dataset", "method"))
@@ -237,6 +240,8 @@ def run(
     frozen = list(dict.fromkeys(part.dataset for part in parts))
     sweep = restricted(protocol_of(board), labels, trials, draws, dataset or frozen)
     if not dataset:
+        if parts and (coming := datasets_to_come(board)):
+            terminal(stderr=True).say(f"{to_come(coming)}; they are left out")
         sweep = possible(sweep, data_dir)
     among = bool(parts) and set(dataset or ()) <= set(frozen)
     if among:
@@ -286,134 +291,3 @@ def quickstart(
     write([out], page, beside=(QUICK_BOARD, frames))
     for line in next_lines(frames, page):
         terminal().say(line)
-
-
-@app.command()
-@exit_on_user_error
-def rerun(
-    name: Name,
-    count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
-    seed: Annotated[int, typer.Option(help="The seed of that choice.")] = 0,
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway", help="Train with this version although another one trained the board."
-        ),
-    ] = False,
-    out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
-    plugin: Plugins = None,
-    workers: Workers = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Train random frozen runs again, as they were, and say how many equal the board's.
-
-    Exits with 1 if a run has no result or, with the version that trained the board, is off.
-    """
-    from oodbench.board.rerun import rerun as train_again
-    from oodbench.sweep.launch import LaunchOptions
-
-    with tempfile.TemporaryDirectory() as scratch:
-        options = LaunchOptions(
-            out=out or Path(scratch) / "rerun",
-            plugins=tuple(plugin or ()),
-            workers=workers,
-            data_dir=data_dir,
-        )
-        reruns = train_again(find_board(name), count, seed, options, anyway)
-    for sentence in reruns.sentences:
-        terminal().say(sentence)
-    if not reruns.agree:
-        raise SystemExit(1)
-
-
-@app.command()
-@exit_on_user_error
-def freeze(
-    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
-    name: Name,
-    plugin: Plugins = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Add the rows of a results directory to a board, as parts that never change again.
-
-    The folder of a new board holds its sweep as protocol.yaml.
-    """
-    from oodbench.board.freeze import freeze as freeze_results
-    from oodbench.registry import load_plugins
-    from oodbench.report.numbers import counted
-
-    load_plugins(plugin or [])
-    board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
-    parts = freeze_results(results, board, data_dir)
-    terminal().say(
-        f"New in {board}: {counted(len(parts.added), 'part')}; already there: {len(parts.there)}."
-    )
-
-
-@app.command()
-@exit_on_user_error
-def validate(
-    what: Annotated[
-        str, typer.Argument(metavar="NAME_OR_RESULTS", help="A board, or a results directory.")
-    ],
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The board of a results directory.")
-    ] = None,
-    plugin: Plugins = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Say what is wrong with a board, or why results cannot be frozen.
-
-    Exits with 1 if anything is wrong.
-    """
-    from oodbench.board.checks import wrong_board, wrong_results
-    from oodbench.board.protocol import protocol_of
-    from oodbench.registry import load_plugins
-    from oodbench.results.directory import Results
-    from oodbench.results.frames import load_frames
-
-    load_plugins(plugin or [])
-    if (Path(what) / "sweep.json").exists():
-        results = Results(Path(what))
-        board = name or results.plan()["settings"].get("protocol")
-        if board is None:
-            raise UserError(f"{what} names no protocol: type the board after it")
-        wrong = wrong_results(load_frames(results), protocol_of(find_board(board)), data_dir)
-    else:
-        wrong = wrong_board(find_board(what))
-    for sentence in wrong or [f"{what} is as it must be."]:
-        terminal().say(sentence)
-    if wrong:
-        raise SystemExit(1)
-
-
-@app.command()
-@exit_on_user_error
-def summarize(name: Name) -> None:
-    """Write the summary of a board's parts, which `show` prints; `freeze` writes it, too."""
-    from oodbench.board.summary import SUMMARY_FILE, write_summary
-
-    board = find_board(name)
-    write_summary(board)
-    terminal().say(f"{board / SUMMARY_FILE} sums up the parts.")
-
-
-@app.command()
-@exit_on_user_error
-def page(
-    name: Name,
-    out: Annotated[
-        Path | None, typer.Option(help="The file, as HTML if it ends so; printed by default.")
-    ] = None,
-) -> None:
-    """Write the page of a board as Markdown or HTML: its tables, and what follows from them."""
-    from oodbench.board.page.contents import contents
-    from oodbench.board.page.html import html_page
-    from oodbench.board.page.markdown import markdown_page
-
-    board = contents(name)
-    text = html_page(board) if out and out.suffix == ".html" else markdown_page(board)
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
-        write_whole(out, text)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from oodbench.board.files import find_board
+from oodbench.board.keeping import DataDir
 from oodbench.errors import UserError
 from oodbench.terminal import commands, exit_on_user_error, terminal
 
@@ -15,7 +16,6 @@ Archive = Annotated[Path, typer.Argument(metavar="NAME.zip", help="A submission.
 Board = Annotated[
     str | None, typer.Argument(metavar="[BOARD]", help="The board; the one it names by default.")
 ]
-DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
 
 
 @app.command()

@@ -1,10 +1,11 @@
 """Where boards lie: frozen ones and reported ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from oodbench.errors import UserError, unknown
 from oodbench.registry import checkout
+from oodbench.yaml_values import read_yaml
 
 PROTOCOL_FILE = "protocol.yaml"
 """The sweep of a frozen board."""
@@ -46,6 +47,18 @@ def _file_name(name: str) -> str:
     """A name without what file systems do not take: such characters are %-escapes."""
     kept = "".join(c if c.isalnum() or c in "-_.+ =,()" else f"%{ord(c):02x}" for c in name)
     return kept if kept.strip(".") else f"%{ord(kept[0]):02x}{kept[1:]}"
+
+
+def datasets_to_come(board: Path) -> list[str]:
+    """The datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
+    entries = read_yaml(board / PROTOCOL_FILE).get("datasets", [])
+    names = [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
+    return [name for name in names if not any(part_path(board, name, "ERM").parent.glob("*.parquet"))]
+
+
+def to_come(datasets: Sequence[str]) -> str:
+    """What a board says of datasets of which nothing is frozen yet."""
+    return f"Not frozen yet: {', '.join(datasets)}"
 
 
 def part_files(board: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames
 from oodbench.selection import choose
-from tests.helpers.boards import SEM, new_board, trained
+from tests.helpers.boards import SEM, invoke, new_board, trained
 from tests.helpers.sweeps import edited
 
 
@@ -153,3 +153,22 @@ def test_a_part_is_small(board: Path) -> None:
         metadata = pq.read_metadata(path)
         assert metadata.num_row_groups == 1 and set(metadata.metadata) == {b"oodbench"}
         assert path.stat().st_size < 13_000  # of 4 runs; one of 100 has 30,000 at most
+
+
+def test_a_board_that_is_frozen_in_part_says_what_is_to_come(copy: Path, tmp_path: Path) -> None:
+    shutil.rmtree(copy / "parts" / "digits")
+    assert "Not frozen yet: digits" in invoke("show", copy, "--notes")
+    invoke("summarize", copy)
+    assert "1 dataset not frozen yet" in invoke("show", copy)
+    assert "Not frozen yet: digits" in invoke("compare", copy, "--notes")
+    assert invoke("validate", copy).startswith("Not frozen yet: digits.\n")
+    assert "Of 3 runs" in invoke("rerun", copy, "--sample", 3)
+    assert "# The board tiny.v1" in invoke("page", copy)
+    run = invoke("run", copy, "--algorithm", "VREx", "--trials", 1, "--out", tmp_path / "out")
+    assert "Not frozen yet: digits; they are left out" in run and "4 runs" in run
+
+
+def test_a_board_without_a_part_says_so(folder: Path, tmp_path: Path) -> None:
+    board = new_board(tmp_path, "empty.v1")
+    for command in ("show", "compare", "page", "rerun"):
+        assert "the board empty.v1 has no part yet" in invoke(command, board, code=2)

@@ -1,0 +1,150 @@
+"""The commands by which a board is made, checked and kept."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oodbench.board.files import datasets_to_come, find_board, frozen_folder, to_come
+from oodbench.errors import UserError
+from oodbench.files import write_whole
+from oodbench.report.options import Plugins
+from oodbench.terminal import commands, exit_on_user_error, terminal
+
+app = commands(__doc__)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A board by its name, or its folder.")]
+DataDir = Annotated[Path | None, typer.Option(help="Where datasets that need files find them.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; one per core.")]
+
+
+@app.command()
+@exit_on_user_error
+def rerun(
+    name: Name,
+    count: Annotated[int, typer.Option("--sample", min=1, help="Runs, chosen at random.")] = 20,
+    seed: Annotated[int, typer.Option(help="The seed of that choice.")] = 0,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="Train with this version although another one trained the board."
+        ),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Keep the results here.")] = None,
+    plugin: Plugins = None,
+    workers: Workers = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Train random frozen runs again, as they were, and say how many equal the board's.
+
+    Exits with 1 if a run has no result or, with the version that trained the board, is off.
+    """
+    from oodbench.board.rerun import rerun as train_again
+    from oodbench.sweep.launch import LaunchOptions
+
+    with tempfile.TemporaryDirectory() as scratch:
+        options = LaunchOptions(
+            out=out or Path(scratch) / "rerun",
+            plugins=tuple(plugin or ()),
+            workers=workers,
+            data_dir=data_dir,
+        )
+        reruns = train_again(find_board(name), count, seed, options, anyway)
+    for sentence in reruns.sentences:
+        terminal().say(sentence)
+    if not reruns.agree:
+        raise SystemExit(1)
+
+
+@app.command()
+@exit_on_user_error
+def freeze(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results directory.")],
+    name: Name,
+    plugin: Plugins = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Add the rows of a results directory to a board, as parts that never change again.
+
+    The folder of a new board holds its sweep as protocol.yaml.
+    """
+    from oodbench.board.freeze import freeze as freeze_results
+    from oodbench.registry import load_plugins
+    from oodbench.report.numbers import counted
+
+    load_plugins(plugin or [])
+    board = Path(name) if "/" in name or Path(name).is_dir() else frozen_folder() / name
+    parts = freeze_results(results, board, data_dir)
+    terminal().say(
+        f"New in {board}: {counted(len(parts.added), 'part')}; already there: {len(parts.there)}."
+    )
+
+
+@app.command()
+@exit_on_user_error
+def validate(
+    what: Annotated[
+        str, typer.Argument(metavar="NAME_OR_RESULTS", help="A board, or a results directory.")
+    ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The board of a results directory.")
+    ] = None,
+    plugin: Plugins = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Say what is wrong with a board, or why results cannot be frozen.
+
+    Exits with 1 if anything is wrong.
+    """
+    from oodbench.board.checks import wrong_board, wrong_results
+    from oodbench.board.protocol import protocol_of
+    from oodbench.registry import load_plugins
+    from oodbench.results.directory import Results
+    from oodbench.results.frames import load_frames
+
+    load_plugins(plugin or [])
+    if (Path(what) / "sweep.json").exists():
+        results = Results(Path(what))
+        board = name or results.plan()["settings"].get("protocol")
+        if board is None:
+            raise UserError(f"{what} names no protocol: type the board after it")
+        wrong = wrong_results(load_frames(results), protocol_of(find_board(board)), data_dir)
+    else:
+        wrong = wrong_board(find_board(what))
+    for sentence in wrong or [f"{what} is as it must be."]:
+        terminal().say(sentence)
+    if wrong:
+        raise SystemExit(1)
+
+
+@app.command()
+@exit_on_user_error
+def summarize(name: Name) -> None:
+    """Write the summary of a board's parts, which `show` prints; `freeze` writes it, too."""
+    from oodbench.board.summary import SUMMARY_FILE, write_summary
+
+    board = find_board(name)
+    write_summary(board)
+    terminal().say(f"{board / SUMMARY_FILE} sums up the parts.")
+
+
+@app.command()
+@exit_on_user_error
+def page(
+    name: Name,
+    out: Annotated[
+        Path | None, typer.Option(help="The file, as HTML if it ends so; printed by default.")
+    ] = None,
+) -> None:
+    """Write the page of a board as Markdown or HTML: its tables, and what follows from them."""
+    from oodbench.board.page.contents import contents
+    from oodbench.board.page.html import html_page
+    from oodbench.board.page.markdown import markdown_page
+
+    board = contents(name)
+    text = html_page(board) if out and out.suffix == ".html" else markdown_page(board)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_whole(out, text)

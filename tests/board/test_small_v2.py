@@ -1,0 +1,23 @@
+"""The protocol of small.v2: one range on all datasets, for all rows."""
+
+import pandas as pd
+
+from oodbench.board.beside import range_notes
+from oodbench.board.files import find_board
+from oodbench.board.protocol import protocol_of, restricted
+from oodbench.sweep.plan import make_plan
+
+DATASETS = ["unit test 3", "SEM, FOU", "colored digits", "spirals"]
+"""One of each kind of data of which ranges could depend on it, and that needs no file."""
+
+
+def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows() -> None:
+    sweep = restricted(
+        protocol_of(find_board("small.v2")), ["all"], trials=1, draws=3, datasets=DATASETS
+    )
+    runs = make_plan(sweep, to_train=False).runs.values()
+    notes = range_notes(pd.DataFrame([vars(r) | {"dataset_label": r.dataset_name} for r in runs]))
+    fitted = "ICP, LinearIRM, LinearVREx, LeastSquares"
+    assert notes == [f"In the same draw, other values of batch_size than ERM's: {fitted}."]
+    drawn = {(r.draw, r.hparams["lr"], r.hparams["weight_decay"]) for r in runs}
+    assert len(drawn) == 3
