@@ -53,12 +53,14 @@ def datasets_to_come(board: Path) -> list[str]:
     """The datasets of a board's protocol of which nothing is frozen yet, as tables call them."""
     entries = read_yaml(board / PROTOCOL_FILE).get("datasets", [])
     names = [e if isinstance(e, str) else str(e.get("label") or e.get("name")) for e in entries]
-    return [name for name in names if not any(part_path(board, name, "ERM").parent.glob("*.parquet"))]
+    return [
+        name for name in names if not any(part_path(board, name, "ERM").parent.glob("*.parquet"))
+    ]
 
 
 def to_come(datasets: Sequence[str]) -> str:
     """What a board says of datasets of which nothing is frozen yet."""
-    return f"Not frozen yet: {', '.join(datasets)}"
+    return f"Not frozen yet: {'; '.join(datasets)}"
 
 
 def part_files(board: Path) -> Iterator[Path]:

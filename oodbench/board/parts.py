@@ -19,10 +19,14 @@ value/METRIC/ENVIRONMENT                 the value on the `in` split of a test e
 count/ENVIRONMENT                        the number of examples behind these values
 count_of/METRIC/ENVIRONMENT              that of a metric where it is another, such as a group's accuracy
 
-What all runs of a part share is JSON in the metadata of the file, under the key `oodbench`: see `About`.
+What all runs of a part share is JSON in the metadata of the file: see `About`. Under the key
+`oodbench.zlib` it is compressed and in base 85; in parts of earlier versions it is plain, under `oodbench`.
 """
 
 import json
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,6 +69,8 @@ RUN = pa.schema(
     ]
 )
 """The columns that every part has."""
+ABOUT, PLAIN_ABOUT = "oodbench.zlib", "oodbench"
+"""The keys of a file's metadata under which a part says what its runs share, and said it formerly."""
 SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
 
 
@@ -182,7 +188,7 @@ def write_part(part: Part, path: Path) -> None:
 
     Without Arrow's copy of the schema, dictionaries and statistics, files are a third smaller.
     """
-    about = part.about.model_dump_json(by_alias=True)
+    about = b85encode(zlib.compress(part.about.model_dump_json(by_alias=True).encode(), 9))
     table = part.table.replace_schema_metadata(None)
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -198,7 +204,7 @@ def write_part(part: Part, path: Path) -> None:
         ) as writer,
     ):
         writer.write_table(table)
-        writer.add_key_value_metadata({"oodbench": about})
+        writer.add_key_value_metadata({ABOUT: about})
 
 
 def read_part(path: Path) -> Part:
@@ -209,7 +215,7 @@ def read_part(path: Path) -> Part:
         if isinstance(error, FileNotFoundError):
             raise
         raise DamagedFile(f"{path} is torn or no Parquet file") from error
-    text = (table.schema.metadata or {}).get(b"oodbench")
+    text = _about(table.schema.metadata or {}, path)
     if text is None:
         raise DamagedFile(f"{path} is no part of a board: it has no metadata of oodbench")
     about = parse_json(text, About, f"the metadata of {path}")
@@ -221,6 +227,17 @@ def read_part(path: Path) -> Part:
         if name not in RUN.names:
             known = known.append_column(name, table[name])
     return Part(about, known)
+
+
+def _about(metadata: Mapping[bytes, bytes], path: Path) -> bytes | None:
+    """The JSON of `About` in the metadata of a file, None if there is none; raises DamagedFile."""
+    packed = metadata.get(ABOUT.encode())
+    if packed is None:
+        return metadata.get(PLAIN_ABOUT.encode())
+    try:
+        return zlib.decompress(b85decode(packed))
+    except (ValueError, zlib.error) as error:
+        raise DamagedFile(f"the metadata of {path} are damaged") from error
 
 
 def read_parts(board: Path) -> list[Part]:

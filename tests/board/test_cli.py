@@ -145,9 +145,16 @@ def test_rows_beside_a_board_are_compared_with_a_baseline(board: Path, mine: Pat
 def test_a_board_of_another_schema_is_one_sentence(copy: Path) -> None:
     path = part_path(copy, "SEM", "ERM")
     table = pq.read_table(path, partitioning=None)
-    about = table.schema.metadata[b"oodbench"].replace(b'"schema":1', b'"schema":2')
+    about = read_part(path).about.model_dump_json(by_alias=True).replace('"schema":1', '"schema":2')
     pq.write_table(table.replace_schema_metadata({"oodbench": about}), path)
     assert "has schema 2, not 1: another version wrote it" in one_sentence("show", copy)
+
+
+def test_damaged_metadata_of_a_part_are_one_sentence(copy: Path) -> None:
+    path = part_path(copy, "SEM", "ERM")
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.replace_schema_metadata({"oodbench.zlib": "c$@"}), path)
+    assert f"the metadata of {path} are damaged" in one_sentence("show", copy)
 
 
 @pytest.mark.parametrize(

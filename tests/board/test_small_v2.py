@@ -18,6 +18,6 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows() -> None:
     runs = make_plan(sweep, to_train=False).runs.values()
     notes = range_notes(pd.DataFrame([vars(r) | {"dataset_label": r.dataset_name} for r in runs]))
     fitted = "ICP, LinearIRM, LinearVREx, LeastSquares"
-    assert notes == [f"In the same draw, other values of batch_size than ERM's: {fitted}."]
+    assert notes == [f"Rows with other values of batch_size than ERM in the same draw: {fitted}."]
     drawn = {(r.draw, r.hparams["lr"], r.hparams["weight_decay"]) for r in runs}
     assert len(drawn) == 3
