@@ -1,12 +1,20 @@
-"""The protocol of small.v2: one range on all datasets, for all rows."""
+"""small.v2: one range on all datasets, for all rows; its runs have the same bits anywhere."""
+
+import json
+import subprocess
+import sys
 
 import pandas as pd
+import pytest
+import torch
 
 from oodbench.board.beside import range_notes
 from oodbench.board.files import find_board
 from oodbench.board.protocol import protocol_of, restricted
 from oodbench.sweep.plan import make_plan
+from tests.helpers.paths import GOLDEN, ROOT
 
+RUNS = GOLDEN / "board_runs.json"
 DATASETS = ["unit test 3", "SEM, FOU", "colored digits", "spirals"]
 """One of each kind of data of which ranges could depend on it, and that needs no file."""
 
@@ -21,3 +29,12 @@ def test_a_draw_is_the_same_on_all_datasets_and_for_all_rows() -> None:
     assert notes == [f"Rows with other values of batch_size than ERM in the same draw: {fitted}."]
     drawn = {(r.draw, r.hparams["lr"], r.hparams["weight_decay"]) for r in runs}
     assert len(drawn) == 3
+
+
+@pytest.mark.nightly
+def test_forty_runs_have_the_bits_that_they_have_where_the_board_is_trained() -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "tests.golden_board"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert json.loads(RUNS.read_text())["torch"] == torch.__version__, "make them anew"
+    assert "40 of 40 runs equal" in made.stdout, made.stdout + made.stderr
