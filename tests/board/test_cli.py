@@ -249,7 +249,8 @@ def test_a_board_may_be_trained_dataset_by_dataset(
     assert "unknown dataset 'SEN' in the protocol tiny.v1; did you mean SEM?" in text
     few = ("run", empty, "--algorithm", "IRM", "--trials", 1, "--draws", 1, "--workers", 1)
     text = invoke(*few, "--out", tmp_path / "frozen")
-    assert "here" in text and "digits" not in text  # what is not frozen yet is not trained
+    said, trained = text.split("; they are left out\n")
+    assert said == "Not frozen yet: digits" and "here" in trained and "digits" not in trained
     text = invoke(*few, "--dataset", "digits", "--out", tmp_path / "new")
     assert "digits" in text and "beside the board" not in text
 
