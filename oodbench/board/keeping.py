@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from oodbench.board.files import datasets_to_come, find_board, frozen_folder, to_come
+from oodbench.board.files import find_board, frozen_folder
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.report.options import Plugins
