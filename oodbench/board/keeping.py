@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from oodbench.board.files import find_board, frozen_folder
+from oodbench.board.files import datasets_to_come, find_board, frozen_folder, to_come
 from oodbench.errors import UserError
 from oodbench.files import write_whole
 from oodbench.report.options import Plugins
@@ -112,6 +112,8 @@ def validate(
         wrong = wrong_results(load_frames(results), protocol_of(find_board(board)), data_dir)
     else:
         wrong = wrong_board(find_board(what))
+        if coming := datasets_to_come(find_board(what)):
+            terminal().say(f"{to_come(coming)}.")
     for sentence in wrong or [f"{what} is as it must be."]:
         terminal().say(sentence)
     if wrong:
