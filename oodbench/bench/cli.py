@@ -22,6 +22,7 @@ MEASUREMENTS = {
     "averages": "steps.average_rows",
     "methods": "steps.method_rows",
     "growth": "steps.growth_rows",
+    "adaptations": "adaptations.adaptation_rows",
     "shortcuts": "launches.shortcut_rows",
     "runs": "launches.run_rows",
     "tables": "launches.table_rows",

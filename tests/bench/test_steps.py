@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from oodbench.algorithms import algorithms
 from oodbench.bench.cli import MEASUREMENTS, app
-from oodbench.bench.steps import METHODS, growth_rows, method_rows
+from oodbench.bench.steps import METHODS, SLACK, growth_rows, method_rows
 
 
 @pytest.mark.nightly
@@ -25,11 +25,12 @@ def test_every_method_that_trains_a_network_of_one_logit_has_a_row(tmp_path: Pat
         "LinearVREx",
         "MIRO",
         "WiSEFT",
+        "ZeroShot",
     }
     assert rows.keys() == set(algorithms) - others
     assert all(float(row.measured) > 0 for row in rows.values())
-    with_reach = {name for name, (reach, _) in METHODS.items() if reach is not None}
-    assert {name for name, row in rows.items() if row.reach != "-"} == with_reach
+    assert rows["GroupDRO"].reach == f"<= {METHODS['GroupDRO'][0]}"
+    assert rows["Focal"].reach == f"<= {SLACK:.2f}", "its matrix products are those of ERM"
 
 
 def test_growth_has_a_time_for_each_number_of_environments(tmp_path: Path) -> None:
