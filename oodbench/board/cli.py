@@ -73,9 +73,9 @@ def list_() -> None:
     for name in board_names():
         files = list(part_files(find_board(name)))
         parts = read_parts(find_board(name)) if files else []
-        datasets, labels = ({getattr(p, n) for p in parts} for n in ("dataset", "label"))
+        count, labels = (len({getattr(p, n) for p in parts}) for n in ("dataset", "label"))
         coming = len(datasets_to_come(find_board(name)))
-        of_all = f"{len(datasets)} of {len(datasets) + coming}" if coming else f"{len(datasets)}"
+        of_all = f"{count} of {count + coming}" if coming else str(count)
         runs = sum(len(part.ids) for part in parts)
         size = sum(file.stat().st_size for file in files) / 2**20
         made = [part.about.provenance for part in parts]
