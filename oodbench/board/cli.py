@@ -80,9 +80,7 @@ def list_() -> None:
         size = sum(file.stat().st_size for file in files) / 2**20
         made = [part.about.provenance for part in parts]
         codes = sorted({f"{p.get('oodbench', '?')}, {str(p.get('commit'))[:12]}" for p in made})
-        rows.append(
-            (name, of_all, str(len(labels)), f"{runs:,}", f"{size:.1f} MB", "; ".join(codes))
-        )
+        rows.append((name, of_all, str(labels), f"{runs:,}", f"{size:.1f} MB", "; ".join(codes)))
     for name in reported_names():
         table = read_reported(frozen_folder() / name).table
         datasets, methods = (str(table[column].nunique()) for column in ("dataset", "method"))
