@@ -38,7 +38,6 @@ templates_path: list[str] = []
 suppress_warnings = ["config.cache", "ref.python"]  # names of types that two modules have
 
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True, "show-inheritance": True, "no-value": True}
 python_use_unqualified_type_names = True
