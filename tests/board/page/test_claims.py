@@ -56,11 +56,11 @@ def test_verdicts_follow_from_the_signs_of_gains(table: pd.DataFrame, claimed: C
             ("uncorrected", [x for x in labels if own[x] == 1 and x not in firm]),
             ("lose", [x for x in labels if own[x] == -1]),
         ):
-            texts = {f"{x} {gaps.shares.loc[dataset, x]:z.2f}" for x in there} or {"none"}
+            texts = {f"{x} {gaps.shares[x][str(dataset)]:z.2f}" for x in there} or {"none"}
             assert set(row[column].split(", ")) == texts
     assert list(table["verdict"][["spirals", "colored"]]) == [claims.HOLDS, claims.IN_PART]
     assert table.loc["rotated", "verdict"] in (claims.OPEN, claims.NOT)
-    assert table.loc["rotated", "lose"].startswith("CutMix")
+    assert str(table.loc["rotated", "lose"]).startswith("CutMix")
 
 
 def test_the_sentence_counts_the_verdicts(claimed: Contents) -> None:

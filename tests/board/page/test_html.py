@@ -62,17 +62,17 @@ def check(seen: Seen, expected: Gaps, datasets: Sequence[str]) -> None:
     """Compare every number of the heat maps with those of Python."""
     table = shown(seen)
     clear = [d for d in datasets if d not in expected.unclear]
-    for label in expected.shares:
-        row = table[str(label)]
+    for label in map(str, expected.shares):
+        row = table[label]
         for dataset in clear:
-            cell, value = row[dataset].rstrip("▴▾"), expected.shares.loc[dataset, label]
+            cell, value = row[dataset].rstrip("▴▾"), expected.shares[label][dataset]
             assert cell == "·" if np.isnan(value) else abs(minus(cell) - value) < 0.0051
         mean = row[next(name for name in row if name.startswith("mean share"))]
         if label not in expected.means:
             assert mean == NONE and row["place"] == NONE
             continue
         assert abs(minus(mean.split(" [")[0]) - expected.means[label]) < 0.0051
-        place, (low, high) = expected.places[str(label)], expected.resampled.interval(str(label))
+        place, (low, high) = expected.places[label], expected.resampled.interval(label)
         if label != BASELINE:
             ends = [minus(text) for text in mean.split(" [")[1].rstrip("]").split(", ")]
             assert ends == pytest.approx([low, high], abs=NOISE)
@@ -113,8 +113,8 @@ def test_transductive_rows_and_the_constant_answer_have_no_place(
     table = shown(seen)
     assert [table[label]["place"] for label in ("T", "constant")] == [NONE, NONE]
     trials, rooms = board.gaps["val_env"].apart, board.gaps["val_env"].rooms
-    mean = trials.loc["alpha"].mean()
-    expected = (mean["T"] - mean["ERM"]) / rooms.loc["alpha", "mean"]
+    gain = trials.loc["alpha"]["T"].mean() - trials.loc["alpha"]["ERM"].mean()
+    expected = gain / rooms["mean"]["alpha"]
     assert minus(table["T"]["alpha"]) == pytest.approx(expected, abs=0.0051)
 
 
@@ -130,7 +130,8 @@ def test_a_number_opens_its_runs(seen: Seen, kinds: pd.DataFrame) -> None:
         assert row[0] == str(run.trial) and row[1].split(" ")[0] == str(run.draw)
         assert row[4] == "7"
         numbers = [float(text) for text in row[2:4]]
-        assert numbers == pytest.approx([100 * run.t, 100 * run.val_env], abs=0.051)
+        expected = [100 * getattr(run, name) for name in ("t", "val_env")]
+        assert numbers == pytest.approx(expected, abs=0.051)
     gain = best.set_index("trial")["t"] - chosen_values(kinds, "alpha", BASELINE)
     low, high = (f"+{100 * v:.1f}" for v in (estimate(gain).low, estimate(gain).high))
     assert f"[{low}, {high}] points" in dialog.inner_text()
@@ -160,7 +161,7 @@ def test_a_mean_opens_its_datasets_and_these_their_runs(seen: Seen) -> None:
 
 def test_a_header_sorts_its_heat_map(seen: Seen) -> None:
     def order() -> list[str]:
-        return seen.page.locator("table.heat").first.locator("tbody th").all_inner_texts()
+        return list(seen.page.locator("table.heat").first.locator("tbody th").all_inner_texts())
 
     assert order() == ["A", "ERM", "B"]
     seen.page.locator("table.heat").first.get_by_role("button", name="algorithm").click()
