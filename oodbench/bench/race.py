@@ -246,8 +246,11 @@ def race(
         Path | None, typer.Option(help="A checkout of DomainBed; without it only our side runs.")
     ] = None,
     python: Annotated[
-        Path, typer.Option(help="A `python` with DomainBed's packages, timm and wilds.")
-    ] = Path(sys.executable),
+        Path | None,
+        typer.Option(
+            help="A `python` with DomainBed's packages, timm and wilds; default: this one."
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each side runs, in turns.")] = 1,
     steps: Annotated[int, typer.Option(min=1)] = 300,
     only: Annotated[
@@ -265,7 +268,7 @@ def race(
     if domainbed is not None:
         if not (domainbed / "domainbed" / "scripts" / "sweep.py").is_file():
             raise UserError(f"{domainbed} is no checkout of DomainBed")
-        peer = Peer(path=domainbed, python=python.absolute())
+        peer = Peer(path=domainbed, python=(python or Path(sys.executable)).absolute())
     out.mkdir(parents=True, exist_ok=True)
     facts = machine(peer)
     notes = "".join(f"\n{key}: {value}" for key, value in facts.items())
