@@ -9,6 +9,7 @@ of class and attribute are what shifts between them: `--rule val_env:worst_group
 Networks and steps are SubpopBench's, but for texts: BERT is DistilBERT here, of the same vocabulary.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -106,13 +107,13 @@ class SubpopBench(FileDataset):
         """The table."""
         return [self._there(self.table)]
 
+    @abstractmethod
     def items(self) -> Sequence[Any]:
         """What each row names, to be prepared; raises UserError, with the line, for what is not there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self) -> Callable[[Any], Tensor]:
         """The function from an item to an input."""
-        raise NotImplementedError
 
     def load(self, trial: int) -> dict[str, Environment]:
         """The three splits, the same in every trial; inputs stay on disk, but for texts."""

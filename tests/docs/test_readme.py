@@ -1,6 +1,9 @@
 """What README.md shows works as it stands there."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,12 +47,24 @@ def test_its_leaderboard_is_the_boards() -> None:
     cells = [number(*row) for row in found[["mean", "stderr", "metric"]].itertuples(index=False)]
     known = dict(zip(found.index, cells, strict=True))
     table = shown.partition("─\n")[2]
-    rows = {line[:16].strip(): line for line in table.splitlines() if line.strip()}
-    assert {"ERM", "constant", "ceiling"} < set(rows) and set(rows) <= set(known)
-    for label, line in rows.items():
-        assert re.findall(r"[\d.]+ ± [\d.]+", line) == [known[label]], label
-        assert ("here" in line) == (label in QUICK_ROWS), label
+    rows = {line[:20].strip(): line for line in table.splitlines() if line.strip()}
+    trained = {label for label in rows if label.endswith("(here)")}
+    assert trained == {f"{label} (here)" for label in QUICK_ROWS}
+    assert {"ERM", "constant", "ceiling"} < set(rows) and set(rows) - trained <= set(known)
+    for label in set(rows) - trained:
+        assert re.findall(r"[\d.]+ ± [\d.]+", rows[label]) == [known[label]], label
     assert next(iter(rows)) == found[found["kind"] == "method"]["mean"].idxmax()
+
+
+@pytest.mark.nightly
+def test_its_leaderboard_is_what_quickstart_prints(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "oodbench.board", "quickstart"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (shown,) = blocks("text")
+    printed = [line.split() for line in done.stdout.splitlines()]
+    assert [line for line in shown.splitlines() if line.split() not in printed] == []
 
 
 def test_what_it_says_of_the_board_stands_on_the_boards_page() -> None:
