@@ -369,9 +369,8 @@ class Algorithm(nn.Module):
         self.hparams = hparams
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
         # in a program of many runs the parameters are stacked, and nothing tells which are trained
-        names = network.named_parameters(
-            remove_duplicate=False
-        )  # of weights that layers share, all
+        # weights that layers share count under each of their names
+        names = network.named_parameters(remove_duplicate=False)
         self._trained = {n for n, p in names if p.requires_grad}
 
     def __init_subclass__(cls, **keywords: Any) -> None:

@@ -23,10 +23,12 @@ from oodbench.board.parts import (
     RUN,
     SCORE,
     VALUE,
+    WORST_GROUP,
     About,
     Constant,
     Part,
     PartProvenance,
+    kept_metrics,
     read_part,
     write_part,
 )
@@ -36,7 +38,7 @@ from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, only, records_of
 from oodbench.results.provenance import code, method_digest
-from oodbench.results.run_spec import BEFORE, RunSpec, State
+from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import candidates, find_rule, rule_names
 
 MADE_BY = (
@@ -44,8 +46,6 @@ MADE_BY = (
     *("machine", "device", "threads", "arithmetic"),
 )
 """The fields of its runs' provenance that a part keeps."""
-ALSO_KEPT = "worst_group_accuracy"
-"""The metric of an environment that a part keeps beside the one by which its dataset is ranked."""
 CONTEXT = ("classes", "dataset_label", "family", "higher_is_better", "metric", "shift")
 """The fields of its runs' context that a part keeps."""
 
@@ -53,7 +53,7 @@ CONTEXT = ("classes", "dataset_label", "family", "higher_is_better", "metric", "
 def frozen_rules() -> list[str]:
     """The rules whose choices are frozen where a dataset serves them, also by worst groups."""
     rules = [rule for rule in map(find_rule, rule_names()) if rule.frozen]
-    by_group = [f"{rule.name}:worst_group_accuracy" for rule in rules if not rule.sees_test]
+    by_group = [f"{rule.name}:{WORST_GROUP}" for rule in rules if not rule.sees_test]
     return [*(rule.name for rule in rules), *by_group]
 
 
@@ -163,8 +163,7 @@ def part_of(frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance) ->
         scores, missing = table["score", rule].to_numpy(float), table["there", rule].isna()
         columns[f"{SCORE}{rule}"] = _floats(scores, missing.to_numpy())
     records = frames.metrics
-    ranks = first["metric"], first["metric"] + BEFORE
-    kept = records["metric"].isin((*ranks, ALSO_KEPT)) | records["environment"].isna()
+    kept = records["metric"].isin(kept_metrics([first["metric"]])) | records["environment"].isna()
     columns |= _value_arrays(Frames(frames.runs, records[kept]), table.index)
     spec = asdict(spec_of(first))
     known = {name: first[name] for name in CONTEXT if name in runs}

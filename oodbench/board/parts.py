@@ -28,7 +28,7 @@ What all runs of a part share is JSON in the metadata of the file: see `About`. 
 import json
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,7 +43,7 @@ from typing_extensions import TypedDict
 from oodbench.board.files import part_files
 from oodbench.errors import UserError
 from oodbench.files import whole_file
-from oodbench.results.run_spec import RunSpec
+from oodbench.results.run_spec import BEFORE, RunSpec
 from oodbench.results.schemas import Context, DamagedFile, parse_json
 
 SCHEMA = 1
@@ -72,9 +72,19 @@ RUN = pa.schema(
 )
 """The columns that every part has."""
 ADAPT = "adapt"
+WORST_GROUP = "worst_group_accuracy"
 ABOUT, PLAIN_ABOUT = "oodbench.zlib", "oodbench"
 """The keys of a file's metadata under which a part says what its runs share, and said it formerly."""
 SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
+
+
+def kept_metrics(ranking: Iterable[str]) -> list[str]:
+    """The metrics of environments that parts keep, and a page shows, of datasets ranked by these.
+
+    The values before adaptation and the worst group's accuracy are among them.
+    """
+    names = list(ranking)
+    return [*names, *(name + BEFORE for name in names), WORST_GROUP]
 
 
 class PartProvenance(TypedDict, total=False):

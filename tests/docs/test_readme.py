@@ -92,7 +92,12 @@ def test_what_it_says_of_natural_shifts_is_so() -> None:
 def test_its_picture_is_what_is_drawn_now(tmp_path: Path) -> None:
     drawing = runpy.run_path(str(ROOT / "docs/pictures/gap_closed.py"))
     drawing["draw"](tmp_path / "now.svg")
-    assert (tmp_path / "now.svg").read_text() == (ROOT / "docs/pictures/gap_closed.svg").read_text()
+    now, shown = (
+        path.read_text() for path in (tmp_path / "now.svg", ROOT / "docs/pictures/gap_closed.svg")
+    )
+    for part in (r"<text [^>]*>(.*?)</text>", r"<use "):  # places depend on matplotlib's version
+        assert re.findall(part, now)
+        assert re.findall(part, now) == re.findall(part, shown)
 
 
 @pytest.mark.slow

@@ -8,17 +8,15 @@ import pandas as pd
 from oodbench.board.beside import frozen
 from oodbench.board.files import PROTOCOL_FILE, find_board
 from oodbench.board.gap_tables import Gaps, differences, gaps_of, serving
+from oodbench.board.parts import kept_metrics
 from oodbench.board.protocol import name_of
 from oodbench.errors import UserError
 from oodbench.metrics import is_proportion
 from oodbench.report.leaderboard import METHOD, Leaderboard, is_mean, leaderboard_by_rule, scores
 from oodbench.report.statistics import Difference, block_table, mean_ranks
 from oodbench.results.frames import Frames
-from oodbench.results.run_spec import BEFORE
 from oodbench.selection import find_rule, rule_names, usual
 from oodbench.yaml_values import read_yaml
-
-WORST_GROUP = "worst_group_accuracy"
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,5 @@ def contents(name: str) -> Contents:
 def _of_page(frames: Frames) -> Frames:
     """The frames with the records that a page shows alone: of the datasets' metrics and the worst group."""
     metrics = frames.metrics
-    ranking = [str(metric) for metric in frames.runs["metric"].unique()]
-    shown = metrics["metric"].isin([*ranking, *(m + BEFORE for m in ranking), WORST_GROUP])
+    shown = metrics["metric"].isin(kept_metrics(map(str, frames.runs["metric"].unique())))
     return replace(frames, metrics=metrics[shown])

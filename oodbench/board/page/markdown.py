@@ -9,8 +9,9 @@ from oodbench.board.beside import range_notes
 from oodbench.board.differences import origin
 from oodbench.board.gap_tables import BASELINE, Gaps
 from oodbench.board.page import agreement, claims, tables
-from oodbench.board.page.contents import WORST_GROUP, Contents
+from oodbench.board.page.contents import Contents
 from oodbench.board.page.findings import findings
+from oodbench.board.parts import WORST_GROUP
 from oodbench.board.protocol import tiers
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import Block, Sheet, markdown

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from oodbench.board.gap_tables import BASELINE, serving
-from oodbench.board.page.contents import WORST_GROUP, Contents
+from oodbench.board.page.contents import Contents
+from oodbench.board.parts import WORST_GROUP
 from oodbench.metrics import is_proportion
 from oodbench.report.formats import Block
 from oodbench.report.leaderboard import (

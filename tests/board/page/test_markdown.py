@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from oodbench.board.files import board_names, find_board, part_files
 from oodbench.board.page.contents import contents
@@ -206,6 +206,8 @@ def test_gains_are_paired_and_those_beyond_zero_bold(runs: pd.DataFrame, text: s
 def test_precision_is_the_median_half_width_over_rows(runs: pd.DataFrame, text: str) -> None:
     found = table(text, "Precision")
     assert list(found) == list(MEANS)
+    critical = stats.t.ppf(0.975, TRIALS - 1)
+    power = optimize.brentq(lambda s: stats.nct.sf(critical, TRIALS - 1, s) - 0.8, 0.1, 50)
     for dataset, own in MEANS.items():
         labels = [label for label in "ABCD" if label in own]
         halves = [(high - low) / 2 for _, low, high in (gains(runs, dataset, x) for x in labels)]
@@ -216,7 +218,7 @@ def test_precision_is_the_median_half_width_over_rows(runs: pd.DataFrame, text: 
         scale, kind = (100, ".1f") if points else (1, ".3g")
         row = found[dataset]
         assert row["half-width"] == f"{scale * np.median(halves):{kind}}"
-        assert float(row["detectable"]) > float(row["half-width"])
+        assert row["detectable"] == f"{scale * np.median(halves) * power / critical:{kind}}"
         if math.isnan(room):
             assert (row["head-room"], row["half-width / head-room"]) == ("-", "-")
         else:
