@@ -1,16 +1,14 @@
 """Adaptive risk minimization."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oodbench.algorithms import Algorithm, Batch, Problem, register
+from oodbench.hparams import hparam
 from oodbench.networks.base import Network
-
-WIDTH = 64
-"""The channels or units of the context network's hidden layers."""
 
 
 @register("ARM", paper="arXiv:2007.02931")
@@ -30,12 +28,18 @@ class ARM(Algorithm):
 
     transductive = True
 
+    @dataclass(frozen=True, kw_only=True)
+    class Hparams(Algorithm.Hparams):
+        """`context_width`: the channels or units of the context network's hidden layers."""
+
+        context_width: int = hparam(64, low=1, neutral=64)
+
     def __init__(self, network: Network, problem: Problem, hparams: Any) -> None:
         shape = problem.input_shape
         maker: Any = type(network)
         wider = maker((1 + shape[0], *shape[1:]), problem.task.num_outputs, network.hparams)
         super().__init__(wider, problem, hparams)
-        self.context = _context_network(shape)
+        self.context = _context_network(shape, hparams.context_width)
         self.together = hparams.batch_size or min(problem.sizes, default=1)
         """How many inputs share a context in a prediction."""
 
@@ -63,13 +67,13 @@ class ARM(Algorithm):
         return logits
 
 
-def _context_network(shape: tuple[int, ...]) -> nn.Sequential:
+def _context_network(shape: tuple[int, ...], width: int) -> nn.Sequential:
     """From inputs (N, *shape) to one channel or value of each."""
     if len(shape) == 1:
-        hidden = [nn.Linear(shape[0], WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
-        return nn.Sequential(*hidden, nn.Linear(WIDTH, 1))
+        hidden = [nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        return nn.Sequential(*hidden, nn.Linear(width, 1))
     layers: list[nn.Module] = []
-    for channels in (shape[0], WIDTH):
-        conv = nn.Conv2d(channels, WIDTH, 5, padding=2)
-        layers += [conv, nn.BatchNorm2d(WIDTH), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Conv2d(WIDTH, 1, 5, padding=2))
+    for channels in (shape[0], width):
+        conv = nn.Conv2d(channels, width, 5, padding=2)
+        layers += [conv, nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Conv2d(width, 1, 5, padding=2))

@@ -7,11 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from oodbench.algorithms import algorithms
 from oodbench.board.files import part_files
 from oodbench.board.parts import Part, read_part
 from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.board.summary import check_summary
 from oodbench.errors import UserError
+from oodbench.hparams import neutral_values
 from oodbench.results.frames import Frames, sweep_runs
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
@@ -174,7 +176,8 @@ def _unlike_protocol(part: Part, runs: pd.DataFrame, protocol: Sweep) -> list[st
     ]
     hparams = {**training.hparams, **row.hparams}
     hparams = {name: v for name, v in hparams.items() if not isinstance(v, list | dict)}
-    pairs += [(hparams, values) for values in runs["hparams"]]
+    neutral = neutral_values(algorithms.get(row.name).Hparams) if row.name in algorithms else {}
+    pairs += [(hparams, {**neutral, **values}) for values in runs["hparams"]]
     pairs += [({**network.hparams, **row.network}, values) for values in runs["network_hparams"]]
     names = dict.fromkeys(name for pair in pairs for name in _unlike(*pair))
     return [f"{name.replace('_', ' ')} is not the protocol's" for name in names]

@@ -73,6 +73,7 @@ def test_it_is_valid_whatever_methods_and_data_are_today(
         ("evaluate_every: 10", "evaluate_every: 5", "evaluate every is not the protocol's"),
         ("num_examples: 40", "num_examples: 50", "IRM on SEM: num examples is not the protocol's"),
         ("- IRM", "- {name: IRM, hparams: {lr: 0.5}}", "IRM on digits: lr is not the protocol's"),
+        ("- IRM", "- {name: IRM, hparams: {clip_norm: 1.0}}", "clip norm is not the protocol's"),
         ("- IRM", "- {name: ERM, label: IRM}", "IRM on digits: algorithm is not the protocol's"),
         (
             "- IRM",

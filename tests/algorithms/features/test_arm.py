@@ -41,11 +41,10 @@ def test_three_steps_are_those_of_the_equation() -> None:
     assert all(not torch.equal(p, q) for p, q in zip(first, now, strict=True))
 
 
-def of_images(batch_size: int = 6) -> Any:
+def of_images(**values: int) -> Any:
     problem = replace(tiny_problem(BINARY), input_shape=(2, 8, 8))
-    values = {"width": 4, "depth": 1}
-    network = build("ConvNet", values, problem.input_shape, 1, 0)
-    hparams = algorithms.get("ARM").Hparams(batch_size=batch_size)
+    network = build("ConvNet", {"width": 4, "depth": 1}, problem.input_shape, 1, 0)
+    hparams = algorithms.get("ARM").Hparams(batch_size=6, **values)
     return algorithms.get("ARM")(network, problem, hparams)
 
 
@@ -62,6 +61,15 @@ def test_an_image_has_one_more_channel_which_is_the_mean_of_its_neighbours() -> 
         wanted = made[rows].mean(0)
         for channel in seen[0][rows, 2:]:
             torch.testing.assert_close(channel, wanted)
+
+
+def test_the_context_network_is_as_wide_as_it_is_told() -> None:
+    def widths(algorithm: Any) -> set[int]:
+        sizes = [p.shape[0] for p in algorithm.context.parameters()]
+        assert sizes[-1] == 1
+        return set(sizes[:-2])
+
+    assert widths(of_images()) == {64} and widths(of_images(context_width=5)) == {5}
 
 
 def test_words_have_no_context() -> None:
