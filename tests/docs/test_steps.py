@@ -15,8 +15,8 @@ STEPS = ROOT / "docs" / "tutorials"
 LEFT_OUT = ("git ", "make ", "python -m pytest", "python -m oodbench.board verify")
 """What needs a repository or takes long; the copy has neither history nor an environment of its own."""
 SHORTER = {
-    "board run small.v1 --algorithm RiskRange --out": (
-        "board run small.v1 --algorithm RiskRange --dataset 'colored digits' --out"
+    "board run small.v2 --algorithm RiskRange --out": (
+        "board run small.v2 --algorithm RiskRange --dataset 'SEM, PES' --out"
     )
 }
 
@@ -69,9 +69,9 @@ def test_the_steps_add_a_method_that_enters_the_board(copy: Path) -> None:
         assert {line.rstrip(",") for line in text.splitlines()} < lines
     printed = follow("enter_the_board", copy)
     assert "results/enter is as it must be." in printed
-    assert "risk_range.zip has RiskRange for small.v1" in printed and "submitted." in printed
-    parts = copy / "oodbench" / "board" / "frozen" / "small.v1" / "parts"
-    assert (parts / "colored digits" / "RiskRange.parquet").is_file()
+    assert "risk_range.zip has RiskRange for small.v2" in printed and "submitted." in printed
+    parts = copy / "oodbench" / "board" / "frozen" / "small.v2" / "parts"
+    assert (parts / "SEM, PES" / "RiskRange.parquet").is_file()
 
 
 @pytest.mark.nightly
