@@ -255,6 +255,7 @@ def retry(
     sweep: Name = "quickstart",
     out: Out = None,
     launcher: Annotated[str | None, typer.Option(help="The last launch's by default.")] = None,
+    dry_run: DryRun = False,
     retrain_stale: RetrainStale = False,
     keep_stale: KeepStale = False,
     workers: Workers = None,
@@ -273,6 +274,7 @@ def retry(
     options = LaunchOptions(
         out=results.path,
         launcher=launcher or results.plan()["settings"].get("launcher", "local"),
+        dry_run=dry_run,
         stale=choice(retrain_stale, keep_stale),
         workers=workers,
         devices=devices,

@@ -136,6 +136,9 @@ def retry(
         ids=tuple(i for i, s in statuses.items() if s.state.can_be_retried or i in again),
         options=options,
     )
+    if options.dry_run:
+        launcher.preview(job, console)
+        return Counter()
     launcher.check(job)
     for run_id, status in statuses.items():
         if run_id in again:

@@ -10,12 +10,13 @@ from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.run_spec import State
 from oodbench.sweep.file import read_sweep
-from oodbench.sweep.launchers import layered_resources
+from oodbench.sweep.launch import retry
+from oodbench.sweep.launchers import LaunchOptions, layered_resources
 from oodbench.sweep.launchers.resources import SlurmResources, minutes
 from oodbench.sweep.launchers.slurm import Request, Slurm, fingerprint, take_snapshot
 from oodbench.terminal import terminal
 from oodbench.yaml_values import parse_yaml
-from tests.helpers.sweeps import job, tiny, tiny_file
+from tests.helpers.sweeps import job, planned, tiny, tiny_file
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,22 @@ def test_a_dry_run_off_the_cluster_shows_the_jobs_of_the_runs_that_are_left(
     assert all(line in shown for line in ("--time=20", "--gpus-per-node=a100:1", "--requeue\n"))
     assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 1" in shown
     assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" not in shown
+
+
+def test_a_dry_run_of_retry_shows_the_failed_runs_and_leaves_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = planned(tmp_path, tiny())
+    lost = next(iter(tiny().runs))
+    results.run(lost).fail("out of memory", "")
+    options = LaunchOptions(
+        out=tmp_path, launcher="slurm", dry_run=True, resources={"time": 20, "max_jobs": 2}
+    )
+    assert not retry(results, options, terminal())
+    shown = capsys.readouterr().out
+    assert ": 1 job\n" in shown and "The first job's run:\n" in shown
+    assert "ERM on LinearSEM(num_examples=40) (test 5), draw 0, trial 0" in shown
+    assert results.run(lost).state() is State.FAILED
 
 
 def test_a_later_layer_goes_over_an_earlier_one(tmp_path: Path) -> None:
