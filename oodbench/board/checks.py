@@ -1,7 +1,7 @@
 """The reasons why results cannot be frozen, and the mistakes in a board."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,35 +96,49 @@ def wrong_board(board: Path) -> list[str]:
     A board is compared with its protocol's file and its parts' records, not with this version's ranges,
     defaults and data: the version that trained it may have had others.
     """
-    protocol = protocol_of(board)
-    wrong, parts = [], []
-    for path in part_files(board):
+    parts, wrong = readable(part_files(board))
+    if not parts:
+        return [*wrong, f"{board} has no part that can be read"]
+    wrong += too_large(part_files(board))
+    wrong += wrong_rows(parts, parts, protocol_of(board))
+    try:
+        check_summary(board)
+    except UserError as error:
+        wrong.append(str(error))
+    return wrong
+
+
+def readable(paths: Iterable[Path]) -> tuple[list[Part], list[str]]:
+    """The parts in these files whose specs have their ids, and a sentence on each of the others."""
+    parts, wrong = [], []
+    for path in paths:
         try:
             part = read_part(path)
             part.specs()
             parts.append(part)
         except DamagedFile as error:
             wrong.append(str(error))
-    if not parts:
-        return [*wrong, f"{board} has no part that can be read"]
-    size = sum(path.stat().st_size for path in part_files(board))
-    if size > LARGEST:
-        wrong.append(
-            f"the parts have {size / 2**20:.1f} MB; a board has at most {LARGEST / 2**20:.0f}"
-        )
-    runs = [part.runs() for part in parts]
-    sets: dict[str, dict[tuple[str, ...], None]] = {}
-    for part, table in zip(parts, runs, strict=True):
-        sets.setdefault(part.dataset, {}).update(dict.fromkeys(table["test_environments"]))
-    for part, table in zip(parts, runs, strict=True):
+    return parts, wrong
+
+
+def too_large(paths: Iterable[Path]) -> list[str]:
+    """A sentence if the parts in these files are more than a board may have."""
+    size = sum(path.stat().st_size for path in paths) / 2**20
+    largest = LARGEST / 2**20
+    return [f"the parts have {size:.1f} MB; a board has at most {largest:.0f}"] * (size > largest)
+
+
+def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) -> list[str]:
+    """The mistakes, a sentence each, of parts under a protocol beside the `known` parts of the board."""
+    wrong = []
+    for part in parts:
+        beside = [other for other in known if other.dataset == part.dataset]
+        runs = part.runs()
+        unlike = [*_wrong_part(part, runs, beside), *_unlike_protocol(part, runs, protocol)]
         row = f"{part.label} on {part.dataset}"
-        unlike = [*_wrong_part(part, table, parts), *_unlike_protocol(part, table, protocol)]
         wrong += [f"{row}: {text}" for text in unlike]
-        wrong += _wrong_cells(row, table, list(sets[part.dataset]), protocol)
-    try:
-        check_summary(board)
-    except UserError as error:
-        wrong.append(str(error))
+        sets = dict.fromkeys(names for other in beside for names in other.test_sets)
+        wrong += _wrong_cells(row, runs, list(sets), protocol)
     return wrong
 
 
@@ -138,6 +152,8 @@ def _wrong_cells(
     if not known.all():
         strange = f"{(~known).sum()} of {len(runs)} runs are under another protocol, such as"
         return [f"{row}: {strange} {runs.loc[~known, 'id'].iloc[0]}"]
+    if len(runs) > len(planned):
+        return [f"{row}: {len(runs)} runs, and {len(planned)} are planned"]
     return _missing(row, runs, planned)
 
 
@@ -193,12 +209,17 @@ def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]
 
 
-def _wrong_part(part: Part, runs: pd.DataFrame, parts: Sequence[Part]) -> list[str]:
-    """The mistakes in a part's own content."""
-    wrong = []
-    first = next(p for p in parts if p.dataset == part.dataset)
+def _wrong_part(part: Part, runs: pd.DataFrame, beside: Sequence[Part]) -> list[str]:
+    """The mistakes in a part's own content, beside the parts of its dataset."""
+    alike = [p for p in beside if p.about.spec["ceiling"] == part.about.spec["ceiling"]]
+    if not alike:
+        return [f"the board has no row on {part.dataset} yet"]
+    first, wrong = alike[0], []
     if part.rules != first.rules:
         wrong.append(f"has the rules {part.rules}, and {first.label} has {first.rules}")
+    for what in ("context", "constants", "selection"):
+        if getattr(part.about, what) != getattr(first.about, what):
+            wrong.append(f"has not the {what} of {first.label}")
     if part.rules and all(map(sees_test, part.rules)):
         seeing = " and ".join(part.rules)
         wrong.append(f"has no rule but {seeing}, which sees the test environments")

@@ -7,9 +7,9 @@ method/ and, if they were verified, the receipt.
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from oodbench.errors import UserError
 from oodbench.report.formats import Block
@@ -33,7 +33,8 @@ class About(BaseModel):
     """The SHA-256 of the board's protocol."""
     rows: list[str]
     """The labels of the rows, all of which are of one method."""
-    algorithm: str
+    algorithm: Annotated[str, Field(pattern=r"^[A-Za-z]\w*$")]
+    """The method's name, and that of the folder of its entry."""
     author: str
     day: str
     paper: str

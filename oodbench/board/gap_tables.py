@@ -74,8 +74,8 @@ class Gaps:
 
     @cached_property
     def resampled(self) -> Resampled:
-        """The bootstrap over all datasets."""
-        return resampled(self.trials, self.rooms, BASELINE)
+        """The bootstrap over the datasets with a clear head-room, for the labels that have them all."""
+        return resampled(self.trials, self.rooms, BASELINE, self.subsets[ALL])
 
     @cached_property
     def places(self) -> dict[str, Place]:
@@ -85,8 +85,9 @@ class Gaps:
     @cached_property
     def places_by_rank(self) -> dict[str, Place]:
         """The place of each label by its mean rank."""
-        mean = mean_ranks(block_table(self.scores))[self.resampled.labels]
-        return places(-mean, -self.resampled.rank)
+        everywhere = resampled(self.trials, self.rooms, BASELINE)
+        mean = mean_ranks(block_table(self.scores))[everywhere.labels]
+        return places(-mean, -everywhere.rank)
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], Difference]:

@@ -159,6 +159,11 @@ class Part:
         """The runs' ids."""
         return list(dict.fromkeys(self.table["id"].to_pylist()))
 
+    @property
+    def test_sets(self) -> list[tuple[str, ...]]:
+        """The sets of test environments that have runs."""
+        return list(dict.fromkeys(map(tuple, self.table["test_environments"].to_pylist())))
+
     def specs(self) -> dict[str, RunSpec]:
         """The runs' specs by id; raises DamagedFile if a spec has another id."""
         specs = {}

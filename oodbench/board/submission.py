@@ -8,6 +8,7 @@ import inspect
 import platform
 import shutil
 import stat
+import zlib
 from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import version as installed
@@ -16,7 +17,7 @@ from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 from oodbench.algorithms import algorithms
-from oodbench.board.checks import LARGEST, refuse, wrong_board
+from oodbench.board.checks import LARGEST, readable, refuse, too_large, wrong_rows
 from oodbench.board.entries import (
     ABOUT,
     ENTRIES,
@@ -31,7 +32,8 @@ from oodbench.board.entries import (
 )
 from oodbench.board.files import PROTOCOL_FILE, find_board, part_files, part_path
 from oodbench.board.freeze import parts_of
-from oodbench.board.parts import Part, read_part, write_part
+from oodbench.board.parts import Part, read_parts, write_part
+from oodbench.board.protocol import label_of, protocol_of
 from oodbench.board.summary import write_summary
 from oodbench.errors import UserError
 from oodbench.files import whole_file, whole_folder
@@ -52,7 +54,7 @@ class Submission:
     @property
     def parts(self) -> list[Part]:
         """The parts of its rows."""
-        return [read_part(path) for path in part_files(self.folder)]
+        return read_parts(self.folder)
 
     @property
     def method_file(self) -> Path:
@@ -143,8 +145,8 @@ def unpack(archive: Path, folder: Path) -> Submission:
             if any(stat.S_ISLNK(member.external_attr >> 16) for member in members):
                 raise UserError(f"{archive} has links")
             packed.extractall(folder)
-    except BadZipFile as error:
-        raise UserError(f"{archive} is no zip file, or a torn one") from error
+    except (BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
+        raise UserError(f"{archive} is no zip file, an encrypted or a torn one") from error
     for name, digest in about.files.items():
         if sha256(folder / name) != digest:
             raise UserError(f"{archive}: {name} is not the file that was submitted")
@@ -186,7 +188,9 @@ def wrong_parts(submission: Submission, board: Path) -> list[str]:
         return ["its parts are not of the rows and the method that it names"]
     if not about.author.strip() or not about.pretraining.strip():
         return ["it names no author, or says nothing on pretraining"]
-    taken = [x for x in labels if any((board / "parts").glob(f"*/{part_path(board, '-', x).name}"))]
+    protocol = protocol_of(board)
+    taken = sorted({*labels} & {label_of(row) for row in protocol.algorithms})
+    taken = taken or [part.label for part in parts if _differs(part, board, submission.folder)]
     if taken:
         return [f"the board has a row {', '.join(taken)} already: a row never changes"]
     others = [dict(part.about.provenance) for part in parts]
@@ -196,12 +200,17 @@ def wrong_parts(submission: Submission, board: Path) -> list[str]:
     for part in parts:
         if not part_path(submission.folder, part.dataset, part.label).is_file():
             return [f"the part of {part.label} on {part.dataset} stands under another name"]
-    with TemporaryDirectory() as scratch:
-        joined = Path(scratch) / board.name
-        shutil.copytree(board / "parts", joined / "parts")
-        shutil.copytree(submission.folder / "parts", joined / "parts", dirs_exist_ok=True)
-        shutil.copy(board / PROTOCOL_FILE, joined)
-        return [text for text in wrong_board(joined) if any(x in text for x in labels)]
+    _, wrong = readable(part_files(submission.folder))
+    if wrong:
+        return wrong
+    files = [*part_files(board), *part_files(submission.folder)]
+    return [*wrong_rows(parts, read_parts(board), protocol), *too_large(files)]
+
+
+def _differs(part: Part, board: Path, folder: Path) -> bool:
+    """Whether the board has the part of a row with other content than a submission's folder."""
+    there, here = (part_path(place, part.dataset, part.label) for place in (board, folder))
+    return there.is_file() and there.read_bytes() != here.read_bytes()
 
 
 def add(archive: Path, board: Path) -> Entry:
@@ -216,15 +225,18 @@ def add(archive: Path, board: Path) -> Entry:
         place = board / ENTRIES / submission.about.algorithm
         if place.exists():
             raise UserError(f"{place} is there already: a method enters a board once")
+        for path in part_files(submission.folder):
+            to = board / path.relative_to(submission.folder)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(to) as stream:
+                stream.write(path.read_bytes())
         place.parent.mkdir(exist_ok=True)
-        with whole_folder(place) as folder:
+        with whole_folder(
+            place
+        ) as folder:  # last, so that an `add` that was killed can be repeated
             shutil.copy(submission.folder / ABOUT, folder)
             shutil.copytree(submission.folder / METHOD, folder / METHOD)
             if receipt:
                 shutil.copy(receipt_file(archive), folder / RECEIPT)
-        for path in part_files(submission.folder):
-            to = board / path.relative_to(submission.folder)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, to)
     write_summary(board)
     return entry_of(submission.about, receipt)

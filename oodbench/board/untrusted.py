@@ -33,6 +33,8 @@ class Task(BaseModel):
     method: Path
     rows: dict[str, dict[str, list[str]]]
     """The ids of the submitted runs, by label and dataset."""
+    transductive: dict[str, list[str]]
+    """The datasets on which a label's part says that predictions depend on other test inputs."""
     specs: list[tuple[dict[str, Any], bool]]
     """The runs to train, and whether each was vectorized."""
     out: Path
@@ -44,6 +46,9 @@ def check_rows(task: Task) -> None:
     """Raise UserError unless the rows have exactly the runs that the protocol plans for the method."""
     protocol = protocol_of(task.board)
     planned = planned_rows(protocol, list(task.rows), task.data_dir, task.datasets)
+    for label, of_label in task.rows.items():
+        if more := [dataset for dataset in of_label if (dataset, label) not in planned]:
+            raise UserError(f"the protocol plans no run of {label} on {', '.join(more)}")
     for (dataset, label), specs in planned.items():
         ids = set(task.rows.get(label, {}).get(dataset, ()))
         if not ids:
@@ -53,6 +58,10 @@ def check_rows(task: Task) -> None:
                 f"{len(strange)} runs of {label} on {dataset} are not those that the protocol plans "
                 "for this method, such as other hyperparameters than its draws"
             )
+        declared = next(iter(specs.values())).transductive
+        if declared != (dataset in task.transductive.get(label, ())):
+            so = "is" if declared else "is not"
+            raise UserError(f"{label} {so} transductive, and its part on {dataset} says otherwise")
 
 
 @exit_on_user_error

@@ -16,7 +16,7 @@ from oodbench.board.checks import refuse
 from oodbench.board.differences import Agreement, compared, named, outcome
 from oodbench.board.entries import Receipt, receipt_file, sha256
 from oodbench.board.files import PROTOCOL_FILE
-from oodbench.board.parts import read_parts
+from oodbench.board.parts import SCORE, Part, read_parts
 from oodbench.board.rerun import Runs, changed_data, runs_of
 from oodbench.board.submission import Submission, unpack, wrong_parts
 from oodbench.board.untrusted import Task
@@ -43,12 +43,14 @@ def verify(
 ) -> Receipt:
     """Train random runs of a submission again, and write the receipt beside it if all are equal.
 
+    One run of each dataset is among those that a table shows, the others are any.
     The method's file runs in a process of its own, in an empty folder, with none of the environment
     variables of this one but `KEPT`; it is given specs and no number of the submission. This keeps
     accidents apart and is no sandbox: it may read what the user may. Raises UserError, which says why, for
     a submission that is refused.
     """
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    digest = sha256(archive)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch).resolve()
         submission = unpack(archive, folder / "submission")
@@ -58,7 +60,7 @@ def verify(
         out = _train(submission, board, sample, folder, data_dir, workers)
         _compare(archive, submission, sample, out)
     receipt = Receipt(
-        submission=sha256(archive),
+        submission=digest,
         runs=len(sample),
         seed=seed,
         verifier=verifier,
@@ -70,8 +72,23 @@ def verify(
 
 
 def _sample(submission: Submission, count: int, seed: int) -> Runs:
-    runs = runs_of(submission.parts)
-    return random.Random(seed).sample(runs, min(count, len(runs)))
+    """Random runs: of each row of a dataset one that a trial chose, then any of all."""
+    rng = random.Random(seed)
+    parts = submission.parts
+    firsts = [rng.choice(sorted(_chosen(part))) for part in parts]
+    runs = runs_of(parts)
+    rng.shuffle(runs)
+    runs.sort(key=lambda run: run[0].id not in firsts)
+    return runs[:count]
+
+
+def _chosen(part: Part) -> set[str]:
+    """The runs with the best score of a trial by one of the part's rules: what tables show."""
+    table = part.table.to_pandas()
+    place = [table["test_environments"].map(tuple), table["trial"]]
+    scores = table[[f"{SCORE}{rule}" for rule in part.rules]]
+    best = scores.eq(scores.groupby(place).transform("max")).any(axis=1)
+    return set(table.loc[best, "id"]) or set(part.ids)
 
 
 def _train(
@@ -90,14 +107,18 @@ def _train(
     method = home / submission.method_file.name
     method.write_bytes(submission.method_file.read_bytes())
     rows: dict[str, dict[str, list[str]]] = {}
+    transductive: dict[str, list[str]] = {}
     for part in submission.parts:
         rows.setdefault(part.label, {})[part.dataset] = part.ids
+        if part.about.spec.get("transductive"):
+            transductive.setdefault(part.label, []).append(part.dataset)
     task = Task(
         board=protocol,
         datasets=list(dict.fromkeys(part.dataset for part in read_parts(board))),
         algorithm=submission.about.algorithm,
         method=method,
         rows=rows,
+        transductive=transductive,
         specs=[(json.loads(json.dumps(asdict(spec))), together) for spec, together in sample],
         out=folder / "results",
         data_dir=data_dir.resolve() if data_dir else None,

@@ -40,11 +40,18 @@ Trials = pd.DataFrame
 
 
 def by_trial(scores: pd.DataFrame) -> Trials:
-    """The means over test environments of `scores`, as `oodbench.report.statistics` describes them."""
+    """The means over test environments of `scores`, as `oodbench.report.statistics` describes them.
+
+    NaN where a label lacks one of the test environments that another has in that trial.
+    """
     sign = np.where(scores["higher"].astype(bool), 1.0, -1.0)
     signed = scores.assign(value=(sign * scores["value"]).fillna(-math.inf))
-    means = signed.groupby(["dataset", "trial", "label"], sort=False)["value"].agg(plain_mean)
-    return pd.DataFrame(means.unstack("label"))[list(scores["label"].unique())]
+    cells = signed.groupby(["dataset", "trial", "label"], sort=False)["value"]
+    means, counts = (
+        of_cells.unstack("label") for of_cells in (cells.agg(plain_mean), cells.size())
+    )
+    whole = counts.eq(counts.max(axis=1), axis=0)
+    return pd.DataFrame(means.where(whole))[list(scores["label"].unique())]
 
 
 def head_rooms(trials: Trials, ceilings: "pd.Series[float]", baseline: str) -> pd.DataFrame:

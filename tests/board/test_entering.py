@@ -112,6 +112,14 @@ def test_a_row_without_a_receipt_is_submitted_and_a_foreign_receipt_is_none(
     assert statuses(board) == {"Thrice": "submitted"}
 
 
+def test_an_interrupted_add_can_be_repeated(copy: Path, board: Path, tmp_path: Path) -> None:
+    submission = unpack(copy, tmp_path / "unpacked")
+    path = part_path(board, "SEM", "Thrice")
+    shutil.copy(part_path(submission.folder, "SEM", "Thrice"), path)
+    assert "submitted" in invoke("add", copy, board)
+    assert "is as it must be" in invoke("validate", board)
+
+
 def test_a_submission_says_who_and_what_was_pretrained(place: Path, protocol: Path) -> None:
     text = invoke("submit", place / "erm", protocol, "--as", place / "x.zip", code=2)
     assert "--author and --pretraining must say something" in text
@@ -173,6 +181,46 @@ def reidentify(part: Part, path: Path) -> None:
     new = {run["id"]: RunSpec.from_json(s).id for run, s in zip(runs, specs, strict=True)}
     ids = pa.array([new[i] for i in part.table["id"].to_pylist()])
     write_part(Part(part.about, part.table.set_column(0, "id", ids)), path)
+
+
+def shared(**changes: object) -> Callable[[Path], None]:
+    """A part that says something else of all of its runs."""
+
+    def lie(folder: Path) -> None:
+        path = part_path(folder, "SEM", "Thrice")
+        part = read_part(path)
+        write_part(Part(part.about.model_copy(update=changes), part.table), path)
+
+    return lie
+
+
+def context(**changes: object) -> Callable[[Path], None]:
+    def lie(folder: Path) -> None:
+        known = read_part(part_path(folder, "SEM", "Thrice")).about.context
+        shared(context={**known, **changes})(folder)
+
+    return lie
+
+
+def apart(folder: Path) -> None:
+    known = read_part(part_path(folder, "SEM", "Thrice")).about.spec
+    shared(spec={**known, "transductive": True})(folder)
+
+
+def on_another_dataset(folder: Path) -> None:
+    part = read_part(part_path(folder, "SEM", "Thrice"))
+    spec = part.about.spec | {"dataset_label": "Spirals"}
+    context = {**part.about.context, "dataset_label": "Spirals"}
+    about = part.about.model_copy(update={"spec": spec, "context": context})
+    write_part(Part(about, part.table), part_path(folder, "Spirals", "Thrice"))
+
+
+def another_test_set(folder: Path) -> None:
+    path = part_path(folder, "SEM", "Thrice")
+    part = read_part(path)
+    place = part.table.column_names.index("test_environments")
+    other = pa.array([["4"]] * len(part.table), part.table["test_environments"].type)
+    reidentify(Part(part.about, part.table.set_column(place, "test_environments", other)), path)
 
 
 def hparams_picked(folder: Path) -> None:
@@ -245,6 +293,14 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "another protocol": (about(protocol="0" * 64), "of another protocol than that of the board"),
     "no word on pretraining": (about(pretraining=" "), "says nothing on pretraining"),
     "other rows": (about(rows=["Thrice", "Best"]), "not of the rows and the method that it names"),
+    "another selection rule": (shared(selection="oracle"), "has not the selection of ERM"),
+    "the label of another row": (context(label="ERM"), "has not the context of ERM"),
+    "a metric turned round": (context(higher_is_better=True), "has not the context of ERM"),
+    "another constant answer": (shared(constants=[]), "has not the constants of ERM"),
+    "ranked apart": (apart, "Thrice is not transductive, and its part on SEM says otherwise"),
+    "a dataset that the board has not": (on_another_dataset, "has no row on Spirals yet"),
+    "another test set": (another_test_set, "runs are under another protocol"),
+    "a folder elsewhere": (about(algorithm="/tmp/Thrice"), "algorithm: "),
     "two methods": (one_more_file, "must have one file of a method"),
 }
 
@@ -290,7 +346,7 @@ def test_a_byte_changed_on_the_way_is_seen(copy: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_submission_is_one_sentence(copy: Path, board: Path, tmp_path: Path) -> None:
     copy.write_bytes(copy.read_bytes()[:500])
-    assert "is no zip file, or a torn one" in invoke("verify", copy, board, code=2)
+    assert "is no zip file, an encrypted or a torn one" in invoke("verify", copy, board, code=2)
     with ZipFile(tmp_path / "other.zip", "w") as packed:
         packed.writestr("a", "b")
     assert "is no submission" in invoke("add", tmp_path / "other.zip", board, code=2)

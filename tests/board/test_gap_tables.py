@@ -13,7 +13,7 @@ from oodbench.board.page import agreement
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
 from oodbench.report.formats import Block
-from oodbench.results.frames import Frames
+from oodbench.results.frames import Frames, subset
 from tests.helpers.boards import invoke
 from tests.helpers.made_boards import Means, made_board
 
@@ -95,6 +95,21 @@ def test_the_headline_is_the_bounded_mean_over_datasets_with_clear_head_room(
     assert table["ERM"]["all (3)"] == "0"
     assert table["constant"]["all (3)"] == table["T"]["place"] == table["C"]["place"] == "-"
     assert [table[x]["place"].split(" ")[0] for x in ("A", "ERM", "B")] == ["1", "2", "3"]
+
+
+def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
+    frames: Frames, gaps: Gaps
+) -> None:
+    table = frames.runs
+    fewer = gaps_of(
+        subset(frames, table[~(table["label"].eq("A") & table["dataset_label"].eq("delta"))]),
+        "val_env",
+    )
+    assert fewer is not None
+    assert fewer.means["A"] == gaps.means["A"] and fewer.places == gaps.places
+    assert fewer.resampled.interval("A") == gaps.resampled.interval("A")
+    assert set(fewer.places_by_rank) == {"ERM", "B"}
+    assert cells(gap_tables.against_baseline(fewer))["A"]["place by mean rank"] == "-"
 
 
 def test_the_table_by_dataset_is_not_bounded(runs: pd.DataFrame, gaps: Gaps) -> None:

@@ -98,6 +98,8 @@ def test_a_diverged_run_is_at_the_floor_and_a_missing_trial_has_no_share(
     fewer = scores[~(one & (scores["label"] == "B"))]
     table = g.shares(g.by_trial(fewer), rooms, "ERM")
     assert table["B"].isna()["losses"] and table.drop(columns="B").notna().all(axis=None)
+    one_of_two = scores[~(one & (scores["label"] == "B") & (scores["environment"] == "t"))]
+    assert g.by_trial(one_of_two)["B"].isna().to_numpy().sum() == 1
 
 
 def exact_resamples(trials: pd.DataFrame, rooms: pd.DataFrame, datasets: list[str]) -> np.ndarray:

@@ -28,6 +28,7 @@ from oodbench.report.statistics import (
     critical_difference,
     kendall,
     mean_ranks,
+    plain_mean,
 )
 from oodbench.results.frames import subset
 from oodbench.results.run_spec import CONSTANT
@@ -148,7 +149,7 @@ def selection_costs(contents: Contents) -> pd.DataFrame:
     parts = []
     for rule, values in contents.values.items():
         accuracies = values[values["metric"] == "accuracy"]
-        means = 100 * accuracies.groupby(["dataset", "label"], sort=False)["value"].mean()
+        means = 100 * accuracies.groupby(["dataset", "label"], sort=False)["value"].agg(plain_mean)
         parts.append(means.rename("points").reset_index().assign(rule=rule))
     points = pd.concat(parts, ignore_index=True)
     place = ["dataset", "label"]

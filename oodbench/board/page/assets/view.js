@@ -14,7 +14,7 @@ const results = Object.fromEntries(Object.entries(D.rules).map(([name, { results
   for (const [d, r, values, runs] of list) table[d].set(r, { values: values.map((v) => (v === null ? -Infinity : signs[d] * v)), runs });
   return [name, table];
 }));
-const constants = D.answer.map((values, d) => values && values.map((v) => signs[d] * v));
+const constants = D.answer.map((values, d) => values && values.map((v) => (v === null ? NaN : signs[d] * v)));
 const seconds = D.datasets.map(() => new Map());
 for (const [d, r, cost, alone] of D.costs) seconds[d].set(r, { cost, alone });
 
