@@ -27,7 +27,7 @@ class Asked:
         return self == Asked(self.name)
 
     def frames(self) -> "Frames":
-        """The frames of what is shown; raises UserError as `beside_board`, and for unknown names."""
+        """The frames that are asked for; raises UserError as `beside_board` does, and for unknown names."""
         from oodbench.board.beside import beside_board  # brings pandas, which takes half a second
         from oodbench.results.frames import only
 

@@ -35,9 +35,9 @@ CHOICES = (
     ["test_environments", "trial", "validation_environments"],
     ["trial", "draw", "network_hparams"],
 )
-"""Columns whose values must occur together in some frozen run."""
+"""Groups of columns: a run's values in each group must occur together in some frozen run."""
 BASELINE = "ERM"
-"""The row whose hyperparameters all methods have, too."""
+"""The row whose hyperparameters every method shares."""
 
 
 def frozen(name: str) -> Frames:
@@ -136,10 +136,10 @@ def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
 
 
 def _cut(local: Frames, board: Frames, here: str, title: str) -> tuple[Frames, Frames, list[str]]:
-    """Both, restricted to the datasets with results here and to the trials and draws that all local rows
-    have; and a note on the restriction.
+    """Restrict both to the datasets with results here and to the trials and draws of all local rows.
 
-    Raises UserError if the local rows of a dataset have no trial or draw in common.
+    The last value returned holds a note on what is left out, if anything is. Raises UserError if the local
+    rows of a dataset have no trial or draw in common.
     """
     runs, frozen_runs = local.runs, board.runs
     datasets = list(frozen_runs["dataset_label"].unique())
@@ -193,9 +193,9 @@ def _beside_frozen(
         planned_there = row["id"].isin(frozen_row["id"])
         if planned_there.all() and again["agreement"].eq(Agreement.EQUAL).all():
             local = subset(local, local.runs[~local.runs["id"].isin(row["id"])])
-            seen = board.runs.get("rerun", pd.Series(False, board.runs.index))
-            seen = seen | board.runs["id"].isin(again["id"])
-            board = replace(board, runs=board.runs.assign(rerun=seen))
+            is_rerun = board.runs.get("rerun", pd.Series(False, board.runs.index))
+            is_rerun = is_rerun | board.runs["id"].isin(again["id"])
+            board = replace(board, runs=board.runs.assign(rerun=is_rerun))
             repeats.equal.setdefault(str(dataset), []).append((str(label), len(again), len(row)))
         else:
             _check_same_row(row, frozen_row, f"{title} has a row '{label}' on {dataset}", here)
@@ -228,7 +228,7 @@ def _check_same_row(row: pd.DataFrame, frozen_row: pd.DataFrame, taken: str, her
 
 
 def _renamed(board: Frames, ids: set[str]) -> Frames:
-    """The frames with other ids for these frozen runs, which were also trained here."""
+    """Give these frozen runs, which were also trained here, ids of their own."""
     new = {run_id: f"{run_id}@board" for run_id in ids}
     metrics, scores = board.metrics, board.scores
     return replace(
@@ -240,32 +240,32 @@ def _renamed(board: Frames, ids: set[str]) -> Frames:
 
 
 def range_notes(*tables: pd.DataFrame) -> list[Note]:
-    """Name the rows that draw their hyperparameters from other ranges than the rest.
+    """Write notes on the rows whose search ranges depend on the dataset or differ from the baseline's.
 
-    A draw of a trial takes a hyperparameter at one quantile on all datasets. So a method's search range
-    differs between datasets where its values for a trial and draw do, and a row's range of a shared
-    hyperparameter is not the baseline's where its value is not that of the baseline's run of the same
-    dataset, trial and draw.
+    A draw takes a hyperparameter at the same quantile on every dataset, so that its values show the
+    ranges. A row's range depends on the dataset where one draw of one trial has several values. It differs
+    from the baseline's where a shared hyperparameter has another value than in the baseline's run of the
+    same dataset, trial and draw.
     """
     columns = ["dataset_label", "trial", "draw", "label", "hparams"]
     plain = pd.concat([runs.loc[~runs["ceiling"].eq(True), columns] for runs in tables])
     baseline = plain[plain["label"] == BASELINE].itertuples(index=False, name=None)
-    shared = {tuple(place): hparams for *place, _, hparams in baseline}
-    several: dict[str, None] = {}
+    of_baseline = {tuple(place): hparams for *place, _, hparams in baseline}
+    varying: dict[str, None] = {}
     others: dict[str, set[str]] = {}
     first: dict[tuple[object, ...], object] = {}
-    for *place, label, hparams in plain.itertuples(index=False, name=None) if shared else ():
-        base = shared.get(tuple(place), {})
+    for *place, label, hparams in plain.itertuples(index=False, name=None) if of_baseline else ():
+        base = of_baseline.get(tuple(place), {})
         for name, value in hparams.items():
             if name in base:
                 if base[name] != value:
                     others.setdefault(label, set()).add(name)
             elif first.setdefault((label, *place[1:], name), value) != value:
-                several[label] = None
+                varying[label] = None
     notes: list[Note] = []
-    if several:
-        text = f"The search ranges of {', '.join(several)} depend on the kind of data."
-        short = f"Among all rows, the search ranges of {len(several)} depend on the kind of data."
+    if varying:
+        text = f"The search ranges of {', '.join(varying)} depend on the kind of data."
+        short = f"Among all rows, the search ranges of {len(varying)} depend on the kind of data."
         notes.append(Note(text, short))
     if others:
         names = ", ".join(sorted(set().union(*others.values())))
@@ -279,8 +279,8 @@ def range_notes(*tables: pd.DataFrame) -> list[Note]:
 def board_frames(parts: Sequence[Part]) -> Frames:
     """The runs of parts in the form of `oodbench.results.frames`.
 
-    The records are those of the chosen steps on the test environments; `Frames.scores` has what the
-    selection rules need of the others. The runs have a column `frozen` (true).
+    The records are those of the chosen steps on the test environments alone. `Frames.scores` has the
+    validation scores, by which selection rules choose. The column `frozen` of the runs is true.
     """
     tables = [_run_columns(part) for part in parts]
     columns = dict.fromkeys(name for table in tables for name in table)
@@ -299,19 +299,19 @@ def board_frames(parts: Sequence[Part]) -> Frames:
 
 
 class _Stack:
-    """Columns of numbers under the same names, to be concatenated."""
+    """Arrays of numbers, each labelled by names such as its environment and metric, to be concatenated."""
 
     def __init__(self) -> None:
         self.numbers: list[tuple[Any, ...]] = []
         self.names: list[dict[str, str]] = []
 
     def add(self, *numbers: Any, **names: str) -> None:
-        """Add run, step, value and perhaps count, arrays of one length, under these names."""
+        """Add arrays of one length (run, step, value and perhaps count), labelled by these names."""
         self.numbers.append(numbers)
         self.names.append(names)
 
     def frame(self, ids: "pd.Index[str]") -> pd.DataFrame:
-        """All columns; `id` and the names are categorical, an empty name is missing."""
+        """Concatenate the arrays as a table; `id` and names are categorical, an empty name is missing."""
         run, *numbers = (np.concatenate(column) for column in zip(*self.numbers, strict=True))
         columns: dict[str, Any] = {"id": pd.Categorical.from_codes(run, ids)}
         sizes = [len(arrays[0]) for arrays in self.numbers]
@@ -325,7 +325,7 @@ def _stack_numbers(part: Part, first: int, records: _Stack, scores: _Stack) -> N
     """Add the values and the scores of a part, whose runs are counted from `first`."""
     step = part.table["step"].to_numpy()
     run = first + pd.factorize(part.table["id"].to_numpy())[0]
-    there = set(part.table.column_names)
+    columns = set(part.table.column_names)
     for name in part.table.column_names:
         prefix, slash, place = name.partition("/")
         if prefix + slash not in (SCORE, VALUE):
@@ -336,8 +336,8 @@ def _stack_numbers(part: Part, first: int, records: _Stack, scores: _Stack) -> N
             scores.add(*numbers, rule=place)
             continue
         metric, _, environment = place.partition("/")
-        special = f"{OWN_COUNT}{place}"
-        counts = part.table[special if special in there else f"{COUNT}{environment}"]
+        own_count = f"{OWN_COUNT}{place}"
+        counts = part.table[own_count if own_count in columns else f"{COUNT}{environment}"]
         records.add(
             *(*numbers, counts.to_numpy()[rows].astype(np.int32)),
             environment=environment,

@@ -1,4 +1,4 @@
-"""The reasons why results cannot be frozen, and the mistakes in a board."""
+"""Checks of results before they are frozen, and of a board's files."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ Rows = dict[tuple[str, str], dict[str, RunSpec]]
 def planned_rows(
     protocol: Sweep, labels: Sequence[str], data_dir: Path | None, datasets: Sequence[str] = ()
 ) -> Rows:
-    """The specs that the protocol plans for these rows, on all datasets or these; raises as a plan does."""
+    """The specs that the protocol plans for these rows, on `datasets` or all; raises as `make_plan`."""
     rows: Rows = {}
     chosen = restricted(protocol, labels, datasets=datasets)
     plan = make_plan(chosen, data_dir, to_train=False)
@@ -65,18 +65,18 @@ def _wrong_row(
     row: str, runs: pd.DataFrame, ended: set[str], planned: Mapping[str, RunSpec]
 ) -> list[str]:
     """The mistakes in the runs of a row, of which `ended` have results."""
-    strange = set(runs["id"]) - set(planned)
-    if strange:
+    unplanned = set(runs["id"]) - set(planned)
+    if unplanned:
         return [
-            f"{row}: {len(strange)} of {len(runs)} runs are under another protocol, such as "
-            f"{min(strange)}"
+            f"{row}: {len(unplanned)} of {len(runs)} runs are under another protocol, such as "
+            f"{min(unplanned)}"
         ]
     cells = [(s.trial, s.draw, s.test_environments) for s in planned.values()]
     return _missing(row, runs[runs["id"].isin(ended)], cells)
 
 
 def _missing(row: str, runs: pd.DataFrame, planned: Sequence[Cell]) -> list[str]:
-    """The trials, draws and test sets of which a row has no run."""
+    """Sentences on the trials, draws and test sets in which a row lacks runs."""
     wrong = []
     names = {"trial": "trial", "draw": "draw", "test_environments": "test set"}
     for (column, what), values in zip(names.items(), zip(*planned, strict=True), strict=True):
@@ -145,7 +145,7 @@ def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) ->
 def _wrong_cells(
     row: str, runs: pd.DataFrame, sets: Sequence[tuple[str, ...]], protocol: Sweep
 ) -> list[str]:
-    """The mistakes of a row without exactly one run for every trial, draw and one of these test sets."""
+    """The mistakes of a row, which must have exactly one run for each trial, draw and test set."""
     numbers = indices(protocol.trials, "trials"), indices(protocol.hparam_draws, "hparam_draws")
     planned: list[Cell] = list(itertools.product(*numbers, sets))
     known = runs[["trial", "draw", "test_environments"]].apply(tuple, axis=1).isin(planned)
@@ -205,12 +205,12 @@ def _adaptation(adapt: str | Mapping[str, Any]) -> str:
 
 
 def _unlike(declared: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """The names whose values differ from the ones declared in a file."""
+    """The declared names with another value; `default` and names without a value pass."""
     return [n for n, value in declared.items() if value not in ("default", values.get(n, value))]
 
 
 def _wrong_part(part: Part, runs: pd.DataFrame, beside: Sequence[Part]) -> list[str]:
-    """The mistakes in a part's own content, beside the parts of its dataset."""
+    """The mistakes in a part's rules, context and environments, beside the parts of its dataset."""
     alike = [p for p in beside if p.about.spec["ceiling"] == part.about.spec["ceiling"]]
     if not alike:
         return [f"the board has no row on {part.dataset} yet"]

@@ -33,11 +33,11 @@ class Agreement(StrEnum):
 
 
 def compared(board: Frames, here: Frames) -> pd.DataFrame:
-    """The runs of `board` beside those of `here` with the same ids.
+    """Compare the runs of `board` with those of `here` that have the same ids.
 
-    A row for each of them: its columns in `Frames.runs`, `agreement`, and of its dataset's metric at
-    the frozen steps the means `frozen` and `here`, the largest difference `gap` (infinite where one
-    side has no number) and that relative to values beyond 1, `share`.
+    Returns a row for each run of `board`: its columns in `Frames.runs`, its `agreement` and, for its
+    dataset's metric at the frozen steps, the means `frozen` and `here`, the largest difference `gap`
+    (infinite where one side has no number) and the largest `share`, a difference over max(1, |value|).
     """
     runs: pd.DataFrame = board.runs.set_index("id", drop=False)
     values, scores = _values(board, here), _scores(board, here)
@@ -48,9 +48,9 @@ def compared(board: Frames, here: Frames) -> pd.DataFrame:
     pairs = pairs.assign(gap=gap, share=share, equal=(gap == 0) & pairs["same_step"].ne(False))
     by_run = pairs.groupby("id").agg(equal=("equal", "all"), share=("share", "max"))
     by_run = by_run.reindex(runs.index)
-    there = values[values["_merge"] == "both"]["id"].unique()
+    with_result = values[values["_merge"] == "both"]["id"].unique()
     agreement = np.select(
-        [~runs.index.isin(there), by_run["equal"].eq(True), by_run["share"] <= BAND],
+        [~runs.index.isin(with_result), by_run["equal"].eq(True), by_run["share"] <= BAND],
         [Agreement.MISSING, Agreement.EQUAL, Agreement.CLOSE],
         Agreement.OFF,
     )
@@ -74,7 +74,7 @@ def _values(board: Frames, here: Frames) -> pd.DataFrame:
 
 
 def _scores(board: Frames, here: Frames) -> pd.DataFrame:
-    """The scores of the frozen candidates, and whether each is still its run's: `id`, `same_step`."""
+    """The scores of the frozen candidates; `same_step`: whether the rule chooses that step here, too."""
     tables = []
     here = subset(here, here.runs[here.runs["id"].isin(board.runs["id"])])
     for dataset in here.runs["dataset_label"].unique():
@@ -93,7 +93,7 @@ def _scores(board: Frames, here: Frames) -> pd.DataFrame:
 
 
 def outcome(table: pd.DataFrame) -> str:
-    """The numbers of `compared` runs by their agreement, and the run that is furthest off."""
+    """Say how many of the `compared` runs have each agreement, and which run is furthest off."""
     counts = Counter(table["agreement"])
     text = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
     unlike = table[~table["agreement"].isin((Agreement.EQUAL, Agreement.MISSING))]
@@ -104,7 +104,7 @@ def outcome(table: pd.DataFrame) -> str:
 
 
 def named(run: "pd.Series[Any]") -> str:
-    """A run by its row, its dataset, and its place among the draws."""
+    """Name a run by its row, dataset, trial and draw."""
     return f"{run['label']} on {run['dataset_label']}, trial {run['trial']}, draw {run['draw']}"
 
 
@@ -145,7 +145,7 @@ class Repeats:
     """By dataset: label, number of ended runs and number of planned runs of each row that equals its
     frozen one."""
     unlike: list[tuple[str, str, str]] = field(default_factory=list)
-    """The other rows: dataset, label, and the label of the runs here."""
+    """The rows that differ from their frozen ones: dataset, frozen label, label of the runs here."""
     other_draws: int = 0
     """The number of runs in the other rows that the board does not have."""
 
@@ -173,10 +173,10 @@ class Repeats:
 
 
 def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> list[str]:
-    """A sentence on how many rows have means that agree within both errors, by the usual rule.
+    """Say how many rows have means that agree within both errors, by the usual rule.
 
-    `pairs` holds datasets, each with a frozen row and its repetition here. There is no sentence where no
-    row has an error.
+    Each of `pairs` is a dataset, the label of a frozen row and that of its repetition here. The list is
+    empty where no row has an error.
     """
     rows = {(dataset, label) for dataset, *labels in pairs for label in labels}
     places = list(zip(frames.runs["dataset_label"], frames.runs["label"], strict=True))
@@ -189,11 +189,11 @@ def agreeing_means(frames: Frames, pairs: Sequence[tuple[str, str, str]]) -> lis
     columns = (rows_shown[name] for name in ("dataset", "label", "mean", "stderr"))
     cells = {(d, label): (mean, error) for d, label, mean, error in zip(*columns, strict=True)}
     both = [(cells[d, a], cells[d, b]) for d, a, b in pairs if {(d, a), (d, b)} <= set(cells)]
-    known = [abs(m - n) <= e + f for (m, e), (n, f) in both if np.isfinite(e + f)]
-    if not known:
+    close = [abs(m - n) <= e + f for (m, e), (n, f) in both if np.isfinite(e + f)]
+    if not close:
         return []
     agree = (
-        f"the means of {sum(known)} of {len(known)} rows agree with the board's within both errors"
+        f"the means of {sum(close)} of {len(close)} rows agree with the board's within both errors"
     )
     return [f"By {rule} {agree}."]
 
@@ -206,7 +206,7 @@ def origin(board: pd.DataFrame, here: pd.DataFrame | None = None) -> str:
         return f"Trained by {frozen}."
     both = set(frozen.split(", ")) & set(local.split(", "))
     there, here_alone = (
-        ", ".join(part for part in told.split(", ") if part not in both) for told in (frozen, local)
+        ", ".join(part for part in text.split(", ") if part not in both) for text in (frozen, local)
     )
     return Note(
         f"The board was trained by {frozen}; the runs here by {local}.",

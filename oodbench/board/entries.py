@@ -56,7 +56,7 @@ class Receipt(BaseModel):
     runs: int
     """The number of runs that were trained again, all of which are equal bit for bit."""
     seed: int
-    """The seed of their choice."""
+    """The seed by which these runs were chosen."""
     verifier: str
     day: str
     code: str
@@ -95,7 +95,7 @@ class Entry:
 
     @property
     def status(self) -> str:
-        """Whether the rows were verified."""
+        """The status of the rows, `VERIFIED` or `SUBMITTED`."""
         return VERIFIED if self.receipt else SUBMITTED
 
 
@@ -122,7 +122,7 @@ def statuses(board: Path) -> dict[str, str]:
 
 
 def table(board: Path) -> Block:
-    """Who entered which rows, when, with which code."""
+    """A table of the rows that others entered: author, day, who verified them, code and paper."""
     rows = []
     for entry in entries(board):
         about, receipt = entry.about, entry.receipt

@@ -1,4 +1,4 @@
-"""Where boards lie: frozen ones and reported ones."""
+"""Paths of frozen and reported boards, and the names of those that the package has."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,12 +39,12 @@ def board_names() -> list[str]:
 
 
 def part_path(board: Path, dataset: str, label: str) -> Path:
-    """Where a part of a board is."""
+    """The path of a part, given by its dataset and row as tables call them."""
     return board / "parts" / _file_name(dataset) / f"{_file_name(label)}.parquet"
 
 
 def _file_name(name: str) -> str:
-    """A name without what file systems do not take: such characters are %-escapes."""
+    """A name as it stands in a path: characters that a file system may refuse become %-escapes."""
     kept = "".join(c if c.isalnum() or c in "-_.+ =,()" else f"%{ord(c):02x}" for c in name)
     return kept if kept.strip(".") else f"%{ord(kept[0]):02x}{kept[1:]}"
 
@@ -59,7 +59,7 @@ def datasets_to_come(board: Path) -> list[str]:
 
 
 def to_come(datasets: Sequence[str]) -> str:
-    """What a board says of datasets of which nothing is frozen yet."""
+    """The sentence, without a full stop, on datasets of which nothing is frozen yet."""
     return f"Not frozen yet: {'; '.join(datasets)}"
 
 

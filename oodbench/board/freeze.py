@@ -95,7 +95,7 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
 
 
 def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[Part]:
-    """The parts that the rows of a results directory would be in a board; raises UserError as `freeze`."""
+    """Make the parts of a board from a results directory, but write none; raises UserError as `freeze`."""
     frames = load_frames(Results(results))
     refuse(wrong_results(frames, protocol_of(board), data_dir), f"{results} cannot be frozen")
     return list(_parts(frames, _Digests(data_dir)))
@@ -147,7 +147,7 @@ def _provenance(runs: pd.DataFrame, row: str) -> PartProvenance:
 
 
 def part_of(frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance) -> Part:
-    """The part of runs of one row on one dataset, all of which have ended.
+    """Make a part from the runs of one row on one dataset, all of which have ended.
 
     `chosen` has the `id`, `rule`, `step` and `score` of each run's candidate by each rule.
     """
@@ -179,7 +179,7 @@ def part_of(frames: Frames, chosen: pd.DataFrame, provenance: PartProvenance) ->
 
 
 def _run_arrays(runs: pd.DataFrame, places: "pd.Index[Any]") -> dict[str, pa.Array]:
-    """The columns that every part has: each row of `runs` is that of a place, an (id, step)."""
+    """The columns that every part has; row i of `runs` is the run of `places[i]`, an (id, step)."""
     columns: dict[str, Any] = {
         "id": list(runs["id"]),
         **{name: runs[name].astype(int).tolist() for name in ("draw", "trial", "last_step")},
@@ -294,7 +294,7 @@ def data_digests(
 ) -> dict[str, str]:
     """A digest of the inputs and targets of each environment, over these trials in order.
 
-    Inputs that are not in memory stand for themselves by the checksums of the dataset's files.
+    Inputs that are not held in memory are represented by the checksums of the dataset's files.
     """
     from oodbench.data.facts import checksums
     from oodbench.data.preparation import load_checked

@@ -52,17 +52,17 @@ class Gaps:
     scores: pd.DataFrame
     """The values of methods; see `oodbench.report.leaderboard.scores`."""
     trials: Trials
-    """The same by trial."""
+    """The means of `scores` over test environments, by trial; see `oodbench.report.gaps`."""
     apart: Trials
-    """The values of the rows that are not ranked, transductive methods and the constant answer."""
+    """The same for the rows that are not ranked (transductive, constant answer), and the baseline."""
     rooms: pd.DataFrame
     """The head-room of each dataset; see `head_rooms`."""
     subsets: Mapping[str, list[str]]
-    """The datasets that are averaged: all, those of a half and those of a kind of shift."""
+    """The datasets over which shares are averaged, by name: all, each half, each kind of shift."""
 
     @cached_property
     def shares(self) -> pd.DataFrame:
-        """Datasets by labels, the best mean first; then the labels that lack a dataset."""
+        """Shares by dataset (row) and label (column): the best mean first, incomplete labels last."""
         table = shares(self.trials, self.rooms, BASELINE)
         order = bounded_mean(table).sort_values(ascending=False, kind="stable", na_position="last")
         return table[order.index]
@@ -96,7 +96,7 @@ class Gaps:
 
     @cached_property
     def signs(self) -> dict[tuple[str, str], int]:
-        """1 for a gain, -1 for a loss, after Holm's correction over all of them."""
+        """The sign of each difference; 0 where it is not significant after Holm's correction over all."""
         return dict(zip(self.differences, significant([*self.differences.values()]), strict=True))
 
     @property
@@ -108,7 +108,7 @@ class Gaps:
 def gaps_of(
     frames: Frames, rule: str, metric: str | None = None, table: pd.DataFrame | None = None
 ) -> Gaps | None:
-    """The gaps of a board's rows by a rule; `table` has the `scores` of methods, if they are known.
+    """Compute the gaps of a board's rows by a rule, from the methods' `scores` in `table` if it is given.
 
     Only datasets with a run of the baseline count. None without one, or without a ceiling whose head-room
     is clear.
@@ -153,7 +153,7 @@ def differences(table: pd.DataFrame) -> dict[tuple[str, str], Difference]:
 
 
 def serving(frames: Frames, rule: str) -> Frames:
-    """The frames of the datasets that serve a rule."""
+    """The frames of the datasets on which a rule can choose runs."""
     runs, judged = frames.runs, frames.scores.loc[frames.scores["rule"] == rule, "id"]
     datasets = runs.loc[runs["id"].isin(judged), "dataset_label"].unique()
     return subset(frames, runs[runs["dataset_label"].isin(datasets)])
@@ -173,7 +173,7 @@ def _subsets(runs: pd.DataFrame, rooms: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def headline(gaps: Gaps) -> Block:
-    """The mean share of each row in all and by half, and its place; a half that is all has no column."""
+    """A table of each row's place and mean shares, over all datasets and over each half that is not all."""
     halves_here = [h for h in HALVES if gaps.subsets.get(h, gaps.subsets[ALL]) != gaps.subsets[ALL]]
     groups = [ALL, *halves_here]
     columns = _means(gaps, groups)
@@ -196,7 +196,7 @@ def _counted(gaps: Gaps, group: str) -> str:
 
 
 def _means(gaps: Gaps, groups: Iterable[str], apart: bool = False) -> dict[str, list[str]]:
-    """By label the mean share with its interval over the datasets of each group."""
+    """The cells of each label: its mean share with its interval over the datasets of each group."""
     trials = gaps.apart if apart else gaps.trials
     table = shares(trials, gaps.rooms, BASELINE) if apart else gaps.shares
     labels = [str(label) for label in table.columns if not (apart and label == BASELINE)]
@@ -242,7 +242,7 @@ def by_shift(gaps: Gaps) -> Block:
 
 
 def against_baseline(gaps: Gaps) -> Block:
-    """How sure it is that each row beats the baseline, its win rate, and its place by mean rank."""
+    """A table of each row's P(better), gains and losses, win rate, and place by mean rank."""
     rates = win_rates(block_table(gaps.scores))
     rows = []
     for label in gaps.shares.columns:
@@ -265,7 +265,7 @@ def against_baseline(gaps: Gaps) -> Block:
 
 
 def about(gaps: Gaps) -> str:
-    """How the numbers are made."""
+    """The note that explains the shares, their means and their intervals."""
     text = (
         f"On a dataset (row - {BASELINE}) / (ceiling - {BASELINE}), of means over trials: 0 is {BASELINE}, "
         "1 the ceiling, for accuracies and losses alike. In means over datasets it is bounded below at "

@@ -74,14 +74,14 @@ RUN = pa.schema(
 ADAPT = "adapt"
 WORST_GROUP = "worst_group_accuracy"
 ABOUT, PLAIN_ABOUT = "oodbench.zlib", "oodbench"
-"""The keys of a file's metadata under which a part says what its runs share, and said it formerly."""
+"""The keys of a file's metadata that hold an `About`: today's, and that of earlier versions."""
 SCORE, VALUE, COUNT, OWN_COUNT = "score/", "value/", "count/", "count_of/"
 
 
 def kept_metrics(ranking: Iterable[str]) -> list[str]:
-    """The metrics of environments that parts keep, and a page shows, of datasets ranked by these.
+    """The metrics of environments that parts keep and pages show for datasets ranked by `ranking`.
 
-    The values before adaptation and the worst group's accuracy are among them.
+    They include the values before adaptation and the worst group's accuracy.
     """
     names = list(ranking)
     return [*names, *(name + BEFORE for name in names), WORST_GROUP]
@@ -145,7 +145,7 @@ class Part:
 
     @property
     def label(self) -> str:
-        """The row of the table."""
+        """The label of the row."""
         return str(self.about.spec["label"])
 
     @property
@@ -178,11 +178,11 @@ class Part:
         return specs
 
     def runs(self) -> pd.DataFrame:
-        """The columns of `RUN` but `step`, and `adapt`, a run a row; hyperparameters as mappings."""
+        """A run in each row: the columns of `RUN` but `step`, and `adapt`; hyperparameters as mappings."""
         return pd.DataFrame(self.run_columns())
 
     def run_columns(self) -> dict[str, list[Any]]:
-        """The same as lists."""
+        """The columns of `runs` as lists."""
         ids = self.table["id"].to_numpy()
         first = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]][: len(ids)])
         adapts = [ADAPT] * (ADAPT in self.table.column_names)
@@ -203,9 +203,9 @@ class Part:
 
 
 def write_part(part: Part, path: Path) -> None:
-    """Write a part whole.
+    """Write a part, whole or not at all.
 
-    Without Arrow's copy of the schema, dictionaries and statistics, files are a third smaller.
+    It has no dictionaries, no statistics and no copy of the schema: so files are a third smaller.
     """
     about = b85encode(zlib.compress(part.about.model_dump_json(by_alias=True).encode(), 9))
     table = part.table.replace_schema_metadata(None)

@@ -49,9 +49,9 @@ def restricted(
 ) -> Sweep:
     """The protocol with these rows alone, at most the first `trials` and `draws`, and these datasets.
 
-    A row is one of the protocol's by its label, or a method by its name, and `all` are all rows of the
-    protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer trials or
-    draws, or no such dataset.
+    Each of `rows` is the label of a row of the protocol, the name of another method, or `all` for every
+    row of the protocol. Without `datasets` all are kept. Raises UserError where the protocol has fewer
+    trials or draws, or no such dataset.
     """
     listed = {label_of(item): item for item in protocol.algorithms}
     named = [label for row in rows for label in (listed if row == "all" else [row])]
@@ -75,15 +75,15 @@ class Tier(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     datasets: list[str] = []
-    """All, if there are none."""
+    """The labels of its datasets; an empty list means all."""
     draws: int | None = Field(default=None, ge=1)
     trials: int | None = Field(default=None, ge=1)
-    """The first so many; all by default."""
+    """As for `draws`, the number of first ones; None means all."""
 
     def narrowed(
         self, trials: int | None, draws: int | None, datasets: list[str] | None
     ) -> tuple[int | None, int | None, list[str] | None]:
-        """The trials, draws and datasets that are asked for, or those of the tier."""
+        """Replace what is not asked for by the trials, draws and datasets of the tier."""
         return trials or self.trials, draws or self.draws, datasets or self.datasets or None
 
 
@@ -107,7 +107,7 @@ def find_tier(board: Path, name: str) -> Tier:
 
 
 def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
-    """The sweep with the datasets whose data and packages are there; the others are printed.
+    """Leave out the datasets whose data or packages are missing, and print their labels.
 
     Raises MissingError if none is left.
     """
@@ -121,7 +121,7 @@ def possible(sweep: Sweep, data_dir: Path | None) -> Sweep:
 
 
 def label_of(row: str | Row) -> str:
-    """The row of the table of an entry of a sweep's algorithms."""
+    """The label in tables of an entry of a sweep's `algorithms`."""
     from oodbench.sweep.cells import completed_row
 
     return row if isinstance(row, str) else str(completed_row(row).label)

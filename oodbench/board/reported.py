@@ -87,7 +87,7 @@ def sheets_with_reported(
 ) -> Iterator[Sheet]:
     """The leaderboards of results directories on the datasets of a reported board, then its numbers.
 
-    Of the datasets `named` alone, where any is; of its numbers, the `rows`, where any is given.
+    `named` restricts both to these datasets, and `rows` the numbers to these rows; empty means all.
     """
     datasets = set(named) or None
     if directories:

@@ -64,7 +64,7 @@ def rerun(board: Path, count: int, seed: int, options: LaunchOptions, anyway: bo
     if changed and not anyway:
         raise UserError("; ".join(changed))
     chosen = {run_id for _, run_id in sample}
-    runs = [(spec, together) for spec, together in runs_of(parts) if spec.id in chosen]
+    runs = [(spec, vectorized) for spec, vectorized in runs_of(parts) if spec.id in chosen]
     again = load_frames(train_frozen(board, runs, options))
     frozen = board_frames(parts)
     frozen = subset(frozen, frozen.runs[frozen.runs["id"].isin(chosen)])
@@ -83,7 +83,7 @@ def rerun(board: Path, count: int, seed: int, options: LaunchOptions, anyway: bo
 
 
 def _failure(run: "pd.Series[Any]", error: str) -> str:
-    """A run that is off, or without a result because of an error."""
+    """A clause on a run that is off, or that has no result, with its error if there was one."""
     text = f"{run['agreement']}: {named(run)} (run {run['id']})"
     if run["agreement"] is Agreement.OFF:
         return f"{text}, {distance(run)}"
@@ -91,7 +91,7 @@ def _failure(run: "pd.Series[Any]", error: str) -> str:
 
 
 def train_frozen(board: Path, runs: Runs, options: LaunchOptions) -> Results:
-    """Train frozen runs that have not ended in a results directory, vectorized or alone as they were."""
+    """Train the frozen runs that have not ended in `options.out`, vectorized or alone as they were."""
     for name in {spec.algorithm for spec, _ in runs}:
         algorithms.get(name)
     results = Results(options.out)

@@ -33,11 +33,11 @@ QUICK_BOARD, QUICK_DATASET = "small.v2", "desert rodents"
 QUICK_ROWS = ("ERM", "BSoftmax", "GroupDRO", "VREx")
 """Rows that differ on QUICK_DATASET, and are trained many runs at once."""
 BEST = 5
-"""The number of the best rows, and of those trained here, that a run's last table has at most."""
+"""The most of the best rows, and of the rows trained here, that the last table of `board run` has."""
 OWN = 12
-"""The number of comparisons with the board that a run prints at its end."""
+"""The most comparisons with the board that `board run` prints at its end."""
 IN_PERCENT = "datasets in %"
-"""The mean over all datasets whose metric is a proportion."""
+"""The name in tables of the mean over all datasets whose metric is a proportion."""
 SUMMED_UP = ("mean", "mean (%)", "mean rank")
 """The columns of a leaderboard that a run prints at its end."""
 
@@ -57,7 +57,7 @@ def shown_sheet(asked: Asked) -> Sheet:
 
 
 def with_gaps(tables: Sheet, frames: Frames, rule: str | None, metric: str | None = None) -> Sheet:
-    """The sheet with the share of the gap that rows close, where the board has a clear head-room."""
+    """Add the table of the gap closed to a sheet, where the board has a clear head-room."""
     gaps = gaps_of(frames, rule or usual(frames), metric)
     if gaps is None:
         return tables
@@ -71,7 +71,7 @@ def compared_sheet(asked: Asked) -> Sheet:
 
 
 def compare_own_rows(frames: Frames, rule: str | None, baseline: str = "ERM") -> Block | None:
-    """Rank of the rows trained here, and paired gains over a baseline and over the best frozen row.
+    """A table of the rows trained here: rank, paired gains over a baseline and over the best frozen row.
 
     None if there is no such row. Raises UserError for a baseline that is no row of the table.
     """
@@ -165,7 +165,7 @@ def _local(frames: Frames) -> list[str]:
 
 
 def _summed_up(local: Block) -> Block:
-    """The block of `compare_own_rows` without its last column, over all datasets alone if it is long."""
+    """Cut the last column of the block of `compare_own_rows` and, if it is long, all rows but the means."""
     rows = list(range(len(local.rows)))
     if len(rows) > OWN:
         rows = ([r for r in rows if local.rows[r][0] == IN_PERCENT] or rows)[:OWN]
@@ -177,7 +177,7 @@ def _summed_up(local: Block) -> Block:
 
 
 def _among_best(block: Block, labels: Sequence[str]) -> Block:
-    """The best rows of a table, the first of these labels, the baseline and the grey rows, summed up."""
+    """Cut a table to its best rows, the first of these labels, the baseline, grey rows and few columns."""
     wanted, first_grey = {"ERM", *labels[:BEST]}, len(block.rows) - block.grey
     overall = block.title == OVER_DATASETS  # in which grey rows have no number
     rows = [
@@ -191,7 +191,7 @@ def _among_best(block: Block, labels: Sequence[str]) -> Block:
 
 
 def quickstart_sheet(frames: Frames, directory: Path) -> Sheet:
-    """The table of the quickstart; where all runs are the board's, with three notes alone."""
+    """The tables of the quickstart, with three notes alone where all runs equal the board's."""
     tables = ending_sheet(QUICK_BOARD, directory, frames)
     if any(origin == "here" for origin in origins(frames.runs).values()):
         return tables

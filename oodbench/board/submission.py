@@ -66,9 +66,9 @@ class Submission:
 def submit(
     results: Path, board: Path, out: Path, author: str, pretraining: str, data_dir: Path | None
 ) -> About:
-    """Write the rows of a results directory that the board has not as a submission.
+    """Write a submission of those rows of a results directory that the board does not have.
 
-    Raises UserError as `freeze` does, without such a row, and for rows of several methods.
+    Raises UserError as `freeze` does, if there is no such row, and for rows of several methods.
     """
     parts = [
         part
@@ -137,7 +137,7 @@ def unpack(archive: Path, folder: Path) -> Submission:
                 raise UserError(f"{archive} unpacks to more than {UNPACKED >> 20} MB")
             about = parse_json(packed.read(ABOUT), About, f"{ABOUT} of {archive}")
             names = [member.filename for member in members if member.filename != ABOUT]
-            strange = sorted({*names} ^ {*about.files} | {n for n in names if not _is_usual(n)})
+            strange = sorted({*names} ^ {*about.files} | {n for n in names if not _is_allowed(n)})
             if strange or len(names) != len({*names}):
                 raise UserError(
                     f"{archive} has other files than it names: {', '.join(strange) or 'one twice'}"
@@ -156,9 +156,9 @@ def unpack(archive: Path, folder: Path) -> Submission:
 
 
 def inspected(archive: Path, board: str | None) -> About:
-    """The statement of a submission, after all checks that run no code; raises UserError as `unpack`.
+    """Check a submission without running its code, and return its statement; raises UserError as `unpack`.
 
-    `board` is compared with instead of the one that the submission names.
+    It is compared with `board`, by default with the board that it names.
     """
     with TemporaryDirectory() as scratch:
         submission = unpack(archive, Path(scratch))
@@ -167,7 +167,7 @@ def inspected(archive: Path, board: str | None) -> About:
         return submission.about
 
 
-def _is_usual(name: str) -> bool:
+def _is_allowed(name: str) -> bool:
     """Whether a file may stand in a submission: a part, or the file of a method."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name:
@@ -178,7 +178,7 @@ def _is_usual(name: str) -> bool:
 
 
 def wrong_parts(submission: Submission, board: Path) -> list[str]:
-    """The reasons, a sentence each, why a submission cannot stand on a board, as far as no code is run."""
+    """Why a submission cannot stand on a board, a sentence each, as far as can be told without its code."""
     about, parts = submission.about, submission.parts
     if about.protocol != sha256(board / PROTOCOL_FILE):
         return [f"it is of another protocol than that of the board {board.name}"]
@@ -193,8 +193,8 @@ def wrong_parts(submission: Submission, board: Path) -> list[str]:
     taken = taken or [part.label for part in parts if _differs(part, board, submission.folder)]
     if taken:
         return [f"the board has a row {', '.join(taken)} already: a row never changes"]
-    others = [dict(part.about.provenance) for part in parts]
-    versions = sorted({str(made.get("oodbench")) for made in others} - {__version__})
+    provenances = [dict(part.about.provenance) for part in parts]
+    versions = sorted({str(made.get("oodbench")) for made in provenances} - {__version__})
     if versions:
         return [f"it was trained by oodbench {', '.join(versions)}, and this is {__version__}"]
     for part in parts:

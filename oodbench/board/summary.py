@@ -20,7 +20,7 @@ from oodbench.terminal import terminal
 
 SUMMARY_FILE = "summary.json"
 NOTES = ("notes", "remarks", "marks")
-"""The notes of a `Sheet`; in the file, a note stands with its footnote."""
+"""The fields of a `Sheet` that hold notes; the file has each note with its footnote."""
 
 
 class StaleSummary(UserError):
@@ -70,9 +70,9 @@ def read_summary(board: Path) -> Sheet | None:
 
 
 def check_summary(board: Path) -> None:
-    """Raise StaleSummary unless the tables of the summary are those of the parts, or there is none.
+    """Raise StaleSummary if there is a summary whose tables are not those of the parts.
 
-    Its notes may be in the words of the version that wrote it.
+    Notes are not compared, as another version may have worded them otherwise.
     """
     stored = read_summary(board)
     if stored is not None and stored.blocks != _sheet_of_parts(board).blocks:

@@ -1,4 +1,4 @@
-"""Train the runs of a submission again, in a process of its own: what it is given, a stranger's code sees.
+"""Train the runs of a submission again, in a process that holds only what a stranger's code may see.
 
 python -m oodbench.board.untrusted TASK, where TASK is a file with a `Task` as JSON. The process knows specs
 and no frozen number; `oodbench.board.verification` starts it, with the variables of portable arithmetic,
@@ -23,7 +23,7 @@ from oodbench.terminal import exit_on_user_error
 
 
 class Task(BaseModel):
-    """The work of the process."""
+    """All that the process is told: which runs to train, by which method, and where."""
 
     board: Path
     """A folder with the protocol alone."""

@@ -45,9 +45,9 @@ def verify(
 
     One run of each dataset is among those that a table shows, the others are any.
     The method's file runs in a process of its own, in an empty folder, with none of the environment
-    variables of this one but `KEPT`; it is given specs and no number of the submission. This keeps
-    accidents apart and is no sandbox: it may read what the user may. Raises UserError, which says why, for
-    a submission that is refused.
+    variables of this one but `KEPT`; it is given specs and no number of the submission. This
+    guards against accidents but is no sandbox: the file may read what the user may. Raises UserError with
+    the reason for a submission that is refused.
     """
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     digest = sha256(archive)

@@ -45,7 +45,7 @@ def papers(files: Iterable[Path]) -> dict[str, str]:
 
 
 def _papers(file: Path) -> Iterator[tuple[str, str]]:
-    """The name and the paper of each registered class of a file; its base's where it has none."""
+    """Yield name and paper of each registered class of a file; a class without a paper has its base's."""
     classes = {
         c.name: c for c in ast.walk(ast.parse(file.read_text())) if isinstance(c, ast.ClassDef)
     }
@@ -55,8 +55,8 @@ def _papers(file: Path) -> Iterator[tuple[str, str]]:
                 bases = [
                     classes[b.id] for b in cls.bases if isinstance(b, ast.Name) and b.id in classes
                 ]
-                told = [_paper(call), *(_numbers(c) for c in (cls, *bases))]
-                yield str(call.args[0].value), next(filter(None, told), "")
+                texts = [_paper(call), *(_numbers(c) for c in (cls, *bases))]
+                yield str(call.args[0].value), next(filter(None, texts), "")
 
 
 def _paper(call: ast.Call) -> str:
@@ -73,7 +73,7 @@ def _numbers(cls: ast.ClassDef) -> str:
 
 
 def bibtex(frames: Frames) -> tuple[list[str], list[str]]:
-    """The entries of what the runs are of, and the names of which nothing is known."""
+    """The entries of the runs' methods, datasets and networks, and the names that have no entry."""
     named = {str(name) for column in COLUMNS for name in frames.runs[column].dropna()}
     specs = (find_spec(plugin) for plugin in plugins_of(frames))
     plugins = [Path(spec.origin) for spec in specs if spec and spec.origin]

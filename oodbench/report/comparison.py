@@ -112,22 +112,23 @@ def _gain_blocks(gains: Gains, table: pd.DataFrame) -> list[Block]:
 def _paper(gains: Gains, table: pd.DataFrame) -> Block | None:
     """The gains on all datasets as one table, bold where the interval does not hold 0."""
     metrics = dict(zip(table["dataset"], table["metric"], strict=True)) | {OVERALL: "accuracy"}
-    there = [(dataset, {d.label: d for d in rows}) for dataset, rows in gains if rows]
-    if not there:
+    by_dataset = [(dataset, {d.label: d for d in rows}) for dataset, rows in gains if rows]
+    if not by_dataset:
         return None
-    labels = list(dict.fromkeys(label for _, of_dataset in there for label in of_dataset))
+    labels = list(dict.fromkeys(label for _, of_dataset in by_dataset for label in of_dataset))
     rows, clear = [], set()
     for r, label in enumerate(labels):
         row = [label]
-        for c, (dataset, of_dataset) in enumerate(there, 1):
+        for c, (dataset, of_dataset) in enumerate(by_dataset, 1):
             d = of_dataset.get(label)
             row.append("-" if d is None else _gain_cell(d, metrics[dataset]))
             if d is not None and (d.gain.low > 0 or d.gain.high < 0):
                 clear.add((r, c))
         rows.append(row)
-    baseline = next(iter(there[0][1].values())).baseline
+    baseline = next(iter(by_dataset[0][1].values())).baseline
     title = f"Gain over {baseline} with 95 % intervals; bold where these do not hold 0"
-    return Block(title, ["algorithm", *(dataset for dataset, _ in there)], rows, len(rows), clear)
+    header = ["algorithm", *(dataset for dataset, _ in by_dataset)]
+    return Block(title, header, rows, len(rows), clear)
 
 
 def _gain_cell(d: Difference, metric: str) -> str:

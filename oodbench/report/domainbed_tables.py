@@ -37,7 +37,7 @@ class Accuracies:
     runs: pd.DataFrame
     """The runs with one test environment (`test`) or two, with `label`, `trial`, `draw`."""
     values: dict[str, pd.DataFrame]
-    """Accuracies by run: a row a step, in the order of the file; a column a (split, environment)."""
+    """By run id, a table of accuracies: steps, in the order of the file, by (split, environment)."""
     environments: list[str]
 
 

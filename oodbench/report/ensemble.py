@@ -1,9 +1,9 @@
 """Ensembles of a row's runs: what the mean of their predicted probabilities reaches.
 
 Over trials, the members are the runs that a rule chose in each, and there is one ensemble. They have to
-predict the same examples, which made data draw anew in each trial. As splits differ, too, it is scored on
-all examples of a test environment. Over draws, the members are all runs of a trial, each at the step that
-the rule chose: there is an ensemble in each trial, scored on what tables show.
+predict the same examples, which rules out data that are made anew in each trial. As splits differ between
+trials, it is scored on all examples of a test environment. Over draws, the members are all runs of a trial,
+each at the step that the rule chose: each trial has an ensemble, scored on the `in` splits as in tables.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ NAMES = (
 )
 """The columns of the numbers behind the tables."""
 TRIALS, DRAWS = "trials", "draws"
-"""What an ensemble may be over."""
+"""The values of `over`: an ensemble joins the runs of all trials, or of all draws of a trial."""
 Score = Callable[[Predictions], float]
 
 
@@ -140,15 +140,15 @@ def _groups(
 
 
 def _of_split(p: Predictions, over: str) -> Predictions:
-    """What is scored: all examples over trials, else the `in` split."""
+    """The predictions that are scored: on all examples over trials, else on the `in` split."""
     if over == TRIALS:
         return p
-    seen = ~p.out
-    return replace(p, logits=p.logits[seen], targets=p.targets[seen], out=p.out[seen])
+    is_in = ~p.out
+    return replace(p, logits=p.logits[is_in], targets=p.targets[is_in], out=p.out[is_in])
 
 
 def _score(metric: str, frames: Frames) -> Score:
-    """How a metric is computed from predictions; raises UserError."""
+    """The function that computes a metric from predictions; raises UserError if there is none."""
     if metric in RECORDED:
         return RECORDED[metric]
     computed = of_predictions(metric, plugins_of(frames))
@@ -158,7 +158,7 @@ def _score(metric: str, frames: Frames) -> Score:
 
 
 def _reason_against(members: Sequence[Predictions], over: str) -> str:
-    """Why runs make no ensemble, or nothing."""
+    """The reason why these runs make no ensemble; empty if they make one."""
     first = members[0]
     if first.kind not in KINDS:
         return f"predictions of a {first.kind} are no probabilities"
@@ -174,7 +174,7 @@ def _reason_against(members: Sequence[Predictions], over: str) -> str:
 
 
 def _together(members: Sequence[Predictions]) -> Predictions:
-    """The mean of the probabilities of several runs; a NaN of one is a NaN of all."""
+    """Predictions by the mean of several runs' probabilities; NaN where one of them is NaN."""
     mean = np.mean([probabilities(p.logits) for p in members], axis=0)
     return replace(members[0], logits=np.log(np.maximum(mean, np.finfo(float).tiny)))
 

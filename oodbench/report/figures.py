@@ -317,7 +317,7 @@ FIGURES: Mapping[str, Callable[[Figure, Frames, str, str], None]] = {
 
 
 def _panels(figure: Figure, frames: Frames, rule: str) -> Iterator[tuple[Panel, Axes]]:
-    """The axes of each dataset that has judged runs, with its name if there are several."""
+    """Yield each dataset that has judged runs with its axes, which have a title if there are several."""
     panels = _judged(frames, rule)
     if not panels:
         raise UserError("no run has ended with finite values yet")
@@ -366,7 +366,7 @@ def _marker(labels: Sequence[str], label: object) -> str:
 
 
 def _wrapped(name: str, inches: float) -> str:
-    """A name as `plain` in lines of at most a width."""
+    """A name as `plain` has it, wrapped into lines of at most this width."""
     return "\n".join(map(plain, textwrap.wrap(printable(name), int(inches / LETTER))))
 
 

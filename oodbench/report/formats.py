@@ -28,7 +28,7 @@ class Block:
     header: list[str]
     rows: list[list[str]]
     ranked: int
-    """The number of first rows that are complete, the best one first; others are not ranked."""
+    """The number of ranked rows: the complete ones, which stand first, the best at the top."""
     best: set[tuple[int, int]] = field(default_factory=set)
     """(row, column) of the best values."""
     near: set[tuple[int, int]] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Block:
     """The number of first columns that name a row."""
 
     def part(self, rows: Sequence[int], columns: Sequence[int]) -> "Block":
-        """The block with these rows and columns alone, whose marks stay."""
+        """The block with these rows and columns alone; their cells keep their marks."""
         places = {(r, c): (i, j) for i, r in enumerate(rows) for j, c in enumerate(columns)}
         return replace(
             self,
@@ -77,7 +77,7 @@ class Sheet:
     marks: tuple[str, ...] = ()
     """The notes on what is bold and underlined, for formats that show it."""
     paper: Block | None = None
-    """The one table of a paper; None: it has them all."""
+    """The one table that a paper shows; None means all blocks."""
 
     @property
     def frame(self) -> "pd.DataFrame":
@@ -119,7 +119,8 @@ def to_terminal(
 ) -> str:
     """Tables in the width and, if it has any, the colours of a terminal; no number is cut.
 
-    Below them stand the `whole` notes, or the footnotes with the line that says how to have `more`.
+    Below them stand the notes, in full if `whole`; else their footnotes and the line `more`, which says
+    how to read them in full.
     """
     console = console or terminal()
     with console.capture() as capture:
@@ -202,7 +203,7 @@ def latex_tables(tables: Sheet) -> str:
 
 
 PACKAGES = {r"\toprule": "booktabs", r"\textcolor": "xcolor", r"\resizebox": "graphicx"}
-"""The LaTeX packages that commands need; one whose command is not in a text is left out."""
+"""Commands of LaTeX and the packages that define them; a text names those that it uses."""
 LINE = 84
 """The number of characters of a row of a table beyond which it is scaled to the width of the text."""
 

@@ -28,8 +28,8 @@ def with_further_metrics(
     for metric in metrics:
         ids = recorded.loc[recorded["metric"] == metric, "id"].unique()
         datasets = runs.loc[runs["id"].isin(ids), "dataset_label"].unique()
-        having = runs["dataset_label"].isin(datasets) if len(datasets) else runs["id"].notna()
-        of_runs = subset(frames, runs[having].drop(columns="helper"))
+        kept = runs["dataset_label"].isin(datasets) if len(datasets) else runs["id"].notna()
+        of_runs = subset(frames, runs[kept].drop(columns="helper"))
         other = leaderboard_by_rule(of_runs, rule or usual(frames), metric)
         unit = f"{metric} (%)" if is_proportion(metric) else metric
         means = other.frame[is_mean(other.frame) & (other.frame["n"] > 0)]

@@ -1,4 +1,4 @@
-"""The share of the gap closed: how far rows come from the baseline to the ceiling, and what that is worth.
+"""The share of the gap closed: how far rows come from the baseline to the ceiling, and how sure that is.
 
 On a dataset the share is (row - baseline) / (ceiling - baseline), 0 for the baseline and 1 for the ceiling,
 of means over trials; it has the same unit for accuracies and for losses. In means over datasets it is
@@ -113,13 +113,13 @@ def resampled(
     whole = trials.loc[chosen].dropna(axis=1)
     labels = [str(label) for label in whole.columns]
     clear = [d for d in chosen if d in rooms.index[rooms["clear"]]]
-    at, gap = labels.index(baseline), np.full((resamples, len(labels)), math.nan)
+    column, gap = labels.index(baseline), np.full((resamples, len(labels)), math.nan)
     if clear:
         units = rooms.loc[clear, "mean"].to_numpy()
         gap = np.zeros_like(gap)
         for drawn, means in _resamples(whole.loc[clear], resamples):
             with np.errstate(invalid="ignore"):  # a diverged baseline
-                share = (means - means[:, [at]]) / units[drawn, None]
+                share = (means - means[:, [column]]) / units[drawn, None]
             gap += np.maximum(share, FLOOR) / len(clear)
     rank = np.zeros((resamples, len(labels)))
     for _, means in _resamples(whole, resamples):
@@ -128,7 +128,10 @@ def resampled(
 
 
 def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", Numbers]]:
-    """For each place of a resample: the datasets drawn, (resamples,), and means over resampled trials."""
+    """Yield for each slot of a resample the sampled datasets, (resamples,), and means over their trials.
+
+    The means are (resamples, labels), each over as many resampled trials as the dataset has.
+    """
     values = [table.to_numpy(float) for _, table in trials.groupby("dataset", sort=False)]
     sizes = np.array([len(table) for table in values])
     padded = np.zeros((len(values), sizes.max(), trials.shape[1]))

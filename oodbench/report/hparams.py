@@ -79,7 +79,7 @@ def _median_and_span(values: list[Any]) -> str:
 
 
 def _once(rows: list[list[str]]) -> list[list[str]]:
-    """The rows without a dataset's and an algorithm's name where the row before has them, too."""
+    """Blank the dataset and algorithm of a row where they repeat those of the row before."""
     shown = []
     for before, row in zip([[], *rows], rows, strict=False):
         same = 2 if before[:2] == row[:2] else int(before[:1] == row[:1])

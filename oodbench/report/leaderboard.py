@@ -287,7 +287,7 @@ def _with_unadapted(
 
 
 def _places(values: pd.DataFrame) -> "pd.Series[str]":
-    """The test environments, each with its test set where that is larger."""
+    """The names of test environments, followed by their test set where that has several."""
     sets = values["test_environments"].map(lambda tests: "" if len(tests) == 1 else "+".join(tests))
     return values["environment"] + sets.map(lambda tests: f" of {tests}" if tests else "")
 
@@ -295,7 +295,7 @@ def _places(values: pd.DataFrame) -> "pd.Series[str]":
 def reported_metrics(
     frames: Frames, runs: pd.DataFrame, metric: str | None
 ) -> tuple[dict[str, str], dict[str, bool]]:
-    """The metric shown for each dataset; and by metric, shown or a dataset's own, whether higher is better.
+    """The metric shown for each dataset; and whether higher is better, by metric, shown or a dataset's own.
 
     Raises UserError for a `metric` that a dataset has no values of, or that is not registered.
     """
@@ -329,9 +329,9 @@ def _grid(runs: pd.DataFrame) -> pd.DataFrame:
 def _per_trial(
     frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, tests: pd.DataFrame
 ) -> pd.DataFrame:
-    """dataset_label, label, *COLUMN, trial, `value` and whether the trial is `complete`.
+    """The `value` of each row, COLUMN and trial, and whether the trial is `complete`.
 
-    To `tests`, the values on test environments, it adds their summaries and the metrics of the
+    These are the values on test environments, `tests`, then their summaries, then the metrics of the
     predictor itself.
     """
     records = records_at(frames, chosen[[*CELL, "id", "step"]])
@@ -354,7 +354,7 @@ def _per_trial(
 def _of_tests(
     frames: Frames, grid: pd.DataFrame, chosen: pd.DataFrame, reported: Mapping[str, str]
 ) -> pd.DataFrame:
-    """CELL, `environment`, `metric`, `value`, `complete`: a row for every place of the grid."""
+    """CELL, `environment`, `metric`, `value`, `complete`: a row for each test environment of each cell."""
     scored = test_values(frames, chosen[[*CELL, "id", "step"]], reported)
     cells = _with_completeness(grid, chosen)
     tests = cells.assign(environment=cells["test_environments"]).explode("environment")
@@ -436,8 +436,8 @@ def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[s
         how = "95 % intervals of the paired differences over trials"
         if "better" not in verdicts:
             verb = "differs from" if verdicts == {"equal"} else "is better than"
-            told = f"No row of {dataset} {verb} the constant answer"
-            sentences.append(Note(f"{told} ({how}).", f"{told}."))
+            finding = f"No row of {dataset} {verb} the constant answer"
+            sentences.append(Note(f"{finding} ({how}).", f"{finding}."))
     return tuple(sentences)
 
 

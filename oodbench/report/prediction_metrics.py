@@ -28,10 +28,10 @@ def __getattr__(name: str) -> Any:
 def with_prediction_metric(
     frames: Frames, rules: Sequence[str | None], metric: str | None
 ) -> Frames:
-    """The frames of `joined` with a metric computed from the predictions at the steps that rules chose.
+    """Add to the frames of `joined` a metric computed from predictions at the steps that rules chose.
 
-    Nothing changes for runs that recorded the metric, or for one that is not computed from
-    predictions; an environment whose task the metric does not take has no value. Raises UserError
+    Runs that recorded the metric keep its values, and a metric that is not computed from predictions
+    changes nothing; an environment whose task the metric does not take has no value. Raises UserError
     where no predictions are kept, and for a rule that chooses nothing.
     """
     if metric is None or not rules:
@@ -74,9 +74,9 @@ def spare(results: Results) -> list[Path]:
         by_rule = choose(frames, rule)
         chosen |= set(zip(by_rule["id"], by_rule["step"].map(str), strict=True))
     keys = [(file.parent.parent.name, file.stem) for file in files]
-    whole = {run_id for run_id, _ in chosen}
+    chosen_runs = {run_id for run_id, _ in chosen}
     return [
         file
         for file, (run_id, step) in zip(files, keys, strict=True)
-        if (run_id, step) not in chosen and not (step == "examples" and run_id in whole)
+        if (run_id, step) not in chosen and not (step == "examples" and run_id in chosen_runs)
     ]

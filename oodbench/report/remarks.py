@@ -46,7 +46,7 @@ def notes(runs: pd.DataFrame, rule: str, higher: Mapping[str, bool]) -> tuple[st
 
 
 def _tuned_once(runs: pd.DataFrame) -> list[Note]:
-    """What ± leaves out where an earlier sweep has chosen the hyperparameters."""
+    """Notes that ± leaves out the search, where an earlier sweep has chosen the hyperparameters."""
     known = runs["hparams_from"].dropna().unique() if "hparams_from" in runs else ()
     return [
         Note(
@@ -90,7 +90,7 @@ def remarks(runs: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _named(runs: pd.DataFrame) -> list[str]:
-    """The first runs that diverged, and the first that are broken with what is wrong, by name."""
+    """Sentences that name the first diverged runs, and the first broken ones with what is wrong."""
     sentences = list[str]()
     for state, meaning in (
         (State.DIVERGED, "counted with what they recorded"),
@@ -140,8 +140,8 @@ def _mixed(runs: pd.DataFrame) -> list[Note]:
             differences[name] = ", ".join(f"{v} ({counted(n, 'run')})" for v, n in counts)
     if not differences:
         return []
-    start, all_of_them = "Trained differently, equal up to round-off", differences.items()
-    text = f"{start}: {'; '.join(f'{name}: {told}' for name, told in all_of_them)}."
+    start, items = "Trained differently, equal up to round-off", differences.items()
+    text = f"{start}: {'; '.join(f'{name}: {values}' for name, values in items)}."
     return [Note(text, f"{start}: {', '.join(differences)}.")]
 
 
@@ -181,9 +181,9 @@ def shared(chosen: pd.DataFrame, runs: pd.DataFrame, baseline: str) -> str:
     names = {"weights": "the network's initial weights", "batches": "the order of batches"}
     same = {n: int((pairs[key] == pairs[f"{key}_baseline"]).sum()) for key, n in names.items()}
     always = [name for name, count in same.items() if count == len(pairs)]
-    counted = [
+    partly = [
         f"{name} in {same[name]} of {len(pairs)} pairs" for name in same if name not in always
     ]
     parts = ["data", "splits", *always]
     text = f"The runs of a pair share {', '.join(parts[:-1])} and {parts[-1]}"
-    return f"{text}; {' and '.join(counted)}." if counted else f"{text}."
+    return f"{text}; {' and '.join(partly)}." if partly else f"{text}."

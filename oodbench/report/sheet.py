@@ -86,7 +86,7 @@ def blocks(board: Leaderboard) -> list[Block]:
 
 
 def _with_columns(block: Block, board: Leaderboard) -> Block:
-    """A block over several datasets with the last columns that belong there, too."""
+    """Append to a block over several datasets those of the last columns that belong there."""
     columns = [column for column in board.columns if column.overall]
     first = board.frame.drop_duplicates("label").set_index("label", drop=False)
     rows = [
@@ -124,7 +124,7 @@ def _dataset_blocks(dataset: str, frame: pd.DataFrame, board: Leaderboard) -> li
     grey = _means(frame[~frame["kind"].isin((METHOD, TRANSDUCTIVE))])
     places = list(frame[COLUMN].drop_duplicates().itertuples(index=False, name=None))
     tested = [place for place in places if place[1]]
-    if len(tested) == 2:  # an environment, of which the mean is the same column
+    if len(tested) == 2:  # the mean over a single environment would repeat its column
         tested = tested[:1]
     unit = f"{metric}{' (%)' if is_proportion(metric) else ''}"
     title = f"{dataset}: {unit}" if metric else f"{dataset}: nothing recorded yet"
@@ -147,7 +147,7 @@ def _block(
     frame: pd.DataFrame,
     board: Leaderboard,
 ) -> Block:
-    """A block of a dataset's numbers in some places, with the leaderboard's last columns.
+    """A block of a dataset's numbers, a column for each of `places`, then the leaderboard's last columns.
 
     The rows are the complete ones of `means` in its order, then its others, then those of `grey`.
     """
@@ -216,7 +216,7 @@ class _Overall:
     """The methods over several datasets."""
 
     means: dict[str, pd.DataFrame]
-    """By dataset."""
+    """The mean of each row over test environments, by dataset; see `_means`."""
     labels: list[str]
     """The labels, first the ones that are complete on every dataset."""
     full: list[str]
@@ -227,7 +227,7 @@ class _Overall:
 
 
 def _overall(board: Leaderboard, datasets: Sequence[str]) -> _Overall:
-    """Only labels that are complete on every dataset are ranked; equal values share their mean rank."""
+    """Sum up the methods over datasets; labels that are complete on all are ranked, ties share a rank."""
     methods = board.frame[board.frame["kind"] == METHOD]
     by_dataset = dict(list(methods.groupby("dataset", sort=False)))
     means = {name: _means(by_dataset[name]) for name in datasets}

@@ -326,7 +326,7 @@ def critical_difference(labels: int, blocks: int, alpha: float = 0.05) -> float:
 
 
 def cliques(mean: "pd.Series[float]", width: float) -> list[list[str]]:
-    """The largest groups of labels within `width` mean ranks, at least two in each.
+    """The largest groups, of at least two labels, whose mean ranks lie within `width` of each other.
 
     They are the bars of a critical-difference diagram.
     """
@@ -348,7 +348,7 @@ def kendall(a: "pd.Series[float]", b: "pd.Series[float]") -> float:
 
 
 def rank_stability(table: pd.DataFrame) -> dict[str, float]:
-    """Kendall's tau between the mean ranks on all blocks and on all but the named one."""
+    """Kendall's tau between the mean ranks on all blocks and on all but one, by the block left out."""
     if len(table) < 2:
         return {}
     whole = mean_ranks(table)

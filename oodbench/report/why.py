@@ -64,7 +64,7 @@ def why(
     serve, and for missing names: it then says which of the user's `options` gives the name.
     """
     rule = rule or usual(frames)
-    judge = find_rule(rule, plugins=plugins_of(frames)).metric
+    rule_metric = find_rule(rule, plugins=plugins_of(frames)).metric
     runs = sweep_runs(frames)
     runs = runs[~runs["helper"]].assign(test=lambda f: f["test_environments"].map("+".join))
     places = (
@@ -100,7 +100,7 @@ def why(
         test_environments=tuple(first["test_environments"]),
         rule=rule,
         metric=metric or usual_metric,
-        selection_metric=judge or usual_metric,
+        selection_metric=rule_metric or usual_metric,
         classes=tuple(classes.iloc[0]) if len(classes) else (),
         runs=table.drop(columns="place"),
         directory=_only_directory(runs),
@@ -136,7 +136,7 @@ def load_line(cell: Why) -> str | None:
 
 
 def _one(what: str, option: str, name: str | None, there: Iterable[str]) -> str:
-    """The named value, which must be there; the only one there if none is named."""
+    """The value that the user names, which must be known; the only known one if none is named."""
     known = list(dict.fromkeys(there))
     if name is None and len(known) > 1:
         raise UserError(f"{option} must say which {what}: {', '.join(known)}")

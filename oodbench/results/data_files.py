@@ -1,7 +1,7 @@
 """The files that examples come from, by content, as OUT/data/<digest>.json lists them.
 
-A file whose size and time of change are those in a list is not read again. What a folder holds are the
-names of the folders and images in it, but for those that begin with a dot.
+A file whose size and time of change are those in a list is not read again. The content of a folder is the
+names of the folders and images in it, without those that begin with a dot.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ LISTING = TypeAdapter(Listing)
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, Stamp]:
-    """The sizes and times of change of files and folders, but for those that are not there."""
+    """The sizes and times of change of files and folders; those that are missing are left out."""
     stamps: dict[str, Stamp] = {}
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -63,7 +63,7 @@ def _stamps(paths: Iterable[str]) -> dict[str, Stamp]:
 
 
 def _listed(stamps: Mapping[str, Stamp], known: Mapping[str, Entry], root: str) -> Listing:
-    """The list of the files with these stamps; those that `known` has with the same ones are not read."""
+    """List the files with these stamps; a file that `known` has with the same stamp is not read."""
     changed = [path for path, stamp in stamps.items() if known.get(path, ())[:2] != stamp]
     with ThreadPoolExecutor() as pool:
         read = dict(zip(changed, pool.map(_sha256, changed), strict=True))
@@ -104,7 +104,7 @@ class DataFiles:
     def keep(self, paths: Iterable[Path]) -> str:
         """List files as they are now; returns the digest of the list.
 
-        What the lists of results directories beside this one have is not read again either.
+        A file is not read again either if the lists of a results directory beside this one have it.
         """
         stamps = _stamps({os.path.abspath(path) for path in paths})  # noqa: PTH100 (fast)
         known: dict[str, Entry] = {}
@@ -112,7 +112,7 @@ class DataFiles:
             for path in folder.glob(LIST):
                 if listing := _read(path):
                     entries = _entries(listing)
-                    if _are(entries, stamps):
+                    if _have_stamps(entries, stamps):
                         return self._kept(listing)
                     known |= entries
         folders = {os.path.dirname(path) for path in stamps}  # noqa: PTH120 (fast)
@@ -127,7 +127,7 @@ class DataFiles:
     def changed_files(self, digest: str) -> list[str]:
         """The names of files that are no longer what a list says.
 
-        Raises FileNotFoundError, with the name of what is missing, if none of them is there, or no list.
+        Raises FileNotFoundError with what is missing if there is no such list, or none of its files.
         """
         listing = self.listing(digest)
         if listing is None:
@@ -136,7 +136,7 @@ class DataFiles:
         stamps = _stamps(known)
         if not stamps:
             raise FileNotFoundError(Path(os.path.commonpath(known)).name)
-        if _are(known, stamps):
+        if _have_stamps(known, stamps):
             return []
         now = _listed(stamps, known, listing.root)
         if now.digest == digest:
@@ -144,7 +144,7 @@ class DataFiles:
         return listing.differing(now)
 
     def differing(self, digest: str, other: str) -> list[str]:
-        """The names of the files in which two lists differ, or a list's own where one is not here."""
+        """The names of the files in which two lists differ; the first list's own if either is not here."""
         one, two = self.listing(digest), self.listing(other)
         return one.differing(two) if one and two else [f"{DATA}/{digest}.json"]
 
@@ -161,15 +161,15 @@ class DataFiles:
 
 
 def _read(path: Path) -> Listing | None:
-    """A list that is whole, if there is one."""
+    """The list in a file; None if it is missing or damaged."""
     listing = None
     with suppress(DamagedFile, OSError):
         listing = read_file(path, LISTING)
     return listing if listing and listing.digest == path.stem else None
 
 
-def _are(entries: Mapping[str, Entry], stamps: Mapping[str, Stamp]) -> bool:
-    """Whether these are the stamps of the entries."""
+def _have_stamps(entries: Mapping[str, Entry], stamps: Mapping[str, Stamp]) -> bool:
+    """Whether the entries are of the same files, with the same stamps."""
     return len(entries) == len(stamps) and all(
         entry[:2] == stamps.get(path) for path, entry in entries.items()
     )

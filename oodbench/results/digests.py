@@ -27,7 +27,7 @@ INSTALLED = ("site-packages", "dist-packages")
 WHOLE = "*"
 """The name that stands for all names of a file."""
 STAR = "import *"
-"""The name of what `import *` binds."""
+"""The name under which the names that `import *` binds are recorded."""
 Name = tuple[Path, str]
 
 
@@ -58,7 +58,7 @@ _CODES: dict[type, Code | None] = {}
 
 
 def code_of(cls: type) -> Code | None:
-    """The source of a class; None of one that no file defines, or that is part of the engine."""
+    """The source of a class; None for one that no file defines, or that is part of the engine."""
     if cls not in _CODES:
         _CODES[cls] = _code_of(cls)
     return _CODES[cls]
@@ -75,7 +75,7 @@ def _code_of(cls: type) -> Code | None:
 
 
 def code_at(classes: Sequence[str], known: Iterable[str] = ()) -> Code:
-    """The source of classes by FILE:CLASS, where imports may be of the files `known`.
+    """The source of the classes at FILE:CLASS; imports are looked for among the files `known` first.
 
     Raises OSError for a file that is not there, and SyntaxError.
     """
@@ -90,7 +90,7 @@ def code_at(classes: Sequence[str], known: Iterable[str] = ()) -> Code:
 def changed_files(recorded: Code) -> list[str]:
     """The names of the files in which recorded classes are no longer what they were.
 
-    Raises FileNotFoundError, with the file's name, if a class has none any more.
+    Raises FileNotFoundError with the name of a class's file if that file is gone.
     """
     for place in recorded["classes"]:
         if not (file := _here(place.rpartition(":")[0])).is_file():
@@ -114,7 +114,7 @@ def differing(one: Code, other: Code) -> list[str]:
 
 
 def combined(code: Code) -> str:
-    """One digest of the source."""
+    """One digest of the source in all files."""
     return _digest(sorted(code["files"].values()))
 
 
@@ -153,7 +153,7 @@ def _roots() -> Iterator[Path]:
 
 
 def _is_followed(file: Path, from_: Path) -> bool:
-    """Whether what a file holds belongs to a class in the file `from_`."""
+    """Whether the code in a file counts as part of a class in the file `from_`."""
     if any(file.is_relative_to(folder(name)) for name in FOLDERS):
         return True
     if file.is_relative_to(checkout() / "oodbench"):
@@ -188,7 +188,7 @@ class _Module:
     file: Path
     statements: list[ast.stmt]
     names: dict[str, list[int]] = field(default_factory=dict)
-    """The places of the statements of each name; of "" those that define none."""
+    """The indices of the statements of each name, and under "" of those that define none."""
     imports: dict[str, tuple[str, int, str]] = field(default_factory=dict)
     """The module, level and name (or WHOLE) that each imported name stands for."""
 
@@ -264,7 +264,7 @@ def _used(statement: ast.stmt) -> dict[str, set[str]]:
 
 
 class _Closure:
-    """Statements of files, and all that they need of these files and of others."""
+    """The statements that some names need, in their own files and in those that are imported."""
 
     def __init__(self, known: Collection[Path]) -> None:
         self._known = known

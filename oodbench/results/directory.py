@@ -69,7 +69,7 @@ def _dumps(value: Any, separators: tuple[str, str] | None = None) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinities or NaN: they become null."""
+    """Replace infinities and NaN by None, as JSON knows neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -156,9 +156,9 @@ class RunDirectory:
             return _digest([])
 
     def keep_records(self, records: int, sha256: str) -> bool:
-        """Drop all but the first so many records: a resumed run writes the others again.
+        """Keep the first `records` records and drop the others, which a resumed run writes again.
 
-        Returns False, and drops none, if those are not the ones that `sync_records` saw.
+        Returns False, and drops none, if they have another `sha256` than `sync_records` returned.
         """
         path, self._layout = self.path / "metrics.jsonl", None
         lines = (read_bytes(path) or b"").splitlines(keepends=True)
@@ -185,7 +185,7 @@ class RunDirectory:
         return []
 
     def finish(self, status: State, step: int, seconds: float) -> None:
-        """Mark the run as `done` or `diverged` at `step`, with its id and what its records are.
+        """Mark the run as `done` or `diverged` at `step`, with its id and a digest of its records.
 
         `records` and `sha256` in done.json are the number of the lines of metrics.jsonl and the hash
         of its bytes.
@@ -204,7 +204,7 @@ class RunDirectory:
         (self.path / "heartbeat").unlink(missing_ok=True)
 
     def take_stack(self) -> str:
-        """The stacks that a process left here when it ran out of time, once; else nothing."""
+        """Return and delete the stacks that a process left when it ran out of time; empty without any."""
         text = b""
         with suppress(DamagedFile):
             text = read_bytes(self.stack) or b""
@@ -258,7 +258,7 @@ class RunDirectory:
         return None if data is None else parse_file(data, DoneFile, str(self.path / "done.json"))
 
     def failure(self) -> FailedFile | None:
-        """The content of failed.json, or None; of a damaged file a sentence that says so."""
+        """The content of failed.json, or None; for a damaged file, a failure that says so."""
         try:
             return read_file(self.path / "failed.json", FailedFile)
         except DamagedFile as error:
@@ -272,11 +272,11 @@ class RunDirectory:
             return None
 
     def state(self) -> State:
-        """Where the run is by the disk alone, which knows nothing of queues."""
+        """The run's state by the disk alone, which knows nothing of queues."""
         return self.state_and_reason()[0]
 
     def state_and_reason(self) -> tuple[State, str]:
-        """Where the run is, and why it failed or is broken."""
+        """The run's state, and the reason why it failed or is broken."""
         try:
             end = self.end()
             reason = "" if end is None else self._contradiction(end)
@@ -293,7 +293,7 @@ class RunDirectory:
         return State.RUNNING if _alive(beat) else State.LOST, ""
 
     def _contradiction(self, end: DoneFile) -> str:
-        """The mistakes in a run that done.json says has ended; empty if there are none."""
+        """What contradicts done.json in the files of a run that has ended; empty if nothing does."""
         run = self.info()
         if run is None:
             return f"{self.path / 'run.json'} is missing"

@@ -128,7 +128,7 @@ def _spec(records: Sequence[Mapping[str, Any]]) -> RunSpec:
 def _write(
     results: Results, spec: RunSpec, records: Sequence[Mapping[str, Any]], done: bool
 ) -> None:
-    """The files of a run."""
+    """Write the files of a run."""
     names = _environments(records[0])
     directory = results.run(spec.id)
     directory.path.mkdir(parents=True)

@@ -67,7 +67,7 @@ def write_csv(frames: Frames, path: Path) -> int:
 
 
 def write_tensorboard(frames: Frames, folder: Path) -> int:
-    """Write TensorBoard's event files, a run a folder, whole or not at all; the number of values.
+    """Write TensorBoard's event files, a run a folder, whole or not at all; returns the number of values.
 
     A value's tag is METRIC/ENVIRONMENT/SPLIT, a metric of the predictor has its name alone; control
     characters in names are escapes. Raises UserError if the folder is there, and MissingError without

@@ -37,7 +37,7 @@ class Frames:
     records are not here: `id`, `rule`, `step`, `score`, a row for a run's candidate by a rule. None
     without such runs."""
     notes: tuple[str, ...] = ()
-    """Sentences on these runs that every table of them says."""
+    """Sentences on these runs that stand below every table of them."""
 
 
 def load_frames(results: Results, runs: Mapping[str, RunSpec] | None = None) -> Frames:
@@ -53,7 +53,7 @@ CELL = ["dataset_label", "label", "test_environments", "trial"]
 
 
 def plugins_of(frames: Frames) -> list[str]:
-    """The plug-ins of the sweeps of these runs, each once: they may define names that are not known."""
+    """The plug-ins of these runs' sweeps, each once; they may define rules or metrics not known here."""
     if "plugins" not in frames.runs:
         return []
     of_runs = frames.runs["plugins"].dropna().unique()
@@ -118,7 +118,7 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:
-    """Label -> the origin of a row of a table beside a board: `board`, `here` or both."""
+    """Where each row of a table beside a board is from, by label: `board`, `here` or `board, here`."""
     if "frozen" not in runs:
         return {}
     again = runs["rerun"].eq(True) if "rerun" in runs else pd.Series(False, runs.index)
@@ -199,13 +199,13 @@ def records_of(metrics: pd.DataFrame, ids: "pd.Series[str]") -> pd.DataFrame:
 
 
 def stacked_runs(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The runs one under the other, with the columns of all."""
+    """Concatenate tables of runs; the result has the columns of all."""
     runs = pd.concat([table.dropna(axis=1, how="all") for table in tables], ignore_index=True)
     return runs.reindex(columns=list(dict.fromkeys(name for table in tables for name in table)))
 
 
 def stacked(metrics: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The tables one under the other; the names stay categorical."""
+    """Concatenate tables of metrics; the names stay categorical."""
     columns: dict[str, Any] = {}
     filled = [frame for frame in metrics if len(frame)] or metrics  # an empty one has no types
     for name in Frames.METRIC_COLUMNS:

@@ -85,8 +85,9 @@ def joined(directories: Sequence[Path], allow_mixed: bool = False) -> Frames:
 
 
 def completed(frames: Frames) -> pd.DataFrame:
-    """The runs as `sweep_runs` has them, to be put beside others: those of transductive methods count as
-    such whatever else is there.
+    """The runs as `sweep_runs` has them, with every run of a transductive method marked as such.
+
+    `sweep_runs` marks none on a dataset without other methods, which other directories may have.
     """
     runs = sweep_runs(frames)
     if "transductive" in frames.runs:
@@ -95,7 +96,7 @@ def completed(frames: Frames) -> pd.DataFrame:
 
 
 def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
-    """The labels, with the directory where another one has other runs for the same place."""
+    """The labels, followed by the directory's name where an earlier one has other runs in that place."""
     place = [*CELL, "draw"]
     first = runs.groupby(place)["directory"].transform("first")
     clash = runs[first != runs["directory"]]
@@ -110,9 +111,9 @@ def _labels(runs: pd.DataFrame) -> "pd.Series[str]":
 
 
 def check_protocol(runs: pd.DataFrame, names: Sequence[str] = PROTOCOL[:-1]) -> None:
-    """Raise UserError if directories that share a dataset differ in one of these columns of it."""
-    told = runs.assign(validation_environments=runs["validation_environments"].map(sorted))
-    for dataset, of_dataset in told.groupby("dataset_label", sort=False):
+    """Raise UserError if directories differ in one of these columns on a dataset and trials they share."""
+    table = runs.assign(validation_environments=runs["validation_environments"].map(sorted))
+    for dataset, of_dataset in table.groupby("dataset_label", sort=False):
         trials = of_dataset.groupby("directory")["trial"].agg(set)
         of_dataset = of_dataset[of_dataset["trial"].isin(set.intersection(*trials))]
         for name in names:
@@ -122,8 +123,8 @@ def check_protocol(runs: pd.DataFrame, names: Sequence[str] = PROTOCOL[:-1]) -> 
 def _check(runs: pd.DataFrame) -> None:
     """Raise UserError if directories that share a dataset differ in protocol, in code or in data.
 
-    The version and the digests of what both have decide, and the commit of runs without digests. What
-    another program has made is not compared.
+    Code is compared by version and digests, and by commit for runs without digests. Runs of another
+    program are not compared.
     """
     draws = runs.groupby([*CELL, "directory"])["draw"].transform("nunique")
     check_protocol(runs.assign(draws=draws), PROTOCOL)
@@ -139,20 +140,20 @@ def _check(runs: pd.DataFrame) -> None:
     codes: Any = [None if "digests" in p else code(p) for p in runs["provenance"]]
     _alike(runs.assign(code=codes), "code", "in code")
     for part, column in PARTS.items():
-        digests = [_told(p.get("digests", {}).get(part)) for p in runs["provenance"]]
+        digests = [_by_file_name(p.get("digests", {}).get(part)) for p in runs["provenance"]]
         for name, of_name in runs.assign(digest=digests).groupby(column, sort=False):
             _alike(of_name, "digest", f"in the {'data' if part == 'files' else 'code'} of {name}")
 
 
-def _told(digest: Any) -> Any:
-    """A recorded digest for an error: that of each file, by its name."""
+def _by_file_name(digest: Any) -> Any:
+    """A recorded digest of code as digests by the files' names alone; one of data files as it is."""
     if not isinstance(digest, Mapping):
         return digest
     return {Path(path).name: of_file for path, of_file in digest["files"].items()}
 
 
 def _alike(runs: pd.DataFrame, column: str, where: str) -> None:
-    """Raise UserError if directories have other values in a column; `where` says which one it is."""
+    """Raise UserError if directories have different values in a column, which `where` describes."""
     known = runs.dropna(subset=[column])
     texts = known[column].map(lambda value: json.dumps(value, sort_keys=True, default=str))
     groups = texts.groupby(known["directory"], sort=False)
@@ -224,7 +225,7 @@ def _write_packed(run: RunDirectory, folder: Path) -> None:
 
 
 def _progress(state: State, records: Sequence[Any]) -> tuple[bool, bool, int]:
-    """The order of a run's copies: complete ones first, then ended ones, then by number of records."""
+    """The sort key of a run's copies, the largest being taken: complete, then ended, then most records."""
     return state.complete, state.final, len(records)
 
 

@@ -1,4 +1,4 @@
-"""The ended runs of a results directory become one file."""
+"""Pack the ended runs of a results directory into one file."""
 
 import shutil
 from contextlib import suppress
@@ -17,11 +17,11 @@ class Packed:
     """The result of `pack`."""
 
     moved: int
-    """The runs that were folders."""
+    """The number of runs that were folders before."""
     runs: int
-    """All runs in the pack."""
+    """The number of all runs in the pack."""
     left: int
-    """The planned runs that are not in it."""
+    """The number of planned runs that are not in it."""
 
 
 def pack(results: Results) -> Packed:

@@ -82,7 +82,7 @@ def open_pack(folder: Path) -> Pack | None:
         return None
     except OSError as error:
         raise DamagedFile(f"{path}: {error.strerror}") from None
-    # a process that was forked has a file of its own, where it reads at places of its own
+    # one for each process: a forked one would share the position in the file with its parent
     return _open(path, os.getpid(), status.st_mtime_ns, status.st_size, status.st_ino)
 
 

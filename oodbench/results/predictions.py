@@ -39,7 +39,7 @@ class Predictions:
     classes: tuple[str, ...] = ()
     """The names of the classes in the order of their numbers, if they have names."""
     inputs: str = ""
-    """A digest of the inputs, FITTED where these depend on the training examples, or empty: not kept."""
+    """A digest of the inputs, FITTED where these depend on the training examples, or empty if unknown."""
 
 
 FITTED = "fitted"
@@ -53,8 +53,8 @@ def write_examples(
     classes: Sequence[str] = (),
     inputs: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Keep a task's kind, the names of its classes (if they have names), and of every environment of
-    a run the targets, whether each example is of the `out` split, and the digest of its `inputs`.
+    """Write what the predictions of all steps share: the kind of the task, the names of its classes (if
+    any) and, by environment, targets, whether an example is of the `out` split, and digests of inputs.
     """
     arrays = {"names": np.array(list(environments)), "kind": np.array(kind)}
     arrays["classes"] = np.array(classes, dtype=str)

@@ -79,7 +79,7 @@ def provenance(device: str, threads: int, plugins: Sequence[str]) -> dict[str, A
 
 
 def begun_by(made_by: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance of a run that goes on, whose code and data stay those that it was begun by."""
+    """The provenance `made_by` of a resumed run, but with the code and data that it was begun with."""
     rest = {name: value for name, value in made_by.items() if name not in OF_THE_CODE}
     return rest | {name: begun[name] for name in OF_THE_CODE if name in begun}
 

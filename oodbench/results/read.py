@@ -42,18 +42,18 @@ METRICS = pa.schema(
         ("count", pa.int32()),
     ]
 )
-"""The columns of an evaluation; `run` is a run's place in a list."""
+"""The columns of an evaluation; `run` is the run's index in `ParsedRuns.runs`."""
 VERSION = 4
 CHECKSUM = 8
 """The bytes of the cache's checksum, which come first."""
 LARGEST_CACHE = 2**35
 """The most bytes of a cache that is read."""
 NO_SEARCH: dict[str, Any] = {"search": "random"}
-"""The value of runs that no search of version 0.2.0 has chosen."""
+"""The column `search` of runs that no search of version 0.2.0 has chosen."""
 KNOWN = {"context", "provenance", "state", "error", "stamp", "last_step", *COSTS}
 """The columns that the cache keeps of a run beside its metrics."""
 REWRITE = 0.01
-"""The share of the ended runs above which a cache that lacks them is written anew."""
+"""A cache that lacks more than this share of the ended runs is written anew."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ def read_frames(
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the garbage collector, which searches all objects again and again as many are made."""
+    """Pause the garbage collector, which would search all objects again and again while many are made."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -154,7 +154,7 @@ def _only(metrics: pa.Table, kept: "np.ndarray[Any, Any]", runs: int) -> pa.Tabl
 
 
 def _merged(plan: Mapping[str, Any], cached: ParsedRuns, fresh: ParsedRuns) -> ParsedRuns:
-    """Both together, in the order of the plan."""
+    """Join cached and newly parsed runs, in the order of the plan."""
     if not fresh.runs and list(cached.runs) == list(plan):
         return cached
     shifted = fresh.metrics["run"].to_numpy() + np.int32(len(cached.runs))
@@ -314,9 +314,9 @@ def _names(columns: Sequence[tuple[Column, ...]]) -> dict[str, Any]:
 
 
 def _costs(records: Sequence[Record]) -> dict[str, Any]:
-    """Of a run: its last step, and COSTS; None if not recorded.
+    """A run's last step and its COSTS; None for what was not recorded.
 
-    Seconds of evaluation are of a record; the others' last values are of the whole run.
+    Seconds of evaluation are added up over the records; the other costs are those of the last record.
     """
     if not records:
         return dict.fromkeys(("last_step", *COSTS))

@@ -1,7 +1,7 @@
 """Records as lines of metrics.jsonl.
 
-What the numbers of a record are of is the same at nearly every evaluation of a run. A line says it
-(`columns`) only where it is not that of the line before:
+The numbers of nearly all records of a run are of the same environments, splits and metrics. A line names
+them, as `columns`, only where they differ from those of the line before:
 
     {"step":20,"columns":[{"metrics":["accuracy","loss"],"splits":[["0.2","in",[720,720]]]}],
      "counted":["accuracy"],"values":[581,0.4455]}
@@ -144,9 +144,10 @@ def whole_records(text: bytes) -> list[Record]:
 
 
 def packed(record: Mapping[str, Any], before: Layout | None) -> tuple[dict[str, Any], Layout]:
-    """A record with `evaluations` as a line, and its layout; `before` is that of the line before, if any.
+    """Convert a record with `evaluations` into a line; returns the line and its layout.
 
-    A metric that is no proportion at one record is not counted from then on.
+    `before` is the layout of the line before, if there is one. A metric that is no proportion at one
+    record is not counted from then on.
     """
     evaluations = record["evaluations"]
     columns = _columns(evaluations)
@@ -199,17 +200,17 @@ def _grouped(columns: Sequence[Column]) -> list[_Block]:
     return [
         {
             "metrics": list(metrics),
-            "splits": [(e, s, [count for _, count in own]) for e, s, own in group],
+            "splits": [(e, s, [count for _, count in counts]) for e, s, counts in group],
         }
         for metrics, group in groupby(splits, key=lambda split: tuple(m for m, _ in split[2]))
     ]
 
 
 def wrong_records(text: bytes, run: RunFile, end: DoneFile) -> str:
-    """The mistakes in the records of a run that has ended; empty if there are none.
+    """What is wrong with the records of a run that has ended; empty if nothing is.
 
-    They are those that done.json counts and hashes, where it does, and their steps are exactly those
-    due; a run that diverged has one more, at its end. Results of another program keep its steps.
+    The records must be those that done.json counts and hashes, where it does, at exactly the steps that
+    are due; a diverged run has one more, at its end. Another program's results may have any steps.
     """
     lines = text.splitlines()
     if end.sha256 is not None:

@@ -104,17 +104,17 @@ class RunSpec:
 
     @property
     def dataset_name(self) -> str:
-        """The dataset as everything that is printed calls it."""
+        """The dataset's name in all output: its label, or its registered name without one."""
         return self.dataset_label or self.dataset
 
     @property
     def id(self) -> str:
-        """A hash of the values: no host or code version, and no path but those among the values.
+        """A hash of the fields' values, which hold no host, no code version and no path but the user's own.
 
-        What is not compared is not hashed. A file of weights, the network's or the dataset's, is by its
-        SHA-256 alone where a `sha256` stands beside it (a plan sets it for the network timm), else by its
-        path as it was given. A field that was added later (its metadata say so) is hashed only where it is
-        not at its default, which is what runs did before there was the field.
+        Fields that are not compared are not hashed. A file of weights, the network's or the dataset's,
+        counts by its SHA-256 alone where a `sha256` stands beside it (a plan sets it for the network timm),
+        else by its path as it was given. A field that was added later (its metadata say so) is hashed only
+        where it is not at its default, which is what runs did before the field existed.
         """
         values = dict(vars(self))
         for f in fields(self):

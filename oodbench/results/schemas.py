@@ -159,7 +159,7 @@ def sealed(text: str) -> str:
 
 
 def check_seal(data: bytes, place: str) -> None:
-    """Raise DamagedFile for a text with another checksum than its own; one without any passes."""
+    """Raise DamagedFile for a text that does not match its checksum; one without a checksum passes."""
     seal = SEAL.search(data[-SEAL_LENGTH:])
     if seal and int(seal[1], 16) != zlib.crc32(data[: -len(seal[0])]):
         raise DamagedFile(
@@ -201,7 +201,7 @@ def parse_json(data: bytes, schema: type[T] | TypeAdapter[T], place: str) -> T:
 
 
 def _reason(data: bytes, error: ValidationError) -> str:
-    """The mistakes in a file that does not fit its schema."""
+    """The first mistake in a file that does not fit its schema, as a clause."""
     first = error.errors(include_url=False)[0]
     if first["loc"] == ("schema",) and "schema" in (values := from_json(data)):
         return f"has schema {str(values['schema'])[:20]}, not {SCHEMA}: another version wrote it"

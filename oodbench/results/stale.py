@@ -24,7 +24,7 @@ PARTS = {
 }
 """The digests of a run, and the field of the run that names what each is of."""
 Part = tuple[str, str]
-"""`method`, `network`, `dataset` or `files`, and the name of what it is."""
+"""`method`, `network`, `dataset` or `files`, and the name of that method, network or dataset."""
 
 
 class Trained(NamedTuple):
@@ -53,7 +53,7 @@ class Stale:
 
 @dataclass
 class _Variant:
-    """Runs that share what was recorded of a part, and what is here of it."""
+    """Runs of a directory with the same digests of a part, both as recorded and as they are now."""
 
     recorded: Code | str
     now: Code | str | None
@@ -79,8 +79,9 @@ class _Variant:
 def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) -> list[Stale]:
     """The stale runs by reason.
 
-    `here` has what some runs, by id, would be trained by and from now; of the others the recorded files
-    are looked at. Of a run of another version of the package, what is not the package's own is compared.
+    `here` has, by id, the digests of the code and data with which a run would be trained now; for other
+    runs the recorded files are read again. Of a run of another version of the package, only code and data
+    that are not the package's own are compared.
     """
     totals: Counter[Part] = Counter()
     variants: dict[Part, dict[object, _Variant]] = {}
@@ -97,13 +98,13 @@ def stale(runs: Iterable[Trained], here: Mapping[str, Digests] | None = None) ->
         for kind, column in PARTS.items():
             part = kind, getattr(run, column)
             totals[part] += 1
-            one, other = recorded.get(kind), now.get(kind)
-            if one is None or (version != __version__ and is_of_package(one)):
+            before, present = recorded.get(kind), now.get(kind)
+            if before is None or (version != __version__ and is_of_package(before)):
                 continue
-            key = _key(one), _key(other), run.directory
+            key = _key(before), _key(present), run.directory
             of_part = variants.setdefault(part, {})
             if key not in of_part:
-                of_part[key] = _Variant(one, other, files[run.directory])
+                of_part[key] = _Variant(before, present, files[run.directory])
             of_part[key].ids.append(run.id)
     reasons = list(_of_other_versions(versions))
     for part, of_part in variants.items():

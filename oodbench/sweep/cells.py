@@ -108,7 +108,7 @@ class Source:
     """The dataset as tables call it."""
     training: Training
     ceiling: Mapping[str, Any]
-    """The options of its ceilings' data; a row's own (`Row.options`) go before them."""
+    """The options of its ceilings' data; a row's own (`Row.options`) take precedence."""
     tests: Sequence[tuple[str, ...]] = ()
     """The sets of test environments on which the methods are tried."""
     validation: int | tuple[str, ...] = ()
@@ -200,8 +200,8 @@ def _validation(source: Source, tests: tuple[str, ...], trial: int) -> tuple[str
 def specs_of(sweep: Sweep, row: Row, source: Source) -> Iterator[list[RunSpec]]:
     """The runs of a row on a dataset for each set of test environments, by draw, then trial.
 
-    The file's settings of training on this dataset go before its settings for all. Raises UserError
-    for impossible hyperparameters.
+    The file's settings of training on this dataset take precedence over its settings for all. Raises
+    UserError for impossible hyperparameters.
     """
     from oodbench.algorithms import algorithms
     from oodbench.networks.base import networks

@@ -44,7 +44,7 @@ class Chosen:
 
 
 def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chosen:
-    """What a rule (the directory's usual one by default) chooses there, to be trained in other `trials`.
+    """The hyperparameters that a rule, the directory's usual one by default, chooses for other `trials`.
 
     A draw is judged by the mean over trials of each run's best validation score; where every trial has
     draws of its own, each run is judged alone. Ties go to the lowest draw. Raises UserError for trials that
@@ -71,7 +71,7 @@ def chosen_in(directory: Path, rule: str | None, trials: Sequence[int]) -> Chose
 
 
 def _best_runs(frames: Frames, runs: pd.DataFrame, rule: str) -> dict[Any, str]:
-    """The id of a run with the best setting of each PLACE all of whose trials are complete."""
+    """For each PLACE whose trials are all complete, the id of a run with the best setting."""
     table = candidates(frames, rule)
     best_steps = table[table["complete"]].drop_duplicates("id")
     columns = ["hparams", "network_hparams", "adapt"]

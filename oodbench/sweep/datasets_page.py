@@ -104,7 +104,7 @@ def _write_picture(dataset: Dataset, docs: Path) -> None:
 
 
 def page(text: str, rooms: Mapping[str, HeadRoom], shown: Sequence[str]) -> str:
-    """The page in Markdown with these figures and pictures in the places of those that it has."""
+    """The Markdown page `text`, with these figures and pictures in place of those that it has."""
     values = ("constant", "ERM", "ceiling", "alone", "room")
     budget = ("draws x trials x steps", "s/run")
     columns = ("dataset", "shift", "test", "metric", *values, "passes", RHO, *budget)
@@ -114,9 +114,9 @@ def page(text: str, rooms: Mapping[str, HeadRoom], shown: Sequence[str]) -> str:
     parts = {"measured": table, "others": [*_unmeasured(rooms)], "pictures": images}
     for name, lines in parts.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-        before, found, rest = text.partition(begin)
-        _, found_end, after = rest.partition(end)
-        if not (found and found_end):
+        before, begins, rest = text.partition(begin)
+        _, ends, after = rest.partition(end)
+        if not (begins and ends):
             raise UserError(f"the page has no place for its part '{name}', {begin.strip()}")
         text = before + begin + "\n".join(lines) + "\n" + end + after
     return text
@@ -152,13 +152,13 @@ def _cells(name: str, room: HeadRoom) -> list[str]:
 def _unmeasured(rooms: Mapping[str, HeadRoom]) -> Iterator[str]:
     """A line for each reason why registered datasets were not measured."""
     rest = [name for name in datasets if name not in rooms]
-    own = [name for name in rest if name in OF_ONES_OWN]
-    filed = [n for n in rest if n not in own and _needs_files(n)]
-    other = [name for name in rest if name not in own + filed]
+    users = [name for name in rest if name in OF_ONES_OWN]
+    with_files = [n for n in rest if n not in users and _needs_files(n)]
+    other = [name for name in rest if name not in users + with_files]
     unchosen = [n for n in other if not has_choice(make(n, {}))]
     reasons = {
-        "They are made of the user's own data": own,
-        "They need files or packages, or there was no time for them": filed,
+        "They are made of the user's own data": users,
+        "They need files or packages, or there was no time for them": with_files,
         "They have neither `out` splits nor validation environments to choose runs by": unchosen,
         "They need no files, and there was no time for them": [
             name for name in other if name not in unchosen

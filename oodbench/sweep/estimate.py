@@ -62,8 +62,8 @@ def forecast(
         bundles.setdefault(spec.bundle_key, []).append(spec)
     result = Forecast()
     measured: dict[str, list[tuple[float, int]]] = {row: [] for row in rows}
-    start, mixed = time.perf_counter(), random.Random(0)
-    queues = [mixed.sample(list(bundles.values()), len(bundles)) for bundles in rows.values()]
+    start, rng = time.perf_counter(), random.Random(0)
+    queues = [rng.sample(list(bundles.values()), len(bundles)) for bundles in rows.values()]
     turns = [
         (row, bundle)
         for bundles in zip_longest(*queues)
@@ -149,7 +149,7 @@ def _timed_steps(program: "Program", most: int) -> float:
 
 
 def _evaluation(program: "Program", runs: "Sequence[Run]") -> float:
-    """Seconds of one evaluation of a run; for a run trained alone they follow from its beginning."""
+    """Seconds of one evaluation of a run; of a run trained alone, extrapolated from its first examples."""
     import torch
 
     from oodbench.train.evaluate import predictions

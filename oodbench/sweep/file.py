@@ -21,7 +21,7 @@ MAX_INDEX = 2**31 - 1
 
 
 def _plain_name(name: str) -> str:
-    """A name that is a path inside results/, without surprises on a terminal."""
+    """Check that a name is a printable path inside results/; raises ValueError."""
     parts = name.split("/")
     if not name.isprintable() or any(p.strip() != p or p in ("", ".", "..") for p in parts):
         raise ValueError("not a name")
@@ -29,7 +29,7 @@ def _plain_name(name: str) -> str:
 
 
 def _from_text(value: Any) -> Any:
-    """A number that YAML 1.1 takes for text, such as 1e-3."""
+    """Convert a text into a number where it is one, as YAML 1.1 takes 1e-3 for text."""
     if isinstance(value, str):
         try:
             return float(value)
@@ -88,7 +88,7 @@ class Training(BaseModel):
         default=None, description="a name, or a mapping with the keys name and hparams"
     )
     hparams: dict[str, Any] = Field(default={}, description="names with values")
-    """Values or ranges of hyperparameters that all methods have; a row's own go before them."""
+    """Values or ranges of hyperparameters that all methods have; a row's own take precedence."""
     validation_environments: Count | Names | None = Field(
         default=None, description="a number from 1 on, or a list of names"
     )
@@ -455,7 +455,7 @@ def _unknown_names(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def several(place: str, problems: Sequence[str]) -> str:
-    """The problems of a place: one in its line, more as a list of which each has a line."""
+    """Join the problems of a place: a single one on the same line, several as a list below it."""
     different = list(dict.fromkeys(problems))
     if len(different) == 1:
         return f"{place}: {different[0]}"

@@ -57,7 +57,7 @@ class HeadRoom:
     ceiling: Value | None
     """ERM trained on what the test environment is like; None where the dataset has no option for it."""
     own: Value | None
-    """ERM trained on the `in` splits of the test environments, on their `out` splits."""
+    """ERM trained on the `in` splits of the test environments and scored on their `out` splits."""
     spearman: Value | None
     """Spearman's correlation, over all draws and trials of ERM, of each run's best score by `train_val`
     with its test value at that step, and its p-value. None where runs have no such scores."""
@@ -287,7 +287,7 @@ def _spearman(frames: Frames) -> Value | None:
 def _on_its_own(frames: Frames, higher_is_better: bool) -> Value | None:
     """The mean over trials of the `out` splits' value at the draw and step that the other trials choose.
 
-    A draw and step chosen by the same values would flatter.
+    A draw and step chosen by the trial's own values would make these optimistic.
     """
     try:
         scores = candidates(frames, "train_val")

@@ -50,8 +50,8 @@ def launch(sweep: Sweep, options: LaunchOptions, console: Terminal | None = None
     plan = make_plan(sweep, options.data_dir)
     show_plan(plan, console)
     if not plan.runs:
-        reasons = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
-        raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(reasons))}")
+        cells = {f"{i.algorithm} on {i.dataset}: {i.reason}" for i in plan.impossible}
+        raise UserError(f"sweep '{sweep.name}' has no possible run: {'; '.join(sorted(cells))}")
     rules = options.keep_weights or tuple(sweep.keep_weights)
     options = replace(
         options,
@@ -182,10 +182,10 @@ def _launcher(name: str, plugins: Sequence[str]) -> Launcher:
 
 
 def _decided(job: Job, console: Terminal) -> tuple[Job, frozenset[str], frozenset[str]]:
-    """The job with all runs that are to be trained, as the user decides on stale ones.
+    """Decide which runs of a job are trained, with stale ones as the user wishes.
 
-    Also returns the runs that are trained again, and the stored ones that new runs replace. Raises
-    UserError for stale runs before the user has decided.
+    Returns the job with the ids of these runs, the ids of those that are trained again, and the ids of
+    stored runs that new ones replace. Raises UserError for stale runs before the user has decided.
     """
     results, options, specs = job.results, job.options, job.specs
     stored = {}

@@ -189,7 +189,7 @@ def absent_data(sweep: Sweep, data_dir: Path | None = None) -> dict[str, Missing
 
 @contextmanager
 def _noted(problems: list[UserError]) -> Iterator[None]:
-    """Add a UserError to the problems, which are raised together."""
+    """Add a UserError that is raised within to the problems, which are raised together later."""
     try:
         yield
     except UserError as error:

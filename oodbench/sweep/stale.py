@@ -1,4 +1,4 @@
-"""Stale runs at a launch: it refuses them, trains them again, or keeps them."""
+"""Stale runs at a launch, which refuses them, trains them again, or keeps them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -50,7 +50,7 @@ def _trained(
 
 
 def settled(known: list[Stale], wish: str, console: Terminal) -> frozenset[str]:
-    """The ids of the stale runs; raises UserError if there are some and the user has no `wish`."""
+    """Print what is stale, and return the ids; raises UserError if the user has no `wish` for them."""
     for reason in known:
         if not reason.is_known:
             console.say(f"{reason.sentence}.")

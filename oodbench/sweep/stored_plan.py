@@ -56,7 +56,7 @@ def store_plan(
 ) -> None:
     """Add the plan of some runs to a results directory, and remove the runs `without`, given by id.
 
-    It keeps what is to be said of hyperparameters that an earlier sweep has `chosen`.
+    The plan also records from where hyperparameters are that an earlier sweep has `chosen`.
     Raises UserError if the directory holds anything else than earlier launches of this sweep.
     """
     shared = sweep.model_dump(mode="json", include=SHARED_KEYS)

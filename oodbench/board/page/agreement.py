@@ -17,7 +17,7 @@ from oodbench.selection import USUAL
 
 
 def datasets_agree(gaps: Gaps) -> Block:
-    """Kendall's tau between the orders of rows on two datasets, and on each and the others' mean."""
+    """A table of Kendall's tau between the orders of rows on two datasets, and on one and the others."""
     table = gaps.shares
     rows = []
     for dataset, here in table.iterrows():
@@ -43,9 +43,10 @@ def rules_agree(gaps: Mapping[str, Gaps]) -> Block:
 
 
 def rules_cost(gaps: Mapping[str, Gaps], oracle: str = "oracle") -> Block | None:
-    """How much less of the gap rows close by each rule than by the oracle; None without the oracle.
+    """A table of how much less of the gap rows close by each rule than by the oracle; None without one.
 
-    Means over rows, on each dataset. Both shares are counted from the baseline that the oracle chooses.
+    Its numbers are means over rows on each dataset. By either rule the gap starts at the value of the
+    baseline's runs that the oracle chooses.
     """
     if oracle not in gaps or len(gaps) < 2:
         return None
@@ -65,7 +66,7 @@ def rules_cost(gaps: Mapping[str, Gaps], oracle: str = "oracle") -> Block | None
 
 
 def tiers_agree(gaps: Gaps, frames: Frames, tiers: Mapping[str, Tier]) -> Block:
-    """Each tier's runs of the baseline, their time, and Kendall's tau of its mean shares with all runs'."""
+    """A table of each tier's size, its time for the baseline, and Kendall's tau with the whole board."""
     rows = []
     for name, tier in tiers.items():
         few = of_tier(frames, tier)
@@ -92,9 +93,9 @@ def of_tier(frames: Frames, tier: Tier) -> Frames:
 def on_the_line(frames: Frames) -> Block:
     """Spearman's correlation of values in and out of distribution over all runs of methods, by dataset.
 
-    Of each run at the step that `train_val` chooses: its score on held-out examples of the training
-    environments, and its value on the test environments. Where that is high, a better fit is all that a
-    dataset asks for (Miller et al., ICML 2021).
+    Each run counts at the step that `train_val` chooses, with its score on held-out examples of the
+    training environments and its value on the test environments. Where the two are highly correlated, a
+    better fit is all that a dataset asks for (Miller et al., ICML 2021).
     """
     runs = frames.runs[[k == METHOD for k in _kinds(frames.runs)]].set_index("id")
     judged = frames.scores[(frames.scores["rule"] == USUAL) & frames.scores["id"].isin(runs.index)]

@@ -1,4 +1,4 @@
-"""What papers claim of kinds of methods, beside what a board's numbers say."""
+"""Claims of papers about kinds of methods, and what a board's numbers say of each."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +26,7 @@ class Claim:
     rows: tuple[str, ...]
     """Methods by their names, or rows by their labels; `average`: every row with a weight average."""
     datasets: tuple[str, ...] = ()
-    """Registered names, followed by the options that must be so."""
+    """Registered names, each followed by the `OPTION=VALUE` that the dataset must have."""
     shift_kind: str = ""
     """Instead of names: the datasets with this kind of shift."""
 
@@ -49,7 +49,7 @@ CLAIMS = (
 
 
 def about(gaps: Gaps) -> str:
-    """How the table is read."""
+    """The note that says how to read the table."""
     return (
         f"Each claim on each dataset that it is about, by {gaps.rule}. *Gain*: rows that gain over "
         f"{BASELINE} after Holm's correction over all rows and datasets of the board. *Uncorrected*: "
@@ -61,31 +61,31 @@ def about(gaps: Gaps) -> str:
 
 
 def claims(contents: Contents, gaps: Gaps) -> Block:
-    """What a board says to each claim, a row for each dataset that the claim is about."""
+    """A table of the evidence for each claim, with a row for each dataset that it is about."""
     rows = []
     runs = contents.frames.runs
     for claim in CLAIMS:
         labels = _labels(claim, runs)
         for dataset in map(str, gaps.trials.index.unique("dataset")):
-            there = [x for d, x in gaps.signs if d == dataset and x in labels]
-            if there and _is_about(claim, runs, dataset):
+            tested = [x for d, x in gaps.signs if d == dataset and x in labels]
+            if tested and _is_about(claim, runs, dataset):
                 says = f"{claim.says} ({claim.source})"
-                rows.append([says, dataset, str(len(there)), *_evidence(gaps, dataset, there)])
+                rows.append([says, dataset, str(len(tested)), *_evidence(gaps, dataset, tested)])
     header = ["claim", "dataset", "rows", "gain", "uncorrected", "lose", "best", "verdict"]
     return Block("What papers claim", header, rows, len(rows), keys=2)
 
 
 def sentence(block: Block) -> str:
-    """How many of the claims of `claims` hold."""
-    there: dict[str, list[str]] = {x: [] for x in (HOLDS, IN_PART, OPEN, NOT)}
+    """A sentence with the claims in the table of `claims` by their verdicts."""
+    by_verdict: dict[str, list[str]] = {x: [] for x in (HOLDS, IN_PART, OPEN, NOT)}
     for row in block.rows:
-        there[row[-1]].append(f"{row[0].partition(' (')[0]} ({row[1]})")
-    parts = [f"{verdict}: {', '.join(names) or 'none'}" for verdict, names in there.items()]
+        by_verdict[row[-1]].append(f"{row[0].partition(' (')[0]} ({row[1]})")
+    parts = [f"{verdict}: {', '.join(names) or 'none'}" for verdict, names in by_verdict.items()]
     return f"Of {counted(len(block.rows), 'claim')} on a dataset, {'; '.join(parts)}."
 
 
 def _evidence(gaps: Gaps, dataset: str, labels: Sequence[str]) -> list[str]:
-    """Which rows gain, which do so without a correction, which lose, which is the best; the verdict."""
+    """The cells of a claim's row: which rows gain, gain uncorrected, lose and are best; the verdict."""
     known = gaps.shares.loc[dataset] if dataset in gaps.shares.index else pd.Series(dtype=float)
     shares = known.reindex(list(labels)).dropna()
 

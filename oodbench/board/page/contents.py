@@ -1,4 +1,4 @@
-"""What a board's page is made of: the board's runs, and the numbers by each selection rule."""
+"""The numbers behind a board's page: its runs, and their scores and gaps by each selection rule."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from oodbench.yaml_values import read_yaml
 
 @dataclass(frozen=True)
 class Contents:
-    """What a page is made of."""
+    """The runs and numbers that a page shows."""
 
     folder: Path
     planned: list[str]
@@ -29,7 +29,7 @@ class Contents:
     frames: Frames
     rule: str
     leaderboard: Leaderboard
-    """By `rule`."""
+    """The leaderboard by `rule`."""
     values: dict[str, pd.DataFrame]
     """The values behind the leaderboard by each rule, of the datasets that serve it; see `scores`."""
     gains: dict[tuple[str, str], Difference]
@@ -54,7 +54,7 @@ class Contents:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Datasets by the labels that every one of them has; larger is better."""
+        """Values by `rule`: datasets by the labels that every one of them has; larger is better."""
         return block_table(self.values[self.rule])
 
     @property
@@ -80,7 +80,7 @@ class Contents:
         return "points" if is_proportion(metric) else metric
 
     def is_higher_better(self, dataset: str) -> bool:
-        """The direction of a dataset's metric."""
+        """Whether a higher value of a dataset's metric is better."""
         return self.leaderboard.higher.get(self.metric(dataset), True)
 
 
@@ -90,8 +90,8 @@ def contents(name: str) -> Contents:
     frames = _of_page(frozen(name))
     rule = usual(frames)
     values = {}
-    shipped = [name for name in rule_names() if find_rule(name).frozen]
-    for other in dict.fromkeys([rule, *shipped]):
+    frozen_rules = [name for name in rule_names() if find_rule(name).frozen]
+    for other in dict.fromkeys([rule, *frozen_rules]):
         served = serving(frames, other)
         if len(served.runs):
             values[other] = scores(served, other)
@@ -106,7 +106,7 @@ def contents(name: str) -> Contents:
 
 
 def _of_page(frames: Frames) -> Frames:
-    """The frames with the records that a page shows alone: of the datasets' metrics and the worst group."""
+    """Drop the records of metrics that no page shows, see `kept_metrics`."""
     metrics = frames.metrics
     shown = metrics["metric"].isin(kept_metrics(map(str, frames.runs["metric"].unique())))
     return replace(frames, metrics=metrics[shown])

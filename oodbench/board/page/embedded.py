@@ -2,8 +2,8 @@
 
 `numbers` are those of the chosen runs, which the page reads at once. `runs_behind` are all runs: their
 hyperparameters, and by each rule the step, the score and the value. They are compressed, and read when a
-number is opened. Datasets, rows and runs go by their places: a run of a dataset and row by that among them
-in the order of test sets, trials and draws.
+number is opened. Datasets, rows and runs are given by their indices; that of a run counts the runs of its
+dataset and row in the order of test sets, trials and draws.
 """
 
 import base64
@@ -38,7 +38,7 @@ PLACE = ["dataset", "row", "run"]
 
 @dataclass(frozen=True)
 class Embedded:
-    """What stands in the page."""
+    """The data inside the page."""
 
     numbers: dict[str, Any]
     runs_behind: str
@@ -77,7 +77,7 @@ def embedded(board: Contents) -> Embedded:
 
 
 def _placed(board: Contents) -> pd.DataFrame:
-    """The runs with the places of their dataset and row, and their own among those of both."""
+    """Add to the runs the indices `dataset`, `row` and `run`, the last counted within dataset and row."""
     runs = sweep_runs(board.frames)
     places = {name: i for i, name in enumerate(board.datasets)}
     runs = runs[runs["dataset_label"].isin(places)]
@@ -93,7 +93,7 @@ def _placed(board: Contents) -> pd.DataFrame:
 
 
 def _dataset(board: Contents, runs: pd.DataFrame, name: str) -> dict[str, Any]:
-    """What a dataset is."""
+    """The facts on a dataset that the page shows: metric, shift, licence, picture, sizes."""
     of_dataset = runs[runs["dataset_label"] == name]
     run, metric = of_dataset.iloc[0], board.metric(name)
     facts: dict[str, Any] = {"half": "", "kind": "", "picture": None, "licence": ""}
@@ -178,7 +178,7 @@ def _costs(runs: pd.DataFrame) -> list[list[Any]]:
 
 
 def _behind(runs: pd.DataFrame, by_rule: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
-    """By dataset and row, the columns of all runs' hyperparameters, and what rules judge them by."""
+    """By dataset and row: the hyperparameters of all runs, and their step, score and value by each rule."""
     columns = Distinct()
     parts: dict[str, dict[str, Any]] = {}
     for (dataset, row), group in runs.groupby(["dataset", "row"]):

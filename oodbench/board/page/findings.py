@@ -1,4 +1,4 @@
-"""What follows from the numbers of a board, a sentence each."""
+"""Findings on a board: sentences that follow from its numbers."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from oodbench.board.page.tables import critical, gain_text, selection_costs, sig
 from oodbench.report.statistics import mean_ranks
 
 NAMED = 6
-"""How many of the rows that gain on a dataset are named."""
+"""The most rows that gain on a dataset which a sentence names."""
 
 
 def findings(contents: Contents) -> list[str]:
@@ -34,7 +34,7 @@ def _listed(labels: Iterable[object]) -> str:
 
 
 def _of_dataset(contents: Contents, dataset: str) -> str:
-    """Which rows gain over the baseline on a dataset, how many lose, and which have its numbers."""
+    """Say which rows gain over the baseline on a dataset, how many lose, and which are equal to it."""
     gains = {label: d for (of, label), d in contents.gains.items() if of == dataset}
     better = sorted((x for x in gains if sign(gains[x]) > 0), key=lambda x: -gains[x].gain.mean)
     lose = f"{sum(sign(d) < 0 for d in gains.values())} lose"
@@ -54,7 +54,7 @@ def _of_dataset(contents: Contents, dataset: str) -> str:
 
 
 def _of_ranks(contents: Contents) -> list[str]:
-    """Which mean ranks are further from the baseline's than chance."""
+    """Name the rows whose mean ranks differ from the baseline's by more than the critical difference."""
     mean, width = mean_ranks(contents.table), critical(contents.table)
     if math.isnan(width) or BASELINE not in mean:
         return []
@@ -66,7 +66,7 @@ def _of_ranks(contents: Contents) -> list[str]:
 
 
 def _of_selection(contents: Contents) -> list[str]:
-    """What it costs that a rule cannot see the test environments."""
+    """Say how many points of accuracy each rule costs, as it cannot see the test environments."""
     costs = selection_costs(contents)
     sentences = []
     for rule, by_rule in costs.groupby("rule", sort=False):

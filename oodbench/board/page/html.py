@@ -30,15 +30,15 @@ SCRIPTS = (
 )
 """The scripts, in the order in which they are joined."""
 LONG = 16
-"""The number of rows beyond which a table is opened first."""
+"""The number of rows beyond which a table is folded until a reader opens it."""
 WORDY = 40
-"""The number of characters of a cell beyond which a table is one of texts."""
+"""The number of characters of a cell beyond which a table counts as one of texts."""
 
 
 def html_page(board: Contents) -> str:
     """The page of a board."""
     numbers = embedded(board)
-    written = [one for one in sections(board) if not one.drawn]
+    written = [section for section in sections(board) if not section.drawn]
     parts = {
         "version": escape(__version__),
         "title": escape(printable(f"The board {board.name}")),
@@ -57,7 +57,7 @@ def html_page(board: Contents) -> str:
 
 
 def _html(text: str) -> str:
-    """Markdown as HTML, in which a table scrolls by itself, and a long one is opened first."""
+    """Turn Markdown into HTML, in which a wide table scrolls by itself and a long one is folded."""
     body = MarkdownIt("commonmark").enable("table").render(text)
     body = re.sub(
         r' style="text-align:(\w+)"', r' class="\1"', body

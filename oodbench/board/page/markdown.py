@@ -48,7 +48,7 @@ class Section:
 
     title: str
     write: Callable[[], str]
-    """Gives its text."""
+    """Returns its text as Markdown."""
     drawn: bool = False
     """Whether the HTML page draws it by itself, from numbers that it computes again."""
 
@@ -62,7 +62,7 @@ def markdown_page(board: Contents) -> str:
 
 def sections(board: Contents) -> list[Section]:
     """The sections of a board's page."""
-    found = [
+    in_order = [
         *_of_gaps(board),
         Section("Findings", lambda: _findings(board)),
         Section("Datasets", lambda: _tables([tables.head_room(board)])),
@@ -78,11 +78,11 @@ def sections(board: Contents) -> list[Section]:
         Section("Cost", lambda: f"{ABOUT_COSTS}\n\n{_tables([tables.costs(board)])}", drawn=True),
     ]
     if (entered := entries.table(board.folder)).rows:
-        found.append(Section("Rows that others entered", lambda: _tables([entered])))
+        in_order.append(Section("Rows that others entered", lambda: _tables([entered])))
     if groups := tables.worst_group(board):
         about_groups = f"Accuracy of the worst group, selected by {board.rule}:{WORST_GROUP}."
-        found.append(Section("The worst group", lambda: f"{about_groups}\n\n{_tables(groups)}"))
-    return found
+        in_order.append(Section("The worst group", lambda: f"{about_groups}\n\n{_tables(groups)}"))
+    return in_order
 
 
 def _findings(board: Contents) -> str:
@@ -95,11 +95,11 @@ def _findings(board: Contents) -> str:
 
 
 def _of_results(board: Contents) -> list[Section]:
-    """The results by the board's rule, and by the usual one if that is another."""
-    found = [Section(f"Results by {board.rule}", lambda: _results(board), drawn=True)]
+    """The sections of results by the board's rule, and by the usual one if that is another."""
+    shown = [Section(f"Results by {board.rule}", lambda: _results(board), drawn=True)]
     if USUAL in board.values and board.rule != USUAL:
-        found.append(Section(f"Results by {USUAL}", lambda: _usual_results(board), drawn=True))
-    return found
+        shown.append(Section(f"Results by {USUAL}", lambda: _usual_results(board), drawn=True))
+    return shown
 
 
 def _results(board: Contents) -> str:
@@ -124,13 +124,13 @@ def _gains(board: Contents) -> str:
 
 
 def _tables(blocks: Iterable[Block]) -> str:
-    """Blocks as Markdown; only those after the first have a title."""
+    """Blocks as Markdown, the first without its title, as the section has one."""
     text = markdown(Sheet(list(blocks), (), (), {}))
     return text.partition("\n\n")[2].strip()
 
 
 def about(contents: Contents) -> str:
-    """What the board is: its size, and what trained it."""
+    """A paragraph on the board's size, and on the code and machines that trained it."""
     runs = contents.frames.runs
     of_rows = runs[~runs["ceiling"].eq(True)].groupby("label")["dataset_label"].nunique()
     rows, whole = len(of_rows), sum(of_rows == len(contents.datasets))
@@ -162,7 +162,7 @@ def _about_results(contents: Contents) -> str:
 
 
 def _of_selection(contents: Contents) -> list[Section]:
-    """What selection costs, where a dataset has the oracle."""
+    """The section on what selection costs; none where no dataset has the oracle."""
     table = tables.selection(contents)
     if not table.rows:
         return []
@@ -175,16 +175,16 @@ def _of_selection(contents: Contents) -> list[Section]:
 
 
 def _of_gaps(contents: Contents) -> list[Section]:
-    """The share of the gap closed, where the board's rule has one, and what papers claim of it."""
+    """The sections on the gap closed and on papers' claims; none without a clear head-room."""
     gaps = contents.gaps.get(contents.rule)
     if gaps is None:
         return []
-    found = [Section("The gap closed", lambda: _gap_closed(gaps), drawn=True)]
+    shown = [Section("The gap closed", lambda: _gap_closed(gaps), drawn=True)]
     table = claims.claims(contents, gaps)
     if table.rows:
         said = f"{claims.about(gaps)}\n\n{claims.sentence(table)}"
-        found.append(Section("What papers claim", lambda: f"{said}\n\n{_tables([table])}"))
-    return [*found, Section(f"Against {BASELINE}", lambda: _against(gaps))]
+        shown.append(Section("What papers claim", lambda: f"{said}\n\n{_tables([table])}"))
+    return [*shown, Section(f"Against {BASELINE}", lambda: _against(gaps))]
 
 
 def _gap_closed(gaps: Gaps) -> str:
@@ -204,7 +204,7 @@ def _against(gaps: Gaps) -> str:
 
 
 def _of_agreement(contents: Contents) -> list[Section]:
-    """How much datasets, rules and tiers agree, where there are shares of the gap."""
+    """The section on how much datasets, rules and tiers agree; none without shares of the gap."""
     gaps = contents.gaps.get(contents.rule)
     if gaps is None:
         return []

@@ -34,15 +34,15 @@ from oodbench.results.frames import subset
 from oodbench.results.run_spec import CONSTANT
 
 DRAWS = (1, 5)
-"""The smaller budgets of which the ranks are shown, beside the whole one."""
+"""The numbers of first draws for which ranks are shown, beside those with all draws."""
 SHARES = (0.05, 0.1, 0.25, 0.5)
-"""How much larger than the best row's an error may be."""
+"""The shares by which a row's error may exceed the best row's and count as close."""
 NARROW, NARROW_SHARE = 0.02, 0.05
 """The half-width of a narrow interval: 2 points of a proportion, or a twentieth of the head-room."""
 
 
 def results(board: Leaderboard) -> list[Block]:
-    """The averages of all rows on all datasets, or the tables of the only one."""
+    """The table of means over all datasets, or the tables of the only dataset."""
     shown = blocks(replace(board, frame=board.frame.drop(columns=FROM, errors="ignore")))
     if board.frame["dataset"].nunique() > 1:
         return [block for block in shown if block.title == OVER_DATASETS]
@@ -50,7 +50,7 @@ def results(board: Leaderboard) -> list[Block]:
 
 
 def head_room(contents: Contents) -> Block:
-    """What each dataset is, and its constant answer, baseline, best row and ceiling."""
+    """A table of each dataset's shift and training, its constant answer, baseline, best row and ceiling."""
     methods, ceilings, constants = map(contents.averages, (METHOD, CEILING, CONSTANT))
     rows = []
     for dataset in contents.datasets:
@@ -142,9 +142,9 @@ def precision(contents: Contents) -> Block:
 
 
 def selection_costs(contents: Contents) -> pd.DataFrame:
-    """The points of accuracy that each row has less by each rule than by the oracle.
+    """The points of accuracy that each row loses when a rule chooses its runs instead of the oracle.
 
-    Columns: `dataset`, `label`, `rule`, `cost`; only what the oracle can choose, too.
+    Returns `dataset`, `label`, `rule` and `cost`, for what the oracle can choose, too.
     """
     parts = []
     for rule, values in contents.values.items():
@@ -171,7 +171,7 @@ def selection(contents: Contents) -> Block:
 
 
 def ranks(contents: Contents) -> Block:
-    """The mean rank of each row that is complete on every dataset, and what moves it."""
+    """A table of complete rows' mean ranks: by each rule, with fewer draws, and without each dataset."""
     rule, runs, table = contents.rule, contents.frames.runs, contents.table
     usual_ranks = mean_ranks(table)
     tables = {r: block_table(v) for r, v in contents.values.items() if r != rule}
@@ -261,7 +261,8 @@ def costs(contents: Contents) -> Block:
 def worst_group(contents: Contents) -> list[Block]:
     """Tables of the worst group's accuracy, of datasets that record it, by the rule that selects by it.
 
-    A ceiling is none for groups: the test environment that it is trained like has a smallest group, too.
+    Ceilings are left out: data like the test environment's have a smallest group, too, so that training on
+    them is no bound of this metric.
     """
     rule = f"{contents.rule}:{WORST_GROUP}"
     served = serving(contents.frames, rule)

@@ -39,7 +39,7 @@ def write(
 
 
 def render(tree: dict[str, Any]) -> str:
-    """The page of a tree of `contents.contents`."""
+    """The HTML page that shows a tree made by `contents.contents`."""
     title = html.escape(printable(f"{tree['title']}: oodbench report"))
     parts = {"version": html.escape(tree["version"]), "title": title, "data": embedded(tree)}
     scripts = [ASSETS / f"{name}.js" for name in SCRIPTS]

@@ -228,9 +228,9 @@ def costs(runs: Mapping[str, Any], baseline: int | None) -> dict[str, list[Any]]
     rows = []
     for dataset, group in frame.groupby("dataset"):
         paces = group.dropna(subset=["pace"])
-        on = paces.groupby(["provenance", "label"])["pace"].median()
-        against = on[on.index.get_level_values("label") == baseline].droplevel("label")
-        ratios = (on / against.reindex(on.index, level="provenance")).dropna()
+        medians = paces.groupby(["provenance", "label"])["pace"].median()
+        against = medians[medians.index.get_level_values("label") == baseline].droplevel("label")
+        ratios = (medians / against.reindex(medians.index, level="provenance")).dropna()
         for label, of_label in paces.groupby("label"):
             ratio = ratios[ratios.index.get_level_values("label") == label].median()
             timed = of_label.dropna(subset=["waited"])

@@ -58,13 +58,13 @@ class LaunchOptions(TrainSettings):
     devices: str = "auto"
     """`auto`, `cpu` or a list such as `cuda:0,cuda:1`."""
     resources: Mapping[str, Any] = field(default_factory=dict)
-    """Values over the sweep's own `resources`; each launcher takes the keys that it knows."""
+    """Values that override the sweep's `resources`; each launcher takes the keys that it knows."""
     dry_run: bool = False
     """Whether the launcher only shows what it would submit."""
     snapshot: bool = False
     """Whether a cluster's jobs run a snapshot of the code."""
     stale: str = ""
-    """Stale runs are trained again (`retrain`) or kept (`keep`); by default they refuse the launch."""
+    """What is done with stale runs: `retrain` or `keep`; by default the launch is refused."""
     confirm: bool = False
     """Whether to ask before anything is written, if a person can answer."""
     table: bool = True
@@ -84,7 +84,7 @@ class Job:
     """The ids of the runs to train."""
     options: LaunchOptions
     workers: int = 1
-    """Processes at a time, once the launcher knows."""
+    """The number of processes at a time, which the launcher sets."""
     devices: tuple[str, ...] = ("cpu",)
     """The devices that the workers are given in turn."""
     gpus: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ def progress_note(beat: Heartbeat | None) -> str:
 
 
 def layered_resources(*layers: tuple[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Resources from (place, values) layers over the user's file, later ones first.
+    """Merge the user's file and (place, values) layers of resources; later layers take precedence.
 
     A mapping such as `slurm` is merged key by key. Raises UserError naming a key that no launcher knows,
     or whose value is wrong, and its place.

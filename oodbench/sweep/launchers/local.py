@@ -38,8 +38,8 @@ from oodbench.train.settings import MAX_VECTORIZED, BundleKey
 LOCK_RETRY_SECONDS = 5.0
 """Seconds for which the pool tries again to train a run that another process holds."""
 KILL_SECONDS = 2.0
-"""A killed worker's run counts as failed only if we live on so long: a machine that goes down or a
-cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
+"""A killed worker's run counts as failed only if this process lives on so long: a machine that goes down
+or a cluster that ends the whole job kills the workers first, and then the run is to be resumed."""
 LOST_EXIT_CODE = 255
 """The exit code that multiprocessing reports for a worker whose fork server has died as well."""
 MAX_REQUEUES = 3
@@ -64,7 +64,7 @@ class Worker:
     process: BaseProcess
     connection: Connection
     run_ids: list[str] = field(default_factory=list)
-    """The runs that it was given and has not spoken of yet, in that order."""
+    """The runs that it was given and has not reported on yet, in that order."""
     busy: bool = False
 
 
@@ -173,7 +173,7 @@ class _Pool:
         return self.states
 
     def _receive_message(self, worker: Worker, display: Display) -> None:
-        """Take in what a worker says."""
+        """Handle the next message of a worker."""
         event, value, message, run_id = _receive(worker)
         if event == "step":
             display.stepped(worker.index, int(value))
@@ -222,7 +222,7 @@ class _Pool:
     def _worker_died(
         self, run_id: str, state: State, message: str, together: int, display: Display
     ) -> None:
-        """Take in that a run's worker died while it had so many."""
+        """Queue a run again, or record its failure, after its worker died with `together` runs."""
         if state is State.FAILED and together > 1:
             self.limits[run_id] = together // 2
             self.queue.append(run_id)
@@ -231,7 +231,7 @@ class _Pool:
             self._run_ended(run_id, State.FAILED, message, display)
 
     def _run_ended(self, run_id: str, state: State, message: str, display: Display) -> None:
-        """Take in how a run ended."""
+        """Record and show how a run ended."""
         display.ended(run_id, state, message)
         self.states[run_id] = state
 
@@ -281,7 +281,7 @@ class _Pool:
 
 
 def stop(seconds: float) -> None:
-    """Have every worker of this process checkpoint its run and end, at most `seconds` long."""
+    """Ask every worker of this process to checkpoint its run and end, and wait at most `seconds`."""
     workers = multiprocessing.active_children()
     for worker in workers:
         if worker.pid is not None:
@@ -318,7 +318,7 @@ def warm_up() -> None:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """The environment variables of the processes that are started within."""
+    """Give these environment variables, and no others, to processes that are started within."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)
@@ -331,7 +331,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blocked() -> Iterator[None]:
-    """A process that is started here keeps `SIGNALS` waiting, and so do those forked from it."""
+    """Block `SIGNALS` in processes that are started within, and in those forked from them."""
     resource_tracker.ensure_running()  # it would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -341,7 +341,7 @@ def _blocked() -> Iterator[None]:
 
 
 def _start(job: Job, index: int) -> Worker:
-    """A new worker, from a new server if the one that it is to be forked from dies meanwhile.
+    """Start a worker, from a new server if the one that it is to be forked from dies meanwhile.
 
     Raises UserError if servers go on dying.
     """
@@ -397,8 +397,8 @@ def _receive(worker: Worker) -> tuple[str, str, str, str]:
     """A worker's message: ("step", number), ("end", state, sentence, run), ("idle",) or ("died",
     state, why).
 
-    At `idle` it has not taken up the runs that it was given and has said nothing of. A worker that
-    died is `failed`, or `interrupted` if it was asked to end.
+    A worker that is idle has not taken up the runs that it was given and has not reported on. The state
+    of one that died is `failed`, or `interrupted` if it was asked to end.
     """
     try:
         event, value, message, run_id = worker.connection.recv()

@@ -50,7 +50,7 @@ def progress(console: Terminal, most: int, **options: Any) -> Progress:
 
 
 def title(spec: RunSpec) -> str:
-    """A run in a few words."""
+    """A run's row, dataset, test set, draw and trial, to be printed."""
     tests = "+".join(spec.test_environments)
     which = f"draw {spec.draw}, trial {spec.trial}"
     return f"{spec.label} on {spec.dataset_name} (test {tests}), {which}"
@@ -81,7 +81,7 @@ class Display:
         self._progress.stop()
 
     def started(self, worker: int, run_ids: Sequence[str]) -> None:
-        """A worker takes up some runs."""
+        """Show that a worker has taken up some runs."""
         spec = self.specs[run_ids[0]]
         text = title(spec) + (f" and {len(run_ids) - 1} more" if len(run_ids) > 1 else "")
         steps = max(self.specs[i].steps for i in run_ids)
@@ -89,15 +89,15 @@ class Display:
         self._progress.update(self._bars[worker], description=text)
 
     def stepped(self, worker: int, step: int) -> None:
-        """A worker has done `step` steps of its runs."""
+        """Show that a worker has done `step` steps of its runs."""
         self._progress.update(self._bars[worker], completed=step)
 
     def idle(self, worker: int) -> None:
-        """A worker has nothing to do."""
+        """Hide the bar of a worker that has nothing to do."""
         self._progress.update(self._bars[worker], visible=False)
 
     def ended(self, run_id: str, state: State, message: str) -> None:
-        """A run has ended in a state."""
+        """Count a run that has ended in a final state, and print a line for it where one is due."""
         if not state.final:
             return
         self.count += 1

@@ -33,7 +33,7 @@ class SlurmResources(Resources):
     """The resources of one Slurm job, and how runs are put into jobs."""
 
     partition: str | None = None
-    """The cluster's default if not given."""
+    """The partition; the cluster's default if not given."""
     account: str | None = None
     qos: str | None = None
     gpus: str = "0"
@@ -113,7 +113,7 @@ def user_file() -> Path:
 def merged(
     known: Sequence[type[Resources]], *layers: tuple[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The values of (place, values) layers over the user's file, later ones first.
+    """Merge the user's file and (place, values) layers of resources; later layers take precedence.
 
     A mapping such as `slurm` is merged key by key. Raises UserError naming the place and a key that is
     in none of the `known` classes, or whose value is wrong.

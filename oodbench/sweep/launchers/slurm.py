@@ -95,7 +95,7 @@ class Training:
         return train_in_pool(job)
 
     def checkpoint(self, pack: Pack) -> "DelayedSubmission":
-        """The job to queue again, which submitit asks for when Slurm ends this one."""
+        """Stop the workers and return the job to queue again; submitit calls this when Slurm ends a job."""
         from submitit.core.utils import DelayedSubmission
 
         stop(self.stop_seconds)
@@ -125,7 +125,7 @@ class Slurm(Launcher):
     def launch(self, job: Job) -> dict[str, State]:
         """Submit the runs that are not queued yet and return at once, with `queued` for each of them.
 
-        Nothing is submitted if the cluster could never run it. Raises UserError.
+        Raises UserError, and submits nothing, if the cluster could never run it.
         """
         request = Request(job)
         request.check()
@@ -281,7 +281,8 @@ class Request:
     def submit(self, name: str, packs: tuple[Pack, ...], submissions: Submissions) -> None:
         """Submit an array, which is on disk before it is in the queue; raises UserError.
 
-        How its runs failed is forgotten, as a job leaves failed runs alone, unless Slurm refuses it.
+        Earlier failures of its runs are forgotten, as a job leaves failed runs alone, and recorded again
+        if Slurm refuses the array.
         """
         submission = Submission(name, packs, time.time(), commit())
         runs = [self.job.results.run(run_id) for pack in packs for run_id in pack]
@@ -380,7 +381,7 @@ def fingerprint(plugins: Iterable[str]) -> str:
 
 
 def take_snapshot(folder: Path, plugins: Iterable[str]) -> Path:
-    """Copy the code into a new folder under `folder`; returns the entries of PYTHONPATH."""
+    """Copy the code into a folder under `folder` unless it is there already; returns that folder."""
     plugins = tuple(plugins)
     target = folder / fingerprint(plugins)
     if target.is_dir():

@@ -90,7 +90,7 @@ class Submissions:
     def __iter__(self) -> Iterator[Submission]:
         """All submissions, the oldest first.
 
-        Of one that is damaged nothing is known: its runs are judged by their own files alone.
+        A damaged one is left out: its runs are judged by their own files alone.
         """
         readable = []
         for path in self.folder.glob("*/submission.json"):
@@ -162,7 +162,7 @@ def status_of(
     jobs: Queue | None,
     problem: str,
 ) -> RunStatus:
-    """The status of a run that was submitted; `jobs` is None where Slurm has the `problem`."""
+    """The status of a run that was submitted; `jobs` is None if `problem` kept Slurm from answering."""
     run = results.run(run_id)
     disk, reason = run.state_and_reason()
     log = submission.log(index, results.path / "jobs")
@@ -205,7 +205,7 @@ def cancel(names: Collection[str]) -> int:
 
 
 def delays() -> Iterator[float]:
-    """The waits between attempts; then UserError."""
+    """Yield the seconds to wait between attempts; raises UserError when there is none left."""
     yield from DELAYS
     raise UserError(f"Slurm's controller has not answered for {sum(DELAYS):.0f} s; try again later")
 

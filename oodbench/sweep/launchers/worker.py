@@ -1,4 +1,4 @@
-"""The life of a process that trains one run after the other."""
+"""The main loop of a worker process, which trains one run after the other."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def work(
 ) -> None:
     """Train the runs that the launcher sends, until it closes the connection or dies."""
     end_with_parent()
-    os.environ.clear()  # the process that was forked may have an older one
+    os.environ.clear()  # the server that this process was forked from may have an older one
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     from oodbench.registry import load_plugins
