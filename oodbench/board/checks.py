@@ -130,15 +130,18 @@ def too_large(paths: Iterable[Path]) -> list[str]:
 
 def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) -> list[str]:
     """The mistakes, a sentence each, of parts under a protocol beside the `known` parts of the board."""
+    beside: dict[str, list[Part]] = {}
+    sets: dict[str, dict[tuple[str, ...], None]] = {}
+    for part in known:
+        beside.setdefault(part.dataset, []).append(part)
+        sets.setdefault(part.dataset, {}).update(dict.fromkeys(part.test_sets))
     wrong = []
     for part in parts:
-        beside = [other for other in known if other.dataset == part.dataset]
-        runs = part.runs()
-        unlike = [*_wrong_part(part, runs, beside), *_unlike_protocol(part, runs, protocol)]
-        row = f"{part.label} on {part.dataset}"
+        row, runs = f"{part.label} on {part.dataset}", part.runs()
+        unlike = _wrong_part(part, runs, beside.get(part.dataset, ()))
+        unlike += _unlike_protocol(part, runs, protocol)
         wrong += [f"{row}: {text}" for text in unlike]
-        sets = dict.fromkeys(names for other in beside for names in other.test_sets)
-        wrong += _wrong_cells(row, runs, list(sets), protocol)
+        wrong += _wrong_cells(row, runs, list(sets.get(part.dataset, ())), protocol)
     return wrong
 
 
