@@ -41,7 +41,7 @@ def test_three_steps_are_those_of_the_equation() -> None:
     assert all(not torch.equal(p, q) for p, q in zip(first, now, strict=True))
 
 
-def of_images(**values: int) -> Any:
+def of_images(**values: Any) -> Any:
     problem = replace(tiny_problem(BINARY), input_shape=(2, 8, 8))
     network = build("ConvNet", {"width": 4, "depth": 1}, problem.input_shape, 1, 0)
     hparams = algorithms.get("ARM").Hparams(batch_size=6, **values)
