@@ -49,7 +49,9 @@ def wrong_results(frames: Frames, protocol: Sweep, data_dir: Path | None) -> lis
     if (runs["search"] != "random").any():
         return ["the draws of a search depend on its own runs: they cannot be frozen"]
     labels = [str(label) for label in runs["label"].unique()]
-    planned = planned_rows(protocol, labels, data_dir)
+    entries = {name_of(entry) for entry in protocol.datasets}  # others may lack their data here
+    trained = [str(name) for name in runs["dataset_label"].unique() if name in entries]
+    planned = planned_rows(protocol, labels, data_dir, trained)
     wrong = []
     for (dataset, label), group in runs.groupby(["dataset_label", "label"], sort=False):
         ended = set(group.loc[group["state"].isin(COMPLETE), "id"])
