@@ -98,7 +98,12 @@ def wrong_board(board: Path) -> list[str]:
     A board is compared with its protocol's file and its parts' records, not with this version's ranges,
     defaults and data: the version that trained it may have had others.
     """
-    parts, wrong = readable(part_files(board))
+    parts, wrong = [], []
+    for path in part_files(board):
+        try:
+            parts.append(read_part(path))
+        except DamagedFile as error:
+            wrong.append(str(error))
     if not parts:
         return [*wrong, f"{board} has no part that can be read"]
     wrong += too_large(part_files(board))
@@ -108,19 +113,6 @@ def wrong_board(board: Path) -> list[str]:
     except UserError as error:
         wrong.append(str(error))
     return wrong
-
-
-def readable(paths: Iterable[Path]) -> tuple[list[Part], list[str]]:
-    """The parts in these files whose specs have their ids, and a sentence on each of the others."""
-    parts, wrong = [], []
-    for path in paths:
-        try:
-            part = read_part(path)
-            part.specs()
-            parts.append(part)
-        except DamagedFile as error:
-            wrong.append(str(error))
-    return parts, wrong
 
 
 def too_large(paths: Iterable[Path]) -> list[str]:
@@ -139,6 +131,11 @@ def wrong_rows(parts: Sequence[Part], known: Sequence[Part], protocol: Sweep) ->
         sets.setdefault(part.dataset, {}).update(dict.fromkeys(part.test_sets))
     wrong = []
     for part in parts:
+        try:
+            part.specs()
+        except DamagedFile as error:
+            wrong.append(str(error))
+            continue
         row, runs = f"{part.label} on {part.dataset}", part.runs()
         unlike = _wrong_part(part, runs, beside.get(part.dataset, ()))
         unlike += _unlike_protocol(part, runs, protocol)

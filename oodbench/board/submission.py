@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 from oodbench.algorithms import algorithms
-from oodbench.board.checks import LARGEST, readable, refuse, too_large, wrong_rows
+from oodbench.board.checks import LARGEST, refuse, too_large, wrong_rows
 from oodbench.board.entries import (
     ABOUT,
     ENTRIES,
@@ -200,9 +200,6 @@ def wrong_parts(submission: Submission, board: Path) -> list[str]:
     for part in parts:
         if not part_path(submission.folder, part.dataset, part.label).is_file():
             return [f"the part of {part.label} on {part.dataset} stands under another name"]
-    _, wrong = readable(part_files(submission.folder))
-    if wrong:
-        return wrong
     files = [*part_files(board), *part_files(submission.folder)]
     return [*wrong_rows(parts, read_parts(board), protocol), *too_large(files)]
 
@@ -231,9 +228,8 @@ def add(archive: Path, board: Path) -> Entry:
             with whole_file(to) as stream:
                 stream.write(path.read_bytes())
         place.parent.mkdir(exist_ok=True)
-        with whole_folder(
-            place
-        ) as folder:  # last, so that an `add` that was killed can be repeated
+        # after the parts, so that an `add` that was killed can be repeated
+        with whole_folder(place) as folder:
             shutil.copy(submission.folder / ABOUT, folder)
             shutil.copytree(submission.folder / METHOD, folder / METHOD)
             if receipt:

@@ -16,7 +16,7 @@ from oodbench.board.checks import refuse
 from oodbench.board.differences import Agreement, compared, named, outcome
 from oodbench.board.entries import Receipt, receipt_file, sha256
 from oodbench.board.files import PROTOCOL_FILE
-from oodbench.board.parts import SCORE, Part, read_parts
+from oodbench.board.parts import read_parts
 from oodbench.board.rerun import Runs, changed_data, runs_of
 from oodbench.board.submission import Submission, unpack, wrong_parts
 from oodbench.board.untrusted import Task
@@ -26,6 +26,7 @@ from oodbench.registry import checkout
 from oodbench.results.directory import Results
 from oodbench.results.frames import load_frames, subset
 from oodbench.results.provenance import code, commit, method_digest
+from oodbench.selection import choose
 from oodbench.version import __version__
 
 KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "OMP_NUM_THREADS", "LD_LIBRARY_PATH")
@@ -72,23 +73,17 @@ def verify(
 
 
 def _sample(submission: Submission, count: int, seed: int) -> Runs:
-    """Random runs: of each row of a dataset one that a trial chose, then any of all."""
-    rng = random.Random(seed)
+    """Random runs: first, of each row of a dataset, one that a trial chose; then any."""
     parts = submission.parts
-    firsts = [rng.choice(sorted(_chosen(part))) for part in parts]
+    chosen = set(choose(board_frames(parts))["id"])
     runs = runs_of(parts)
-    rng.shuffle(runs)
-    runs.sort(key=lambda run: run[0].id not in firsts)
+    random.Random(seed).shuffle(runs)
+    firsts: dict[tuple[str, str], str] = {}
+    for spec, _ in runs:
+        if spec.id in chosen:
+            firsts.setdefault((spec.dataset_name, spec.label), spec.id)
+    runs.sort(key=lambda run: run[0].id not in firsts.values())
     return runs[:count]
-
-
-def _chosen(part: Part) -> set[str]:
-    """The runs with the best score of a trial by one of the part's rules: what tables show."""
-    table = part.table.to_pandas()
-    place = [table["test_environments"].map(tuple), table["trial"]]
-    scores = table[[f"{SCORE}{rule}" for rule in part.rules]]
-    best = scores.eq(scores.groupby(place).transform("max")).any(axis=1)
-    return set(table.loc[best, "id"]) or set(part.ids)
 
 
 def _train(

@@ -10,13 +10,16 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from oodbench.board.beside import board_frames
 from oodbench.board.entries import ABOUT, read_receipt, sha256, statuses
 from oodbench.board.files import part_path
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
 from oodbench.board.parts import Part, read_part, write_part
 from oodbench.board.submission import unpack
+from oodbench.board.verification import _sample
 from oodbench.errors import UserError
+from oodbench.selection import choose
 from tests.helpers.boards import PROTOCOL, invoke, new_board
 from tests.helpers.plugins import METHOD_FILE
 
@@ -223,6 +226,18 @@ def another_test_set(folder: Path) -> None:
     reidentify(Part(part.about, part.table.set_column(place, "test_environments", other)), path)
 
 
+def twice(folder: Path) -> None:
+    """The runs once more under other ids, as their holdout is another."""
+    path = part_path(folder, "SEM", "Thrice")
+    part = read_part(path)
+    place = part.table.column_names.index("validation_environments")
+    other = pa.array([[]] * len(part.table), part.table["validation_environments"].type)
+    reidentify(
+        Part(part.about, part.table.set_column(place, "validation_environments", other)), path
+    )
+    write_part(Part(part.about, pa.concat_tables([part.table, read_part(path).table])), path)
+
+
 def hparams_picked(folder: Path) -> None:
     path = part_path(folder, "SEM", "Thrice")
     part = read_part(path)
@@ -300,6 +315,7 @@ LIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "ranked apart": (apart, "Thrice is not transductive, and its part on SEM says otherwise"),
     "a dataset that the board has not": (on_another_dataset, "has no row on Spirals yet"),
     "another test set": (another_test_set, "runs are under another protocol"),
+    "each run twice": (twice, "12 runs, and 6 are planned"),
     "a folder elsewhere": (about(algorithm="/tmp/Thrice"), "algorithm: "),
     "two methods": (one_more_file, "must have one file of a method"),
 }
@@ -350,6 +366,29 @@ def test_what_is_no_submission_is_one_sentence(copy: Path, board: Path, tmp_path
     with ZipFile(tmp_path / "other.zip", "w") as packed:
         packed.writestr("a", "b")
     assert "is no submission" in invoke("add", tmp_path / "other.zip", board, code=2)
+
+
+def test_an_encrypted_submission_is_refused(copy: Path, tmp_path: Path) -> None:
+    data = bytearray(copy.read_bytes())
+    for start, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = data.find(start)
+        while at >= 0:
+            data[at + flags] |= 1
+            at = data.find(start, at + 4)
+    copy.write_bytes(data)
+    with pytest.raises(UserError, match="an encrypted or a torn one"):
+        unpack(copy, tmp_path / "to")
+
+
+def test_a_run_that_a_table_shows_is_among_those_that_are_trained_again(
+    copy: Path, tmp_path: Path
+) -> None:
+    submission = unpack(copy, tmp_path / "to")
+    chosen = set(choose(board_frames(submission.parts))["id"])
+    assert 0 < len(chosen) < len(submission.parts[0].ids)
+    firsts = {_sample(submission, 1, seed)[0][0].id for seed in range(20)}
+    assert firsts <= chosen and len(firsts) > 1
+    assert {spec.id for spec, _ in _sample(submission, 99, 0)} == set(submission.parts[0].ids)
 
 
 def test_the_code_of_a_submission_sees_no_variable_of_ours(
