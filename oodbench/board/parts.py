@@ -229,7 +229,8 @@ def write_part(part: Part, path: Path) -> None:
 def read_part(path: Path) -> Part:
     """The part in a file; raises DamagedFile for one that is torn, foreign or of another schema."""
     try:
-        table = pq.read_table(path, use_threads=False, partitioning=None)
+        with pq.ParquetFile(path) as file:
+            table = file.read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise

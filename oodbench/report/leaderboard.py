@@ -163,8 +163,9 @@ def leaderboard_by_rule(frames: Frames, rule: str, metric: str | None = None) ->
     values = _per_trial(frames, _grid(runs), chosen, tests)
     rows = []
     for key, group in values.groupby(["dataset_label", "label", *COLUMN], sort=False):
-        mean, stderr = mean_and_error(group.loc[group["complete"], "value"].to_numpy(float))
-        rows.append((*key, mean, stderr, int(group["complete"].sum()), len(group), rule))
+        complete = group["complete"].to_numpy(bool)
+        mean, stderr = mean_and_error(group["value"].to_numpy(float)[complete])
+        rows.append((*key, mean, stderr, int(complete.sum()), len(group), rule))
     names = ["dataset", "label", *COLUMN, "mean", "stderr", "n", "planned", "rule"]
     frame = pd.DataFrame(rows, columns=names)
     frame["kind"] = kinds(runs, frame["dataset"], frame["label"])
@@ -425,14 +426,13 @@ def beside_constant(values: pd.DataFrame, higher: Mapping[str, bool]) -> tuple[s
     for dataset, of_dataset in values.groupby("dataset", sort=False):
         whole = of_dataset.groupby("label")["complete"].transform("all")
         table = of_dataset[whole & of_dataset["kind"].isin((METHOD, CONSTANT))]
-        wide = table.pivot_table(
-            "value", ["trial", "environment"], "label", lambda v: v.mean(skipna=False), dropna=False
-        )
+        wide = table.pivot(index=["trial", "environment"], columns="label", values="value")
         if CONSTANT not in wide or wide.shape[1] < 2:
             continue
         sign = 1.0 if higher.get(str(of_dataset["metric"].iloc[0]), True) else -1.0
         gains = sign * wide.drop(columns=CONSTANT).sub(wide[CONSTANT], axis=0)
-        verdicts = {_verdict(gains[label].unstack("trial").mean(skipna=False)) for label in gains}
+        by_trial = gains.groupby("trial").mean().mask(gains.isna().groupby("trial").any())
+        verdicts = {_verdict(by_trial[label]) for label in by_trial}
         how = "95 % intervals of the paired differences over trials"
         if "better" not in verdicts:
             verb = "differs from" if verdicts == {"equal"} else "is better than"

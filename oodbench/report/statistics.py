@@ -100,30 +100,30 @@ def paired_differences(
     because environments and trials of a dataset share training data, and the percentiles of a
     bootstrap of few clusters are far too narrow.
     """
-    labels = scores["label"].drop_duplicates()
+    pairs = gains(scores, baseline)
+    of_label = dict(iter(pairs.groupby("label", sort=False)))
+    planned = int((scores["label"] == baseline).sum())
     return [
-        _difference(scores, str(label), baseline, band, resamples)
-        for label in labels
+        _difference(of_label.get(label, pairs[:0]), str(label), baseline, planned, band, resamples)
+        for label in scores["label"].drop_duplicates()
         if label != baseline
     ]
 
 
-def gains(scores: pd.DataFrame, label: str, baseline: str) -> pd.DataFrame:
-    """`dataset`, `environment`, `trial`, `gain` of every pair that both labels have."""
+def gains(scores: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """`label`, `dataset`, `environment`, `trial`, `gain` of each pair of another label and the baseline."""
     key = ["dataset", "environment", "trial"]
-    columns = [*key, "value", "higher"]
-    of_label, of_baseline = (
-        scores.loc[scores["label"] == name, columns] for name in (label, baseline)
-    )
-    pairs = of_label.merge(of_baseline[[*key, "value"]], on=key, suffixes=("", "_baseline"))
+    is_baseline = scores["label"] == baseline
+    of_baseline = scores.loc[is_baseline, [*key, "value"]]
+    pairs = scores[~is_baseline].merge(of_baseline, on=key, suffixes=("", "_baseline"))
     sign = np.where(pairs["higher"].astype(bool), 1.0, -1.0)
-    return pairs[key].assign(gain=sign * (pairs["value"] - pairs["value_baseline"]))
+    gain = sign * (pairs["value"] - pairs["value_baseline"])
+    return pairs[["label", *key]].assign(gain=gain)
 
 
 def _difference(
-    scores: pd.DataFrame, label: str, baseline: str, band: float, resamples: int
+    pairs: pd.DataFrame, label: str, baseline: str, planned: int, band: float, resamples: int
 ) -> Difference:
-    pairs = gains(scores, label, baseline)
     gain = pairs["gain"].to_numpy(float)
     clusters = _clusters(pairs)
     resampled = hierarchical_bootstrap(pairs, resamples)
@@ -144,7 +144,7 @@ def _difference(
         ties=ties,
         losses=len(gain) - wins - ties,  # a NaN is a loss
         pairs=len(gain),
-        planned=int((scores["label"] == baseline).sum()),
+        planned=planned,
         detectable=detectable_difference(spread, len(clusters)),
         equal=len(gain) > 0 and not np.any(gain),
     )
@@ -162,7 +162,7 @@ def _clusters(pairs: pd.DataFrame) -> Numbers:
 
 def plain_mean(values: "pd.Series[float]") -> float:
     """The mean, NaN if a value is NaN: by default pandas would leave that value out."""
-    return float(values.mean(skipna=False))
+    return float(np.mean(values.to_numpy(float))) if len(values) else math.nan
 
 
 def hierarchical_bootstrap(

@@ -103,18 +103,20 @@ def _helps(runs: pd.DataFrame) -> "pd.Series[bool]":
     One of its two test environments is then also held out alone, and in a pair with every other
     environment of the dataset. Any other pair is one that a user wants to see.
     """
-    parts = [pd.Series(dtype=bool)]
-    for _, of_dataset in runs.groupby("dataset_label", sort=False):
+    helps = pd.Series(False, runs.index)
+    columns = ["dataset_label", "test_environments", "training_environments"]
+    known = runs[columns].drop_duplicates()
+    for dataset, of_dataset in known.groupby("dataset_label", sort=False):
         sets = {frozenset(tests) for tests in of_dataset["test_environments"]}
-        names = {name for tests in sets for name in tests}
-        names = names.union(*of_dataset["training_environments"])
+        names = set().union(*of_dataset["test_environments"], *of_dataset["training_environments"])
         judged = {
             name for name in names if all(frozenset((name, other)) in sets for other in names)
         }
-        helps = [len(t) == 2 and not judged.isdisjoint(t) for t in of_dataset["test_environments"]]
-        parts.append(pd.Series(helps, of_dataset.index))
-    helping: Any = pd.concat(parts).reindex(runs.index)
-    return pd.Series(helping, dtype=bool)
+        serving = [t for t in sets if len(t) == 2 and not judged.isdisjoint(t)]
+        if serving:
+            of = runs["dataset_label"] == dataset
+            helps |= of & runs["test_environments"].map(frozenset).isin(serving)
+    return helps
 
 
 def origins(runs: pd.DataFrame) -> dict[str, str]:

@@ -104,7 +104,7 @@ def test_a_mean_gain_weighs_datasets_and_environments_alike() -> None:
     names = ["dataset", "label", "environment", "trial", "value", "higher"]
     (found,) = st.paired_differences(pd.DataFrame(rows, columns=names), "A")
     assert found.gain.mean == pytest.approx(((2 + 6) / 2 + 8) / 2)
-    draws = st.hierarchical_bootstrap(st.gains(pd.DataFrame(rows, columns=names), "B", "A"), 20_000)
+    draws = st.hierarchical_bootstrap(st.gains(pd.DataFrame(rows, columns=names), "A"), 20_000)
     assert draws.mean() == pytest.approx(6.0, abs=0.05)
     assert draws.min() == 1.0 and draws.max() == 8.0
 

@@ -141,19 +141,17 @@ def _results(judged: pd.DataFrame) -> list[list[Any]]:
 
     A value is the mean over test environments; it is missing where the run diverged.
     """
-    results = []
-    for _, group in judged.groupby(["dataset", "row"]):
-        dataset, row = (int(group[name].iloc[0]) for name in ("dataset", "row"))
-        chosen = group[group["chosen"]]
-        if chosen["trial"].nunique() < group["trial"].nunique():
-            continue
-        weighted = (
-            (chosen["value"] * chosen["width"]).fillna(-np.inf).groupby(chosen["trial"]).sum()
-        )
-        values = weighted / chosen.groupby("trial")["width"].sum()
-        places = [int(run) for run in chosen["run"]]
-        results.append([dataset, row, significant(values, 9), places])
-    return results
+    columns = ["dataset", "row"]
+    trials = judged.groupby(columns)["trial"].nunique()
+    chosen = judged[judged["chosen"]]
+    places = trials.index[trials.eq(chosen.groupby(columns)["trial"].nunique())]
+    weighted = (chosen["value"] * chosen["width"]).fillna(-np.inf)
+    sums = (
+        chosen.assign(weighted=weighted).groupby([*columns, "trial"])[["weighted", "width"]].sum()
+    )
+    values = (sums["weighted"] / sums["width"]).groupby(columns).agg(list)
+    runs = chosen.groupby(columns)["run"].agg(list)
+    return [[*place, significant(values[place], 9), runs[place]] for place in places.tolist()]
 
 
 def _constants(board: Contents, runs: pd.DataFrame) -> list[list[float | None] | None]:
