@@ -127,11 +127,12 @@ def _check_columns(
 
 
 def _texts(runs: pd.DataFrame, columns: list[str]) -> list[tuple[str, ...]]:
-    """The values of each run in these columns as JSON; runs that lack one are left out."""
-    there = runs.dropna(subset=columns)[columns]
+    """The different values of runs in these columns as JSON; runs that lack one are left out."""
+    there = runs.dropna(subset=columns)[columns].itertuples(index=False, name=None)
+    distinct = {repr(values): values for values in there}  # JSON of every run would take seconds
     return [
         tuple(json.dumps(value, sort_keys=True, default=str) for value in values)
-        for values in there.itertuples(index=False, name=None)
+        for values in distinct.values()
     ]
 
 
