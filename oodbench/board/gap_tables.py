@@ -35,6 +35,7 @@ from oodbench.report.statistics import (
     kendall,
     mean_ranks,
     paired_differences,
+    plain_mean,
 )
 from oodbench.results.frames import Frames, subset
 from oodbench.results.run_spec import CONSTANT
@@ -86,7 +87,8 @@ class Gaps:
     def places_by_rank(self) -> dict[str, Place]:
         """The place of each label by its mean rank."""
         everywhere = resampled(self.trials, self.rooms, BASELINE)
-        mean = mean_ranks(block_table(self.scores))[everywhere.labels]
+        means = self.trials[everywhere.labels].groupby("dataset", sort=False).agg(plain_mean)
+        mean = mean_ranks(means)[everywhere.labels]
         return places(-mean, -everywhere.rank)
 
     @cached_property
@@ -274,8 +276,8 @@ def about(gaps: Gaps) -> str:
     )
     if gaps.unclear:
         text += (
-            f" The head-room of {'; '.join(gaps.unclear)} is less than {CLEAR:g} of its standard errors, "
-            "and no share of it is given."
+            f" The head-room of {'; '.join(gaps.unclear)} is not clear (more than {CLEAR:g} of its "
+            "standard errors), and no share of it is given."
         )
     return text
 

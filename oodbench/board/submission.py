@@ -170,7 +170,7 @@ def inspected(archive: Path, board: str | None) -> About:
 def _is_allowed(name: str) -> bool:
     """Whether a file may stand in a submission: a part, or the file of a method."""
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name:
+    if path.is_absolute() or ".." in path.parts or "\\" in name or str(path) != name or name == ".":
         return False
     first, *rest = path.parts
     ends = {"parts": (2, ".parquet"), METHOD: (1, ".py")}

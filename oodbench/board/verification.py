@@ -44,7 +44,8 @@ def verify(
 ) -> Receipt:
     """Train random runs of a submission again, and write the receipt beside it if all are equal.
 
-    One run of each dataset is among those that a table shows, the others are any.
+    The first runs are among those that a table shows: one of each dataset, then one of each row of each
+    dataset. The others, as far as `count` goes, are any.
     The method's file runs in a process of its own, in an empty folder, with none of the environment
     variables of this one but `KEPT`; it is given specs and no number of the submission. This
     guards against accidents but is no sandbox: the file may read what the user may. Raises UserError with
@@ -73,7 +74,7 @@ def verify(
 
 
 def _sample(submission: Submission, count: int, seed: int) -> Runs:
-    """Random runs: first, of each row of a dataset, one that a trial chose; then any."""
+    """Random runs: of each dataset, then of each of its rows, one that a trial chose; then any."""
     parts = submission.parts
     chosen = set(choose(board_frames(parts))["id"])
     runs = runs_of(parts)
@@ -82,7 +83,9 @@ def _sample(submission: Submission, count: int, seed: int) -> Runs:
     for spec, _ in runs:
         if spec.id in chosen:
             firsts.setdefault((spec.dataset_name, spec.label), spec.id)
-    runs.sort(key=lambda run: run[0].id not in firsts.values())
+    of_datasets = {dataset: first for (dataset, _), first in firsts.items()}
+    order = [*of_datasets.values(), *firsts.values()]
+    runs.sort(key=lambda run: order.index(run[0].id) if run[0].id in order else len(order))
     return runs[:count]
 
 

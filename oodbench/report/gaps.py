@@ -60,7 +60,8 @@ def head_rooms(trials: Trials, ceilings: "pd.Series[float]", baseline: str) -> p
     `ceilings` is indexed as `trials` is. Returns `mean`, `stderr` and whether the mean is `clear` of its
     error, by dataset; a dataset without a ceiling or a baseline is left out.
     """
-    paired = (ceilings - trials[baseline]).dropna()
+    there = ceilings.notna() & trials[baseline].notna()  # both -inf: NaN, and no clear head-room
+    paired = (ceilings - trials[baseline])[there]
     rooms = {d: mean_and_error(values) for d, values in paired.groupby("dataset", sort=False)}
     table = pd.DataFrame(rooms, index=["mean", "stderr"]).T.rename_axis("dataset")
     return table.assign(clear=table["mean"] > CLEAR * table["stderr"])
@@ -69,16 +70,16 @@ def head_rooms(trials: Trials, ceilings: "pd.Series[float]", baseline: str) -> p
 def shares(trials: Trials, rooms: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """The share of the gap that each label closes on each dataset with a clear head-room, unbounded.
 
-    NaN where a label lacks a trial.
+    To 12 digits, so that what is equal but for round-off is equal. NaN where a label lacks a trial.
     """
     clear = rooms[rooms["clear"]]
     means = trials.groupby("dataset", sort=False).agg(plain_mean).reindex(clear.index)
-    return means.sub(means[baseline], axis=0).div(clear["mean"], axis=0)
+    return means.sub(means[baseline], axis=0).div(clear["mean"], axis=0).round(12)
 
 
 def bounded_mean(shares: pd.DataFrame) -> "pd.Series[float]":
     """The mean over datasets of each label's shares, bounded below; NaN for a label that lacks one."""
-    return shares.clip(lower=FLOOR).mean(skipna=False)
+    return shares.clip(lower=FLOOR).mean(skipna=False).round(12)
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ def resampled(
             gap += np.maximum(share, FLOOR) / len(clear)
     rank = np.zeros((resamples, len(labels)))
     for _, means in _resamples(whole, resamples):
-        rank += scipy.stats.rankdata(-_rounded(means), axis=1) / len(chosen)
-    return Resampled(labels, gap, rank)
+        rank += scipy.stats.rankdata(-_rounded(means), axis=1)
+    return Resampled(labels, gap, rank / len(chosen))
 
 
 def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", Numbers]]:
@@ -150,8 +151,11 @@ def _resamples(trials: Trials, resamples: int) -> Iterator[tuple["np.ndarray", N
 
 def _rounded(values: Numbers) -> Numbers:
     """The values to 12 digits, so that those that are equal but for round-off share a rank."""
-    scale = np.nanmax(np.abs(values), axis=1, keepdims=True, where=np.isfinite(values), initial=1)
-    return np.asarray(np.round(values / scale, 12))
+    has_digits = np.isfinite(values) & (values != 0)
+    unit = 10.0 ** (
+        np.floor(np.log10(np.abs(values, where=has_digits, out=np.ones_like(values)))) - 11
+    )
+    return np.asarray(np.where(has_digits, np.round(values / unit) * unit, values))
 
 
 @dataclass(frozen=True)

@@ -342,7 +342,9 @@ def test_a_lie_is_refused_in_one_sentence(
     assert not copy.with_name("thrice.verified.json").exists()
 
 
-@pytest.mark.parametrize("name", ["../evil.py", "/evil.py", "method/../../evil.py", "x.txt"])
+@pytest.mark.parametrize(
+    "name", ["../evil.py", "/evil.py", "method/../../evil.py", "x.txt", ".", "./method/y.py"]
+)
 def test_a_file_of_another_place_is_not_unpacked(name: str, copy: Path, tmp_path: Path) -> None:
     with ZipFile(copy, "a") as packed:
         packed.writestr(name, "evil")

@@ -13,6 +13,7 @@ from oodbench.board.page import agreement
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
 from oodbench.report.formats import Block
+from oodbench.report.gaps import by_trial
 from oodbench.results.frames import Frames, subset
 from tests.helpers.boards import invoke
 from tests.helpers.made_boards import Means, made_board
@@ -110,6 +111,23 @@ def test_a_row_that_lacks_only_a_dataset_without_shares_has_a_mean_and_a_place(
     assert fewer.resampled.interval("A") == gaps.resampled.interval("A")
     assert set(fewer.places_by_rank) == {"ERM", "B"}
     assert cells(gap_tables.against_baseline(fewer))["A"]["place by mean rank"] == "-"
+
+
+def test_places_by_rank_on_one_dataset_are_those_of_the_mean_over_its_environments() -> None:
+    values = {"ERM": (0.5, 0.5), "X": (0.9, 0.45), "Y": (0.4, 0.55)}
+    rows = [
+        ("d", label, environment, trial, value, True)
+        for label, both in values.items()
+        for environment, value in zip("tu", both, strict=True)
+        for trial in range(3)
+    ]
+    names = ["dataset", "label", "environment", "trial", "value", "higher"]
+    scores = pd.DataFrame(rows, columns=names)
+    rooms = pd.DataFrame({"mean": 1.0, "stderr": 0.1, "clear": True}, ["d"])
+    trials = by_trial(scores)
+    found = Gaps("val_env", scores, trials, trials[["ERM"]], rooms, {"all": ["d"]}).places_by_rank
+    of_rows = {x: (p.place, p.low, p.high) for x, p in found.items()}
+    assert of_rows == {"X": (1, 1, 1), "ERM": (2, 2, 2), "Y": (3, 3, 3)}
 
 
 def test_the_table_by_dataset_is_not_bounded(runs: pd.DataFrame, gaps: Gaps) -> None:

@@ -81,6 +81,25 @@ def test_a_head_room_within_its_error_has_no_share(
     assert list(g.shares(trials, unclear, "ERM").index) == ["accuracies", "others"]
 
 
+def test_where_baseline_and_ceiling_diverge_together_the_head_room_is_not_clear(
+    trials: pd.DataFrame, ceilings: pd.DataFrame
+) -> None:
+    top, broken = g.by_trial(ceilings)["ceiling"].copy(), trials.copy()
+    top["losses", 0] = broken.loc[("losses", 0), "ERM"] = -math.inf
+    found = g.head_rooms(broken, top, "ERM")
+    assert list(found.index[found["clear"]]) == ["accuracies", "others"]
+
+
+def test_what_is_equal_but_for_round_off_has_equal_shares(
+    trials: pd.DataFrame, rooms: pd.DataFrame
+) -> None:
+    near = trials.assign(A=trials["ERM"] * (1 + 4e-16), B=trials["C"] * (1 - 4e-16))
+    assert not near["A"].equals(near["ERM"])
+    table = g.shares(near, rooms, "ERM")
+    assert (table["A"] == 0).all() and table["B"].equals(table["C"])
+    assert math.isnan(g.better_than(table["A"]))
+
+
 def test_a_mean_share_is_bounded_below_on_each_dataset_and_needs_all() -> None:
     table = pd.DataFrame({"A": [0.5, -39.0], "B": [0.5, math.nan], "C": [-math.inf, 2.0]})
     assert g.bounded_mean(table).to_dict() == pytest.approx(
@@ -148,6 +167,24 @@ def test_mean_ranks_of_resamples_are_those_of_the_drawn_means(
     assert (np.sort(drawn.rank, axis=1) == [1, 2, 3, 4]).all()
     order = scipy.stats.rankdata(-drawn.gap, axis=1)  # one dataset: by share and by rank alike
     assert (order == drawn.rank)[(drawn.gap > -1).all(axis=1)].all()
+
+
+def test_equal_mean_ranks_of_a_resample_are_equal() -> None:
+    """The ranks 3, 1, 2 and 1, 2, 3 of two labels have equal sums in any order of the datasets."""
+    ranked = pd.DataFrame({"ERM": [2.0, 3, 1], "A": [3.0, 1, 2], "B": [1.0, 2, 3]}, [*"xyz"])
+    trials = pd.concat({(d, t): -row for d, row in ranked.iterrows() for t in (0, 1)}, axis=1).T
+    trials.index.names = ["dataset", "trial"]
+    rooms = pd.DataFrame({"mean": 1.0, "stderr": 0.1, "clear": True}, [*"xyz"])
+    drawn = g.resampled(trials, rooms, "ERM", resamples=200).rank
+    assert set(np.unique(drawn * 3)) <= set(range(3, 10))
+
+
+def test_a_huge_loss_does_not_make_the_others_equal() -> None:
+    losses = {"ERM": 1.0, "X": 0.5, "Y": 0.2, "BAD": 1e13}
+    index = pd.MultiIndex.from_product([["x", "y"], [0, 1]], names=["dataset", "trial"])
+    trials = pd.DataFrame({label: [-v] * 4 for label, v in losses.items()}, index)
+    rooms = pd.DataFrame({"mean": 1.0, "stderr": 0.1, "clear": True}, ["x", "y"])
+    assert (g.resampled(trials, rooms, "ERM", resamples=9).rank == [3, 2, 1, 4]).all()
 
 
 def test_places_count_those_ahead_in_every_resample() -> None:

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping
 
-import pandas as pd
-
 from oodbench.board.gap_tables import BASELINE, Gaps, gaps_of
 from oodbench.board.protocol import Tier
 from oodbench.report.formats import Block
@@ -12,7 +10,7 @@ from oodbench.report.gaps import FLOOR, bounded_mean
 from oodbench.report.leaderboard import METHOD, kinds
 from oodbench.report.statistics import kendall, plain_mean
 from oodbench.report.traces import plain_means
-from oodbench.results.frames import Frames, subset, test_values
+from oodbench.results.frames import Frames, subset, sweep_runs, test_values
 from oodbench.selection import USUAL
 
 
@@ -97,7 +95,9 @@ def on_the_line(frames: Frames) -> Block:
     training environments and its value on the test environments. Where the two are highly correlated, a
     better fit is all that a dataset asks for (Miller et al., ICML 2021).
     """
-    runs = frames.runs[[k == METHOD for k in _kinds(frames.runs)]].set_index("id")
+    runs = sweep_runs(frames)
+    of_methods = [k == METHOD for k in kinds(runs, runs["dataset_label"], runs["label"])]
+    runs = runs[of_methods].set_index("id")
     judged = frames.scores[(frames.scores["rule"] == USUAL) & frames.scores["id"].isin(runs.index)]
     judged = judged[["id", "step", "score"]].astype({"id": object})
     on_tests = test_values(frames, judged[["id", "step"]])
@@ -111,11 +111,6 @@ def on_the_line(frames: Frames) -> Block:
         rows.append([str(dataset), f"{len(pairs):,}", _number(rho)])
     title = "In and out of distribution: Spearman's correlation over runs"
     return Block(title, ["dataset", "runs", "correlation"], rows, len(rows))
-
-
-def _kinds(runs: pd.DataFrame) -> list[str]:
-    flags = runs[["ceiling", "transductive"]].eq(True)
-    return kinds(runs.assign(**flags), runs["dataset_label"], runs["label"])
 
 
 def _number(value: float) -> str:

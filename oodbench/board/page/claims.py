@@ -54,8 +54,8 @@ def about(gaps: Gaps) -> str:
         f"Each claim on each dataset that it is about, by {gaps.rule}. *Gain*: rows that gain over "
         f"{BASELINE} after Holm's correction over all rows and datasets of the board. *Uncorrected*: "
         "further rows whose own 95 % interval is above 0. *Lose*: rows whose interval is below 0. A claim "
-        f"{HOLDS} where at least half of its rows gain and none loses, and {IN_PART} where fewer "
-        f"gain; it is {OPEN} where intervals alone are above 0, and {NOT} where none is. Numbers are "
+        f"{HOLDS} where at least half of its rows gain and none loses, and {IN_PART} where some gain "
+        f"otherwise; it is {OPEN} where intervals alone are above 0, and {NOT} where none is. Numbers are "
         "shares of the gap."
     )
 

@@ -137,14 +137,15 @@ def _judged(board: Contents, runs: pd.DataFrame, rule: str) -> pd.DataFrame:
 
 
 def _results(judged: pd.DataFrame) -> list[list[Any]]:
-    """Dataset, row, the value of each trial and the places of the chosen runs, of complete rows.
+    """Dataset, row, the value of each trial and the places of the chosen runs, of rows with all trials.
 
     A value is the mean over test environments; it is missing where the run diverged.
     """
     columns = ["dataset", "row"]
-    trials = judged.groupby(columns)["trial"].nunique()
     chosen = judged[judged["chosen"]]
-    places = trials.index[trials.eq(chosen.groupby(columns)["trial"].nunique())]
+    trials = chosen.groupby(columns)["trial"].nunique()
+    planned = judged.groupby("dataset")["trial"].nunique()
+    places = trials.index[trials.eq(planned.reindex(trials.index, level="dataset"))]
     weighted = (chosen["value"] * chosen["width"]).fillna(-np.inf)
     sums = (
         chosen.assign(weighted=weighted).groupby([*columns, "trial"])[["weighted", "width"]].sum()

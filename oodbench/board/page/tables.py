@@ -123,6 +123,7 @@ def precision(contents: Contents) -> Block:
     rows = []
     for dataset in contents.datasets:
         of_rows = [d for (of, _), d in contents.gains.items() if of == dataset and not d.equal]
+        of_rows = [d for d in of_rows if math.isfinite(d.detectable)]  # no run diverged
         widths = np.array([d.gain.high - d.gain.low for d in of_rows]) / 2
         least = float(np.median([d.detectable for d in of_rows])) if of_rows else math.nan
         is_clear = gaps is not None and dataset in gaps.shares.index

@@ -1,5 +1,6 @@
 """A made board with every kind of row, and the browser."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from tests.helpers.browser import browser as browser
 from tests.helpers.made_boards import Means, made_board
 
 KINDS: Means = {
-    "alpha": {"ERM": 0.5, "A": 0.8, "B": 0.45, "C": 0.5, "T": 0.9, "ceiling": 0.95},
-    "beta, b": {"ERM": 2.0, "A": 1.0, "B": 9.0, "C": 2.1, "T": 0.5, "ceiling": 0.4},
-    "gamma": {"ERM": 0.4, "A": 0.5, "B": 0.35, "T": 0.45, "ceiling": 0.8},
+    "alpha": {"ERM": 0.5, "A": 0.8, "B": 0.45, "C": 0.5, "D": math.nan, "T": 0.9, "ceiling": 0.95},
+    "beta, b": {"ERM": 2.0, "A": 1.0, "B": 9.0, "C": 2.1, "D": 1.6, "T": 0.5, "ceiling": 0.4},
+    "gamma": {"ERM": 0.4, "A": 0.5, "B": 0.35, "D": 0.5, "T": 0.45, "ceiling": 0.8},
     "delta": {"ERM": 0.6, "A": 0.61, "B": 0.5, "C": 0.5, "T": 0.6, "ceiling": None},
 }
-"""`C` has no run of gamma; delta's ceiling has the runs of ERM. `beta, b` is an mse."""
+"""`C` has no run of gamma, `D` none of delta, whose ceiling has the runs of ERM; `D` diverged on alpha.
+`beta, b` is an mse."""
 NAMES = {"alpha": "ColoredDigits", "beta, b": "LinearSEM", "gamma": "Flights", "delta": "Spirals"}
 DRAWS, TRIALS = 3, 5
 

@@ -4,6 +4,7 @@ import base64
 import gzip
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 from scipy import optimize, stats
 
 from oodbench.board.files import board_names, find_board, part_files
-from oodbench.board.page.contents import contents
+from oodbench.board.page import tables
+from oodbench.board.page.contents import Contents, contents
 from oodbench.board.page.html import html_page
 from oodbench.board.page.markdown import markdown_page
 from oodbench.errors import UserError
@@ -379,6 +381,14 @@ def test_what_selection_costs_counts_a_dataset_with_few_rows_as_much(tmp_path: P
     found = markdown_page(contents(str(tmp_path / "b")))
     assert f"Selection by val_env costs {lost:.1f} points" in found
     assert table(found, "What selection costs")["val_env"]["mean"] == f"{lost:z.1f}"
+
+
+def test_precision_leaves_out_rows_that_diverged(board: Contents) -> None:
+    """`D` diverged on alpha."""
+    gains = board.gains.items()
+    assert math.isnan(board.gains["alpha", "D"].detectable)
+    others = replace(board, gains={(d, x): gain for (d, x), gain in gains if x != "D"})
+    assert tables.precision(board).rows[0] == tables.precision(others).rows[0]
 
 
 def test_a_board_whose_rule_cannot_judge_a_dataset_has_no_page(tmp_path: Path) -> None:

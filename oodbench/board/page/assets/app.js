@@ -35,7 +35,7 @@ function showHeader() {
   const kinds = (kind) => D.rows.filter((row) => row.kind === kind).length, transductive = kinds("transductive");
   byId("lede").textContent = `${plural(kinds("method"), "row")}${transductive ? ` and ${transductive} transductive` : ""} on ${plural(D.datasets.length, "dataset")}.`;
   byId("baseline").textContent = D.baseline;
-  byId("footer").textContent = `Made by oodbench ${D.version}. The page needs no network; everything above "Against ${D.baseline}" is computed in it from the runs that a rule chooses.`;
+  byId("footer").textContent = `Made by oodbench ${D.version}. The page needs no network; everything down to "In and out of distribution" is computed in it from the runs that a rule chooses.`;
 }
 
 function presets() {

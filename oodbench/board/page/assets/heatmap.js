@@ -1,6 +1,5 @@
 // The heat map: rows by datasets, each cell the share of the gap that a row closes; and beside it means and places.
 const NARROW = 760;
-const isNarrow = () => document.body.clientWidth < NARROW;
 
 const COLUMNS = {
   name: { text: "algorithm", value: (row) => row.label, up: true },

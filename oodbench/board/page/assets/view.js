@@ -58,8 +58,8 @@ function rowOf(view, r, values, table) {
   const ratios = view.judged.filter((d) => seconds[d].has(r)).map((d) => seconds[d].get(r).cost / seconds[d].get(baseline)?.cost).sort((a, b) => a - b);
   row.cost = ratios.length ? quantile(ratios, 0.5) : NaN;
   row.alone = 2 * view.judged.filter((d) => seconds[d].get(r)?.alone).length > ratios.length;
-  row.whole = view.judged.every((d) => row.values[d]);
-  if (view.clear.length && view.clear.every((d) => row.shares[d] !== undefined)) row.mean = boundedMean(view.clear.map((d) => row.shares[d]), D.constants.floor);
+  row.whole = (view.clear.length ? view.clear : view.judged).every((d) => row.values[d]);
+  if (view.clear.length && row.whole) row.mean = boundedMean(view.clear.map((d) => row.shares[d]), D.constants.floor);
   return row;
 }
 
