@@ -14,9 +14,12 @@ from oodbench.board.protocol import label_of, name_of, protocol_of, restricted
 from oodbench.board.summary import check_summary
 from oodbench.errors import UserError
 from oodbench.hparams import neutral_values
-from oodbench.results.frames import Frames, sweep_runs
+from oodbench.results.directory import Results
+from oodbench.results.frames import load_frames, sweep_runs
+from oodbench.results.provenance import code, method_digest
 from oodbench.results.run_spec import COMPLETE, RunSpec
 from oodbench.results.schemas import DamagedFile
+from oodbench.results.stale import stale_runs
 from oodbench.selection import sees_test
 from oodbench.sweep.cells import indices
 from oodbench.sweep.file import Component, Row, Sweep, training_of
@@ -43,9 +46,9 @@ def planned_rows(
     return rows
 
 
-def wrong_results(frames: Frames, protocol: Sweep, data_dir: Path | None) -> list[str]:
+def wrong_results(results: Path, protocol: Sweep, data_dir: Path | None) -> list[str]:
     """The reasons, a sentence each, why a results directory cannot be frozen under a protocol."""
-    runs = sweep_runs(frames)
+    runs = sweep_runs(load_frames(Results(results))).assign(directory=str(results))
     if (runs["search"] != "random").any():
         return ["the draws of a search depend on its own runs: they cannot be frozen"]
     labels = [str(label) for label in runs["label"].unique()]
@@ -60,7 +63,18 @@ def wrong_results(frames: Frames, protocol: Sweep, data_dir: Path | None) -> lis
             wrong.append(f"{label} on {dataset}: the protocol plans no such row")
         else:
             wrong += _wrong_row(f"{label} on {dataset}", group, ended, specs)
-    return wrong
+            wrong += _several_codes(f"{label} on {dataset}", group["provenance"])
+    return wrong + [reason.sentence for reason in stale_runs(runs) if reason.is_known]
+
+
+def _several_codes(row: str, provenances: Iterable[Any]) -> list[str]:
+    """A sentence if the runs of a row were trained by several codes, or versions of its method."""
+    made = [provenance for provenance in provenances if provenance]
+    if len(several := {code(p) for p in made}) > 1:
+        return [f"{row} was trained by several codes: {', '.join(sorted(several))}"]
+    if len({digest for p in made if (digest := method_digest(p))}) > 1:
+        return [f"{row} was trained by several versions of the method"]
+    return []
 
 
 def _wrong_row(

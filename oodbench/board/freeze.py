@@ -37,7 +37,7 @@ from oodbench.board.summary import write_summary
 from oodbench.errors import UserError
 from oodbench.results.directory import Results
 from oodbench.results.frames import Frames, load_frames, only, records_of
-from oodbench.results.provenance import code, method_digest
+from oodbench.results.provenance import method_digest
 from oodbench.results.run_spec import RunSpec, State
 from oodbench.selection import candidates, find_rule, rule_names
 
@@ -70,8 +70,8 @@ class Frozen:
 def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
     """Freeze all rows of a results directory as parts of a board, whose protocol must be there.
 
-    Raises UserError, and writes nothing, if a run is missing or under another protocol, a row was
-    trained by several codes, or a part is frozen already with other numbers.
+    Raises UserError, and writes nothing, if a run is missing, stale or under another protocol, a row
+    was trained by several codes, or a part is frozen already with other numbers.
     """
     if not (board / PROTOCOL_FILE).is_file():
         raise UserError(f"{board} is no board yet: copy its sweep to {board / PROTOCOL_FILE}")
@@ -96,9 +96,8 @@ def freeze(results: Path, board: Path, data_dir: Path | None = None) -> Frozen:
 
 def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[Part]:
     """Make the parts of a board from a results directory, but write none; raises UserError as `freeze`."""
-    frames = load_frames(Results(results))
-    refuse(wrong_results(frames, protocol_of(board), data_dir), f"{results} cannot be frozen")
-    return list(_parts(frames, _Digests(data_dir)))
+    refuse(wrong_results(results, protocol_of(board), data_dir), f"{results} cannot be frozen")
+    return list(_parts(load_frames(Results(results)), _Digests(data_dir)))
 
 
 def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:
@@ -107,7 +106,7 @@ def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:
     for (dataset, label), runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
         ids = runs["id"]
         row = Frames(runs, records_of(frames.metrics, ids))
-        provenance = _provenance(runs, f"{label} on {dataset}")
+        provenance = _provenance(runs)
         provenance["data"] = digests.of([spec_of(run) for _, run in runs.iterrows()])
         yield part_of(row, chosen[chosen["id"].isin(ids)], provenance)
 
@@ -126,15 +125,10 @@ def _chosen(frames: Frames) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _provenance(runs: pd.DataFrame, row: str) -> PartProvenance:
-    """The provenance of a row; raises UserError if its runs were trained by several codes."""
+def _provenance(runs: pd.DataFrame) -> PartProvenance:
+    """The provenance of a row, all of whose runs were trained by one code."""
     made = [p for p in runs["provenance"] if p]
-    several = {code(p) for p in made}
-    if len(several) > 1:
-        raise UserError(f"{row} was trained by several codes: {', '.join(sorted(several))}")
     sources = {digest for p in made if (digest := method_digest(p))}
-    if len(sources) > 1:
-        raise UserError(f"{row} was trained by several versions of the method")
     days = sorted(str(p["started"])[:10] for p in made if "started" in p)
     known: dict[str, Any] = {
         name: ", ".join(values) if len(values) > 1 else values[0]

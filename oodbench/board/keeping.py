@@ -101,7 +101,6 @@ def validate(
     from oodbench.board.protocol import protocol_of
     from oodbench.registry import load_plugins
     from oodbench.results.directory import Results
-    from oodbench.results.frames import load_frames
 
     load_plugins(plugin or [])
     if (Path(what) / "sweep.json").exists():
@@ -109,7 +108,7 @@ def validate(
         board = name or results.plan()["settings"].get("protocol")
         if board is None:
             raise UserError(f"{what} names no protocol: type the board after it")
-        wrong = wrong_results(load_frames(results), protocol_of(find_board(board)), data_dir)
+        wrong = wrong_results(results.path, protocol_of(find_board(board)), data_dir)
     else:
         wrong = wrong_board(find_board(what))
         if coming := datasets_to_come(find_board(what)):

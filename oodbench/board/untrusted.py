@@ -27,8 +27,6 @@ class Task(BaseModel):
 
     board: Path
     """A folder with the protocol alone."""
-    datasets: list[str]
-    """The datasets of the board."""
     algorithm: str
     method: Path
     rows: dict[str, dict[str, list[str]]]
@@ -43,16 +41,15 @@ class Task(BaseModel):
 
 
 def check_rows(task: Task) -> None:
-    """Raise UserError unless the rows have exactly the runs that the protocol plans for the method."""
+    """Raise UserError unless each row has, on each of its datasets, exactly the runs that the protocol plans."""
     protocol = protocol_of(task.board)
-    planned = planned_rows(protocol, list(task.rows), task.data_dir, task.datasets)
-    for label, of_label in task.rows.items():
-        if more := [dataset for dataset in of_label if (dataset, label) not in planned]:
-            raise UserError(f"the protocol plans no run of {label} on {', '.join(more)}")
-    for (dataset, label), specs in planned.items():
-        ids = set(task.rows.get(label, {}).get(dataset, ()))
-        if not ids:
-            raise UserError(f"{label} has no run on {dataset}, which the protocol plans")
+    datasets = list(dict.fromkeys(d for of_label in task.rows.values() for d in of_label))
+    planned = planned_rows(protocol, list(task.rows), task.data_dir, datasets)
+    submitted = {(d, label): set(ids) for label, row in task.rows.items() for d, ids in row.items()}
+    for (dataset, label), ids in submitted.items():
+        specs = planned.get((dataset, label))
+        if specs is None:
+            raise UserError(f"the protocol plans no run of {label} on {dataset}")
         if strange := ids ^ set(specs):
             raise UserError(
                 f"{len(strange)} runs of {label} on {dataset} are not those that the protocol plans "

@@ -16,7 +16,6 @@ from oodbench.board.checks import refuse
 from oodbench.board.differences import Agreement, compared, named, outcome
 from oodbench.board.entries import Receipt, receipt_file, sha256
 from oodbench.board.files import PROTOCOL_FILE
-from oodbench.board.parts import read_parts
 from oodbench.board.rerun import Runs, changed_data, runs_of
 from oodbench.board.submission import Submission, unpack, wrong_parts
 from oodbench.board.untrusted import Task
@@ -112,7 +111,6 @@ def _train(
             transductive.setdefault(part.label, []).append(part.dataset)
     task = Task(
         board=protocol,
-        datasets=list(dict.fromkeys(part.dataset for part in read_parts(board))),
         algorithm=submission.about.algorithm,
         method=method,
         rows=rows,

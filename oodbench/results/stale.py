@@ -169,15 +169,21 @@ def _named(files: Collection[str]) -> str:
     return first + (f" and {len(files) - NAMED} others" if len(files) > NAMED else "")
 
 
-def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """A sentence for each reason why complete runs, as `joined` has them, are stale."""
+def stale_runs(runs: pd.DataFrame) -> list[Stale]:
+    """The reasons why complete runs, as `joined` has them, are stale."""
     if runs.empty:
-        return ()
+        return []
     complete = runs[runs["state"].isin(COMPLETE)]
-    trained = map(Trained._make, complete[list(Trained._fields)].itertuples(index=False, name=None))
+    return stale(
+        map(Trained._make, complete[list(Trained._fields)].itertuples(index=False, name=None))
+    )
+
+
+def stale_notes(runs: pd.DataFrame) -> tuple[str, ...]:
+    """A sentence for each of the reasons of `stale_runs`."""
     return tuple(
         f"Stale: {reason.sentence}."
         if reason.is_known
         else Note(f"{reason.sentence}.", f"{reason.sentence.partition(' (')[0]}.")
-        for reason in stale(trained)
+        for reason in stale_runs(runs)
     )

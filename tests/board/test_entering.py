@@ -130,6 +130,41 @@ def test_a_submission_says_who_and_what_was_pretrained(place: Path, protocol: Pa
     assert "has no row that the board open.v1 has not" in " ".join(text.split())
 
 
+def test_results_of_an_edited_method_are_neither_submitted_nor_frozen(
+    place: Path, board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "edited.py").write_text(METHOD_FILE.format(name="Edited", factor=3))
+    monkeypatch.syspath_prepend(tmp_path)
+    out, plugin = tmp_path / "mine", ("--plugin", "edited")
+    invoke("run", board, "--algorithm", "Edited", "--out", out, *plugin, *ONE)
+    (tmp_path / "edited.py").write_text(METHOD_FILE.format(name="Edited", factor=4))
+    reason = "Edited has changed since 6 of its 6 runs were trained (edited.py)"
+    assert reason in " ".join(invoke("validate", out, board, *plugin, code=1).split())
+    submit = ("submit", out, board, "--as", tmp_path / "x.zip", *plugin, *SAYS)
+    for command in (submit, ("freeze", out, board, *plugin)):
+        assert reason in " ".join(invoke(*command, code=2).split())
+
+
+def test_a_submission_may_lack_datasets(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(place)
+    small = {"algorithms": ["ERM"], "hparam_draws": 2, "trials": 3}
+    board = new_board(tmp_path, "wide.v1", **small)
+    invoke("run", board, "--algorithm", "ERM", "--out", tmp_path / "erm", *ONE)
+    invoke("freeze", tmp_path / "erm", board)
+    out, archive = tmp_path / "mine", tmp_path / "half.zip"
+    mine = ("--algorithm", "Thrice", "--plugin", "thrice", "--dataset", "SEM", "--out", out, *ONE)
+    invoke("run", board, *mine)
+    invoke("submit", out, board, "--as", archive, "--plugin", "thrice", *SAYS)
+    invoke("verify", archive, board, "--run-code", "--sample", 2, "--workers", 1)
+    assert "verified by rerun" in invoke("add", archive, board)
+    assert "is as it must be" in invoke("validate", board)
+    shown = json.loads(invoke("show", board, "--format", "json"))
+    labels = {(row["dataset"], row["label"]) for row in shown}
+    assert ("SEM", "Thrice") in labels and ("digits", "Thrice") not in labels
+
+
 def repacked(archive: Path, folder: Path, rehash: bool = True) -> None:
     """Write a folder as the submission, whose digests are those of its files."""
     about = json.loads((folder / ABOUT).read_text())

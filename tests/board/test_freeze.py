@@ -161,6 +161,8 @@ def test_runs_of_several_codes_are_no_part(half: Path, tmp_path: Path) -> None:
         run["provenance"]["commit"] = "0" * 40
     with pytest.raises(UserError, match="several codes"):
         freeze(copy, new_board(tmp_path, "b"))
+    text = invoke("validate", copy, tmp_path / "b", code=1)
+    assert "on SEM was trained by several codes" in " ".join(text.split())
 
 
 def test_digests_follow_the_data() -> None:
