@@ -73,7 +73,8 @@ def list_() -> None:
     for name in board_names():
         files = list(part_files(find_board(name)))
         parts = read_parts(find_board(name)) if files else []
-        count, labels = (len({getattr(p, n) for p in parts}) for n in ("dataset", "label"))
+        count = len({part.dataset for part in parts})
+        labels = len({part.label for part in parts if not part.about.spec["ceiling"]})
         coming = len(datasets_to_come(find_board(name)))
         of_all = f"{count} of {count + coming}" if coming else str(count)
         runs = sum(len(part.ids) for part in parts)

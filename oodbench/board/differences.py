@@ -95,6 +95,8 @@ def _scores(board: Frames, here: Frames) -> pd.DataFrame:
 def outcome(table: pd.DataFrame) -> str:
     """Say how many of the `compared` runs have each agreement, and which run is furthest off."""
     counts = Counter(table["agreement"])
+    if counts[Agreement.MISSING] == len(table):
+        return f"none of {counted(len(table), 'run')} has a result"
     text = ", ".join(f"{counts[agreement]} {agreement}" for agreement in Agreement)
     unlike = table[~table["agreement"].isin((Agreement.EQUAL, Agreement.MISSING))]
     if unlike.empty:

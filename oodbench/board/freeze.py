@@ -103,7 +103,7 @@ def parts_of(results: Path, board: Path, data_dir: Path | None = None) -> list[P
 def _parts(frames: Frames, digests: "_Digests") -> Iterable[Part]:
     """The part of each row of each dataset."""
     chosen = _chosen(frames)
-    for (dataset, label), runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
+    for _, runs in frames.runs.groupby(["dataset_label", "label"], sort=False):
         ids = runs["id"]
         row = Frames(runs, records_of(frames.metrics, ids))
         provenance = _provenance(runs)

@@ -87,19 +87,26 @@ def sheets_with_reported(
 ) -> Iterator[Sheet]:
     """The leaderboards of results directories on the datasets of a reported board, then its numbers.
 
-    `named` restricts both to these datasets, and `rows` the numbers to these rows; empty means all.
+    `named` restricts both to these datasets, and `rows` the numbers to these rows; empty means all. Numbers
+    are those of `selection`, by default of the rule of the runs if it is reported, else of all. Raises
+    UserError where runs and numbers share no dataset.
     """
     datasets = set(named) or None
     if directories:
         frames = joined(directories)
         names = dict(zip(frames.runs["dataset_label"], frames.runs["dataset"], strict=True))
-        selection = selection or usual(frames)
         known = set(board.table["dataset"])
         datasets = datasets or {name for pair in names.items() for name in pair if name in known}
-        datasets = datasets or set(names.values())
+        if not datasets:
+            raise UserError(
+                f"{', '.join(map(str, directories))} and {board.name}, with "
+                f"{', '.join(board.table['dataset'].unique())}, share no dataset"
+            )
         for label, name in names.items():
             if {label, name} & datasets & known:
                 yield sheet(leaderboard(only(frames, [label]), selection))
+        rule = usual(frames)
+        selection = selection or (rule if rule in set(board.table["selection"]) else None)
     yield reported_sheet(board, selection, datasets, rows)
 
 

@@ -121,7 +121,7 @@ def _row(
         return [dataset, label, *["-"] * 4]
     rank = "-"
     if label in ranked.index:
-        rank = f"{ranked[label]:.2f}" if several else f"{ranked[label]:g} of {len(ranked)}"
+        rank = f"{ranked[label]:{'.2f' if several else 'g'}} of {len(ranked)}"
     over_baseline, over_best = (_gain(group, label, other) for other in (baseline, best))
     return [dataset, label, rank, over_baseline, best or "-", over_best]
 

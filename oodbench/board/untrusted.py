@@ -41,7 +41,7 @@ class Task(BaseModel):
 
 
 def check_rows(task: Task) -> None:
-    """Raise UserError unless each row has, on each of its datasets, exactly the runs that the protocol plans."""
+    """Raise UserError unless each row has, on each of its datasets, the runs that the protocol plans."""
     protocol = protocol_of(task.board)
     datasets = list(dict.fromkeys(d for of_label in task.rows.values() for d in of_label))
     planned = planned_rows(protocol, list(task.rows), task.data_dir, datasets)

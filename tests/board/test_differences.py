@@ -139,7 +139,7 @@ def test_a_run_that_this_version_cannot_train_is_a_failure(older: Path) -> None:
         rewritten(path, {}, {"id": pa.array([ids[i] for i in here]), "hparams": hparams})
     text = " ".join(invoke("rerun", older, "--anyway", "--sample", 1, code=1).split())
     assert re.search(r"without a result: ERM on SEM, trial \d, draw \d \(run \w+\): .*gone", text)
-    assert "1 without a result." in text
+    assert "none of 1 run has a result." in text
 
 
 def test_rows_trained_by_another_version_stand_beside_it_with_the_reason(

@@ -66,7 +66,7 @@ def test_runs_of_other_datasets_have_nothing_beside_them(tmp_path: Path) -> None
     made = Made(tmp_path / "mine")
     made.add("Mine", "ERM", ("a",), 0, lambda environment, split, step: 0.99)
     text = invoke("show", "domainbed-2020", tmp_path / "mine", code=2)
-    assert "unknown dataset 'Mine' in the reported board domainbed-2020" in text
+    assert "and domainbed-2020, with DomainBedColoredMNIST" in text and "share no dataset" in text
 
 
 def test_only_show_takes_a_reported_board() -> None:
