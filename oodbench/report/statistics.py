@@ -98,7 +98,7 @@ def paired_differences(
     A mean gain is the mean over datasets of the mean over environments of the mean over trials. All
     datasets must measure in one unit: filter `scores` first. The interval is Student's t over clusters
     because environments and trials of a dataset share training data, and the percentiles of a
-    bootstrap of few clusters are far too narrow.
+    bootstrap of few clusters are far too narrow. Without resamples the bootstrap's numbers are NaN.
     """
     pairs = gains(scores, baseline)
     of_label = dict(iter(pairs.groupby("label", sort=False)))
@@ -131,6 +131,7 @@ def _difference(
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = np.quantile(resampled, tails) if len(resampled) else (math.nan, math.nan)
     better = (resampled > 0) + 0.5 * (resampled == 0)  # a tie counts half
+    enough = len(resampled) > 0 and len(gain) >= FEWEST and len(clusters) > 1
     spread = float(clusters.std(ddof=1)) if len(clusters) > 1 else math.nan
     wins = int((gain > band).sum())
     ties = int((np.abs(gain) <= band).sum())
@@ -139,7 +140,7 @@ def _difference(
         baseline=baseline,
         gain=mean_gain,
         bootstrap=(float(low), float(high)),
-        probability=float(better.mean()) if len(gain) >= FEWEST and len(clusters) > 1 else math.nan,
+        probability=float(better.mean()) if enough else math.nan,
         wins=wins,
         ties=ties,
         losses=len(gain) - wins - ties,  # a NaN is a loss
@@ -153,11 +154,10 @@ def _difference(
 def _clusters(pairs: pd.DataFrame) -> Numbers:
     """The mean gain of each dataset; of each trial if there is one dataset."""
     if pairs["dataset"].nunique() == 1:
-        means = pairs.groupby("trial")["gain"].agg(plain_mean)
-    else:
-        over_trials = pairs.groupby(["dataset", "environment"])["gain"].agg(plain_mean)
-        means = over_trials.groupby("dataset").agg(plain_mean)
-    return np.asarray(means, dtype=float)
+        trials = pd.factorize(pairs["trial"])[0]  # bincount, as pandas calls plain_mean by group
+        return np.bincount(trials, pairs["gain"].to_numpy(float)) / np.bincount(trials)
+    over_trials = pairs.groupby(["dataset", "environment"])["gain"].agg(plain_mean)
+    return np.asarray(over_trials.groupby("dataset").agg(plain_mean), dtype=float)
 
 
 def plain_mean(values: "pd.Series[float]") -> float:
@@ -173,6 +173,8 @@ def hierarchical_bootstrap(
     Resampling the lower levels too counts their noise twice (Davison and Hinkley 1997, section
     3.8), and few clusters count it too little: the percentiles are no confidence interval.
     """
+    if not resamples:
+        return np.empty(0)
     nested = [
         [g["gain"].to_numpy(float) for _, g in of_dataset.groupby("environment", sort=False)]
         for _, of_dataset in pairs.groupby("dataset", sort=False)
