@@ -285,8 +285,8 @@ def about(gaps: Gaps) -> str:
 def findings(gaps: Gaps) -> list[str]:
     """Sentences on the shares, each made from numbers of the tables."""
     intervals = {x: gaps.resampled.interval(x) for x in gaps.means.index if x != BASELINE}
-    above = [x for x, (low, _) in intervals.items() if low > 0]
-    below = [x for x, (_, high) in intervals.items() if high < 0]
+    above = [x for x, (low, _) in intervals.items() if round(low, 2) > 0]  # as tables print it
+    below = [x for x, (_, high) in intervals.items() if round(high, 2) < 0]
     first = {x: p.first for x, p in gaps.places.items() if p.first >= 0.05}
     best = gaps.shares.max(axis=1)
     won = gaps.shares.idxmax(axis=1)
@@ -301,7 +301,7 @@ def findings(gaps: Gaps) -> list[str]:
         "Rows that are first in at least 5 % of the resamples: "
         + _listed(f"{x} ({first[x]:.2f})" for x in sorted(first, key=lambda x: -first[x]))
         + f"; {BASELINE} is at place {_place(gaps.places[BASELINE])[0]} of {len(gaps.means)}.",
-        "The most that a row closes: "
+        "The most that a ranked row closes: "
         + "; ".join(f"{d} {best[d]:z.2f} ({won[d]})" for d in tops)
         + ".",
         f"After Holm's correction over {counted(tests, 'test')}, rows that gain somewhere: "

@@ -1,5 +1,6 @@
 """The protocol of a board: its sweep, and which of its runs are trained."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,14 @@ def protocol_of(board: Path) -> Sweep:
             f"{file} plans `pairs`, whose runs judge each other, which a board cannot hold; it holds "
             "several test environments out at once by a list of lists of names"
         )
+    names = {
+        "algorithms": [label_of(row) for row in sweep.algorithms],
+        "datasets": [name_of(entry) for entry in sweep.datasets],
+    }
+    for what, labels in names.items():
+        for label, count in Counter(labels).items():
+            if count > 1:
+                raise UserError(f"{file} has two {what} called '{label}': give them a `label` each")
     return sweep
 
 

@@ -12,14 +12,16 @@ import yaml
 
 from oodbench.board.beside import board_frames
 from oodbench.board.entries import ABOUT, read_receipt, sha256, statuses
-from oodbench.board.files import part_path
+from oodbench.board.files import find_board, part_path
 from oodbench.board.page.contents import contents
 from oodbench.board.page.markdown import markdown_page
 from oodbench.board.parts import Part, read_part, write_part
+from oodbench.board.protocol import protocol_of
 from oodbench.board.submission import unpack
 from oodbench.board.verification import _sample
 from oodbench.errors import UserError
 from oodbench.selection import choose
+from oodbench.sweep.plan import absent_data
 from tests.helpers.boards import PROTOCOL, invoke, new_board
 from tests.helpers.plugins import METHOD_FILE
 
@@ -453,3 +455,6 @@ def test_the_workflow_verifies_and_adds() -> None:
     for command in ("board verify", "board add", "board validate"):
         assert any(command in step for step in steps)
     assert file["permissions"] == {"contents": "read"}
+    (makes,) = (step for step in steps if "data make" in step)
+    absent = absent_data(protocol_of(find_board("small.v2")), None).values()
+    assert {error.command.split()[4] for error in absent} < {*makes.split()}

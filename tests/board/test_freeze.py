@@ -144,6 +144,8 @@ def test_results_that_are_not_the_whole_protocol_are_refused(
             {"datasets": [SEM | {"training": {"test_environments": "pairs"}}]},
             "a list of lists of names",
         ),
+        ({"algorithms": ["ERM", {"name": "ERM", "ceiling": True}]}, "two algorithms called 'ERM'"),
+        ({"datasets": [SEM, SEM]}, "two datasets called 'SEM'"),
     ],
 )
 def test_what_cannot_be_a_protocol_is_refused(
