@@ -78,7 +78,9 @@ NUMBERS = dict(
 
 def test_what_it_says_of_the_board_stands_on_the_boards_page() -> None:
     page = (ROOT / "docs/boards/small.v2.md").read_text()
-    found = re.search(r"(\d+) rows on (\d+) datasets, (\d+) of them on all, .*: ([\d,]+) runs\.", page)
+    found = re.search(
+        r"(\d+) rows on (\d+) datasets, (\d+) of them on all, .*: ([\d,]+) runs\.", page
+    )
     text = r"(\d+) tuned rows on (\w+) datasets \((\d+) of them on all\),\s+([\d,]+) frozen\s+runs"
     told = re.search(text, README)
     assert found and told
