@@ -33,7 +33,7 @@ const strength = (v) => Math.round(82 * Math.min(1, Math.abs(v) / 1) ** 0.8);
 function heatCell(row, d) {
   const own = row.values[d];
   if (!own) return el("td", { class: "none", title: `${row.label} has not been run on ${nameOf(d)}` }, "·");
-  const v = row.shares[d], text = state.cells === "value" || v === undefined ? value(d, meanOf(own)) : share(v);
+  const v = row.shares[d], text = state.cells === "value" || v === undefined ? value(d, meanOf(own)) : Number.isFinite(v) && Math.abs(v) >= 9.995 ? v.toFixed(1).replace("-", "−") : share(v);
   const cell = el("td", { class: v === undefined ? "bare" : v < 0 ? "down" : "up" });
   if (v !== undefined) { cell.style.setProperty("--p", `${strength(v)}%`); cell.classList.toggle("strong", strength(v) > 62); }
   const sign = row.gains[d] && row.gains[d].sign, beyond = v > 1.005 ? "▴" : v < -1.005 ? "▾" : "";
