@@ -65,7 +65,7 @@ def check(seen: Seen, expected: Gaps, datasets: Sequence[str]) -> None:
     for label in map(str, expected.shares):
         row = table[label]
         for dataset in clear:
-            cell, value = row[dataset].rstrip("▴▾"), expected.shares[label][dataset]
+            cell, value = row[dataset].rstrip("▴▾").strip(), expected.shares[label][dataset]
             if np.isfinite(value):
                 assert abs(minus(cell) - value) < 0.0051
             else:
